@@ -1,0 +1,58 @@
+"""Backbones: the network that reads noisy tokens.
+
+The embedding has V + 1 rows (the mask token is the last), the head V columns:
+the mask can be read and cannot be predicted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from atat_zoo.registry import Context
+
+
+class BackboneModule(Protocol):
+    """What `build` returns: an `nn.Module`.
+
+    Attributes:
+        embedding: `nn.Embedding` with V + 1 rows of width D.
+        head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed.
+        reads_time: whether `t` changes the result.
+    """
+
+    embedding: nn.Embedding
+    head: nn.Module
+    reads_time: bool
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return hidden states [B, L, D].
+
+        Args:
+            tokens: int64 [B, L], ids 0 … V, V is the mask.
+            t: diffusion time [B], read by a time-conditioned backbone.
+            positions: int64 [L], where the tokens stand; 0 … L−1 when None.
+            attention: None for all to all, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
+            cache: keys and values of finished blocks.
+        """
+        ...
+
+
+class Backbone(Protocol):
+    """A component of the kind backbone."""
+
+    name: str
+
+    def build(self, context: Context) -> nn.Module:
+        """Return a `BackboneModule` for `context.vocabulary_size` and `context.length`."""
+        ...

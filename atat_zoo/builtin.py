@@ -1,0 +1,125 @@
+"""The parts that ship with the zoo, registered through the hooks that plugins use."""
+
+from atat_zoo.registry import hookimpl
+
+# Imports stand inside the hooks: a hook is called only when its kind is looked up in code.
+
+
+@hookimpl
+def atat_zoo_corpus() -> list[type]:
+    from atat_zoo.corpora.files import Files
+    from atat_zoo.corpora.shards import Shards
+    from atat_zoo.corpora.sotu import Sotu
+    from atat_zoo.corpora.text8 import Text8
+
+    return [Sotu, Files, Text8, Shards]
+
+
+@hookimpl
+def atat_zoo_tokenizer() -> list[type]:
+    from atat_zoo.tokenizers.bpe import BPE
+    from atat_zoo.tokenizers.bytes import Bytes
+    from atat_zoo.tokenizers.characters import Characters
+    from atat_zoo.tokenizers.pretrained import Pretrained
+
+    return [Bytes, Characters, BPE, Pretrained]
+
+
+@hookimpl
+def atat_zoo_backbone() -> list[type]:
+    from atat_zoo.backbones.dit import DiT
+
+    return [DiT]
+
+
+@hookimpl
+def atat_zoo_noise() -> list[type]:
+    from atat_zoo.noise.cosine import Cosine
+    from atat_zoo.noise.geometric import Geometric
+    from atat_zoo.noise.linear import Linear
+    from atat_zoo.noise.log_linear import LogLinear
+    from atat_zoo.noise.polynomial import Polynomial
+
+    return [Linear, Cosine, Polynomial, Geometric, LogLinear]
+
+
+@hookimpl
+def atat_zoo_objective() -> list[type]:
+    from atat_zoo.objectives.mdlm import MDLM
+
+    return [MDLM]
+
+
+@hookimpl
+def atat_zoo_estimator() -> list[type]:
+    from atat_zoo.estimators.frequency import Frequency
+    from atat_zoo.estimators.hybrid import Hybrid
+    from atat_zoo.estimators.transformer import Transformer
+    from atat_zoo.estimators.uniform import Uniform
+
+    return [Uniform, Frequency, Transformer, Hybrid]
+
+
+@hookimpl
+def atat_zoo_masking() -> list[type]:
+    from atat_zoo.masking.importance import Importance
+    from atat_zoo.masking.inverse import Inverse
+    from atat_zoo.masking.logit import Logit
+    from atat_zoo.masking.position import Position
+    from atat_zoo.masking.power import Power
+    from atat_zoo.masking.uniform import Uniform
+
+    return [Uniform, Importance, Inverse, Power, Logit, Position]
+
+
+@hookimpl
+def atat_zoo_bias() -> list[type]:
+    from atat_zoo.biases.running import Running
+    from atat_zoo.biases.u_shape import UShape
+
+    return [UShape, Running]
+
+
+@hookimpl
+def atat_zoo_drawing() -> list[type]:
+    from atat_zoo.drawings.bernoulli import Bernoulli
+    from atat_zoo.drawings.systematic import Systematic
+
+    return [Bernoulli, Systematic]
+
+
+@hookimpl
+def atat_zoo_curriculum() -> list[type]:
+    from atat_zoo.curricula.dynamic import Dynamic
+    from atat_zoo.curricula.none import NoCurriculum
+    from atat_zoo.curricula.three_stage import ThreeStage
+
+    return [NoCurriculum, ThreeStage, Dynamic]
+
+
+@hookimpl
+def atat_zoo_target() -> list[type]:
+    from atat_zoo.targets.difficulty import Difficulty
+    from atat_zoo.targets.was_masked import WasMasked
+
+    return [Difficulty, WasMasked]
+
+
+@hookimpl
+def atat_zoo_uncertainty() -> list[type]:
+    from atat_zoo.uncertainty.combined import Combined
+    from atat_zoo.uncertainty.confidence import Confidence
+    from atat_zoo.uncertainty.entropy import Entropy
+    from atat_zoo.uncertainty.margin import Margin
+    from atat_zoo.uncertainty.variance import Variance
+
+    return [Entropy, Variance, Confidence, Margin, Combined]
+
+
+@hookimpl
+def atat_zoo_sampler() -> list[type]:
+    from atat_zoo.samplers.ancestral import Ancestral
+    from atat_zoo.samplers.confidence_history import ConfidenceHistory
+    from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+
+    return [Ancestral, UncertaintyGuided, ConfidenceHistory]

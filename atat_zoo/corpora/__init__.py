@@ -1,0 +1,29 @@
+"""Corpora: text, as documents per split."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+class Corpus(Protocol):
+    """A component of the kind corpus."""
+
+    name: str
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the documents of a split, always in the same order.
+
+        Raises:
+            UserError: when the text is not there; says what to install or which file is missing.
+        """
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what identifies the text (sizes, versions, hashes), for the manifest of the shards."""
+        ...

@@ -1,0 +1,93 @@
+"""Counter-based random numbers: every draw is a function of (seed, stream, counter).
+
+A key is one int64 a row. Whoever draws derives a key per row from the seed, the
+name of the purpose and the row's own number, and asks for as many uniforms as
+it needs. No state is kept, so neither a resume, nor the number of ranks, nor
+the micro-batch, nor the batch a row happens to be in, changes what it draws; and
+integer arithmetic is exact, so the CPU and the GPU draw the same.
+
+The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the
+constants of Stafford's variant 13, as SplitMix64 uses it (Steele et al., OOPSLA
+2014), on the Weyl sequence of the golden ratio.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MUL_1 = 0xBF58476D1CE4E5B9
+_MUL_2 = 0x94D049BB133111EB
+_ALL = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    """Return the int64 with the same bits."""
+    value &= _ALL
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift; torch shifts int64 arithmetically."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """Scramble int64 so that each input bit flips each output bit half of the time."""
+    x = (x ^ _shift(x, 30)) * _signed(_MUL_1)
+    x = (x ^ _shift(x, 27)) * _signed(_MUL_2)
+    return x ^ _shift(x, 31)
+
+
+def mix_int(x: int) -> int:
+    """`mix` of one Python integer, as an int64."""
+    x &= _ALL
+    x = ((x ^ (x >> 30)) * _MUL_1) & _ALL
+    x = ((x ^ (x >> 27)) * _MUL_2) & _ALL
+    return _signed(x ^ (x >> 31))
+
+
+def stream(seed: int, purpose: str) -> int:
+    """Return the key of one purpose: `"time"`, `"mask"`, `"dropout"`, … under a seed."""
+    key = mix_int(seed + _GOLDEN)
+    for byte in purpose.encode():
+        key = mix_int((key ^ byte) + _GOLDEN)
+    return key
+
+
+def row_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
+    """Return a key for each row number, int64, in the shape of `rows`."""
+    return fold(torch.full_like(rows, stream(seed, purpose)), rows)
+
+
+def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
+    """Return new keys from keys and numbers (a step, a draw, a position); they broadcast."""
+    if isinstance(counters, int):
+        return mix(keys ^ mix_int(counters + _GOLDEN))
+    return mix(keys ^ mix((counters + 1) * _signed(_GOLDEN)))
+
+
+def uniform(keys: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return uniforms in [0, 1), `keys.shape + (count,)`: 24 bits in float32, 53 in float64."""
+    counters = torch.arange(count, device=keys.device, dtype=torch.int64)
+    return to_unit(fold(keys.unsqueeze(-1), counters), dtype)
+
+
+def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return int64 bits as numbers in [0, 1), exactly representable in `dtype`."""
+    if dtype == torch.float64:
+        return _shift(bits, 11).to(torch.float64) * 2.0**-53
+    return _shift(bits, 40).to(torch.float32) * 2.0**-24
+
+
+def stratified(key: int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return (u + row)/rows mod 1 with one u for all rows: low-discrepancy times over a batch.
+
+    Args:
+        key: what u is a function of (the seed and the step).
+        row: number of each row in the global batch, int64 [B].
+        rows: size of the global batch.
+    """
+    u = (mix_int(key) & _ALL) / 2.0**64
+    return ((u + row.to(torch.float64)) / rows % 1.0).to(dtype)

@@ -1,0 +1,17 @@
+"""The one exception for mistakes that the person at the keyboard can mend."""
+
+
+class UserError(Exception):
+    """A mistake of the user: its text is one readable sentence per problem.
+
+    The text names the file, the key and the remedy. The command line prints it
+    without a traceback and exits with code 2; Python code may catch it.
+    """
+
+
+def nearest(word: str, known: "list[str] | tuple[str, ...]") -> str:
+    """Return `; did you mean 'x'?` for the closest known word, or an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

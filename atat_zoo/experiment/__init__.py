@@ -1,0 +1,10 @@
+"""TOML to a validated experiment, without torch.
+
+`load` is the way in: it merges what a file extends, applies overrides, and
+returns an `Experiment` or raises `UserError` with every problem at once.
+"""
+
+from atat_zoo.experiment.loading import find, from_table, load
+from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec
+
+__all__ = ["DataSpec", "EvaluationSpec", "Experiment", "TrainSpec", "find", "from_table", "load"]

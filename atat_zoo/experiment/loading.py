@@ -1,0 +1,194 @@
+"""Read an experiment file: `extends`, overrides, and every check that needs no torch."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.experiment.schema import SECTIONS, Experiment
+from atat_zoo.registry import KINDS, TABLES, Zoo
+from atat_zoo.registry.manifest import PACKAGE
+from atat_zoo.registry.spec import structure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Table = dict[str, Any]
+Origins = dict[str, str]  # key path -> the file or override that said it
+
+
+def find(name: str) -> Path:
+    """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UserError(f"{name} is a folder; name the experiment file in it")
+    roots = [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
+    for root in roots:
+        shipped = root / f"{name.removesuffix('.toml')}.toml"
+        if shipped.is_file():
+            return shipped
+    known = sorted(str(p.relative_to(root).with_suffix("")) for root in roots for p in root.rglob("*.toml"))
+    raise UserError(
+        f"there is no experiment {name!r}: no such file{nearest(name, known)} (shipped: {', '.join(known)})"
+    )
+
+
+def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Experiment:
+    """Read, merge and validate an experiment.
+
+    Args:
+        name: a path, or the name of an experiment that ships with the zoo.
+        overrides: `key.path=value` texts; the value is TOML, or a bare word.
+
+    Raises:
+        UserError: with one sentence per problem.
+    """
+    path = find(name)
+    table, origins = _read(path, ())
+    for text in overrides:
+        _override(table, origins, text)
+    table.setdefault("name", path.stem)
+    return from_table(table, origins, str(path), zoo)
+
+
+def from_table(table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None) -> Experiment:
+    """Validate a table, as `Experiment.to_table` writes it."""
+    zoo = zoo or Zoo.load()
+    origins = origins or {}
+    problems: list[str] = []
+    known = ["name", "seed", "extends", *TABLES, *SECTIONS]
+    for key in table:
+        if key not in known:
+            problems.append(f"{key}{_unknown(key, known)}")
+    name, seed = table.get("name"), table.get("seed", 17)
+    if not isinstance(name, str) or not name or "/" in name:
+        problems.append(f"name: expected a word without '/', got {name!r}")
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        problems.append(f"seed: expected an int from 0 to 2**63 - 1, got {seed!r}")
+    parts: dict[str, Any] = {}
+    for kind, default in TABLES.items():
+        value = table.get(kind, default)
+        if isinstance(value, dict) and "use" not in value:
+            value = {"use": default, **value}
+        parts[kind], found = zoo.structure(kind, value, kind)
+        problems += found
+    sections: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        value = table.get(section, {})
+        if not isinstance(value, dict):
+            problems.append(f"{section}: expected a table, got {value!r}")
+            continue
+        sections[section], found = structure(cls, value, section, zoo)
+        problems += found
+    if not problems:
+        made = Experiment(name=name, seed=seed, parts=parts, **sections)  # type: ignore[arg-type]
+        problems += _combination(made, table)
+    if problems:
+        raise UserError("\n".join(f"{_origin(problem, origins, where)}: {problem}" for problem in problems))
+    return made
+
+
+def _combination(made: Experiment, table: Table) -> list[str]:
+    """Name the parts that do not go together: what the objective does not use, and what parts say themselves."""
+    problems = []
+    objective = made.parts["objective"]
+    always = {"corpus", "tokenizer", "objective", "sampler"}
+    for kind in TABLES:
+        if kind in table and kind not in always | set(objective.uses):
+            problems.append(f"{kind}: objective {objective.name!r} uses no {kind}; leave this table out")
+    for spec in made.parts.values():
+        if hasattr(spec, "check"):
+            problems += spec.check(made)
+    return problems
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    if key in KINDS:
+        return f" is no table of an experiment; a {key} is a parameter of the part that uses it"
+    return f" is no key of an experiment{nearest(key, known)} (there are: {', '.join(known)})"
+
+
+def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
+    resolved = path.resolve()
+    if resolved in trail:
+        raise UserError(f"{path}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
+    try:
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{trail[-1]}: extends {str(path)!r}, which does not exist") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: is not valid TOML: {error}") from None
+    bases = own.pop("extends", [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise UserError(f"{path}: extends: expected a file name or a list of them, got {bases!r}")
+    table: Table = {}
+    origins: Origins = {}
+    for base in bases:
+        inherited, said = _read(path.parent / base, (*trail, resolved))
+        inherited.pop("name", None)
+        _merge(table, inherited)
+        origins |= said
+    _merge(table, own)
+    origins |= dict.fromkeys(_paths(own), str(path))
+    return table, origins
+
+
+def _merge(base: Table, over: Table) -> None:
+    """Merge `over` into `base`, table by table; a changed `use` drops what the old part was given."""
+    for key, value in over.items():
+        old = base.get(key)
+        if isinstance(old, str) and key in TABLES:
+            old = {"use": old}
+        if isinstance(value, str) and key in TABLES:
+            value = {"use": value}
+        if isinstance(value, dict):
+            same = isinstance(old, dict) and value.get("use", old.get("use")) == old.get("use")
+            merged: Table = dict(old) if same and isinstance(old, dict) else {}
+            _merge(merged, value)
+            base[key] = merged
+        else:
+            base[key] = value
+
+
+def _override(table: Table, origins: Origins, text: str) -> None:
+    key, equals, raw = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise UserError(f"{text!r} on the command line: expected key=value, like train.steps=200")
+    try:
+        value = tomllib.loads(f"x = {raw.strip()}")["x"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word: masking.use=importance
+    over: Table = {}
+    inner = over
+    *outer, last = key.split(".")
+    for name in outer:
+        inner[name] = {}
+        inner = inner[name]
+    inner[last] = value
+    _merge(table, over)
+    origins |= dict.fromkeys(_paths(over), f"{text!r} on the command line")
+
+
+def _paths(table: Table, prefix: str = "") -> Iterable[str]:
+    for key, value in table.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+def _origin(problem: str, origins: Origins, default: str) -> str:
+    """Return the file that said the key with which a problem's sentence begins."""
+    key = problem.partition(" ")[0].rstrip(":")
+    while key:
+        if key in origins:
+            return origins[key]
+        key = key.rpartition(".")[0]
+    return default

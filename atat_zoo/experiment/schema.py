@@ -1,0 +1,98 @@
+"""What an experiment consists of besides its parts: `[data]`, `[train]`, `[evaluation]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from atat_zoo.registry import TABLES, component, param
+from atat_zoo.registry.spec import unstructure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@component
+class DataSpec:
+    """How text becomes sequences, shards and a stream."""
+
+    root: str = param("data", help="folder in which shards are built and looked for")
+    length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
+    special: Literal["none", "document", "sequence"] = param(
+        "none",
+        help="BOS/EOS: none; EOS after every document; or [BOS] L−2 tokens [EOS] in every sequence",
+    )
+    remainder: Literal["drop", "pad"] = param(
+        "drop", help="the tokens left over at the end of a split: dropped, or padded to a full sequence"
+    )
+    block: int = param(256, help="sequences in one member of a shard", ge=1)
+    shard: int = param(4096, help="sequences in one shard at most; fewer when there are too few for the lanes", ge=1)
+    dtype: Literal["auto", "uint16", "uint32"] = param("auto", help="type of a stored token; auto takes the smallest")
+    lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
+    workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0)
+
+
+@component
+class TrainSpec:
+    """How the parts are trained."""
+
+    steps: int = param(1000, help="optimizer steps", ge=1)
+    batch_size: int = param(64, help="sequences in a step, over all ranks", ge=1)
+    microbatch_size: int | None = param(None, help="sequences of a rank that are computed at once; all when absent", ge=1)
+    learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
+    schedule: Literal["constant", "cosine", "linear"] = param("constant", help="after the warm-up")
+    final_rate: float = param(0.0, help="share of the peak that cosine and linear end at", ge=0, le=1)
+    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
+    betas: tuple[float, float] = param((0.9, 0.999), help="AdamW's β₁ and β₂", ge=0, lt=1)
+    weight_decay: float = param(0.0, help="AdamW's decay, on matrices only", ge=0)
+    clip: float = param(1.0, help="largest gradient norm; 0 does not clip", ge=0)
+    ema: float = param(0.0, help="decay of the moving average of the weights; 0 keeps none", ge=0, lt=1)
+    precision: Literal["auto", "fp32", "bf16"] = param("auto", help="auto: bf16 on a GPU that has it, else fp32")
+    device: Literal["auto", "cpu", "gpu"] = param("auto", help="auto: a GPU if there is one")
+    compile: bool = param(False, help="compile the backbone with torch.compile")
+    log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
+    evaluate_every: int = param(0, help="steps between two evaluations; 0 evaluates at the end only", ge=0)
+    save_every: int = param(500, help="steps between two checkpoints", ge=1)
+    keep: int = param(2, help="checkpoints kept", ge=1)
+
+
+@component
+class EvaluationSpec:
+    """How the model is evaluated, during the training and after it."""
+
+    split: Literal["validation", "test"] = param("validation", help="held-out split")
+    sequences: int = param(1024, help="held-out sequences at most; 0 takes all", ge=0)
+    draws: int = param(4, help="masks drawn for every sequence", ge=1)
+    batch_size: int = param(64, help="sequences evaluated at once", ge=1)
+    samples: int = param(3, help="texts written to samples.txt after the training", ge=0)
+
+
+SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """A validated experiment: a specification per kind, and the three sections."""
+
+    name: str
+    seed: int
+    parts: Mapping[str, Any]
+    data: DataSpec
+    train: TrainSpec
+    evaluation: EvaluationSpec
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the experiment as a table with every parameter in full; `from_table` reads it back."""
+        table: dict[str, Any] = {"name": self.name, "seed": self.seed}
+        for kind in TABLES:
+            table[kind] = unstructure(self.parts[kind])
+        for section in SECTIONS:
+            table[section] = unstructure(getattr(self, section))
+        return table
+
+    def to_toml(self) -> str:
+        """Return `to_table` as TOML."""
+        import tomli_w
+
+        return tomli_w.dumps(self.to_table())

@@ -1,0 +1,26 @@
+"""Noise schedules: α(t), the probability that a token is still visible at time t."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Noise(Protocol):
+    """A component of the kind noise: α falls from α(0) to α(1), for t in [0, 1]."""
+
+    name: str
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return α(t) in [0, 1], in the shape and precision of t."""
+        ...
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'(t) / (1 − α(t)), the weight of the cross-entropy in the NELBO."""
+        ...
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return the t with 1 − α(t) = rate; rates outside the schedule's range go to its ends."""
+        ...

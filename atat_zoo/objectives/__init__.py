@@ -1,0 +1,77 @@
+"""Objectives: what is minimised in training, and the bound that is reported.
+
+An objective joins the other parts into one `nn.Module`. `uses` names the kinds
+it takes; an experiment that declares another kind is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor, nn
+
+    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.registry import Context
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Batch:
+    """A micro-batch of the stream.
+
+    Attributes:
+        tokens: x, int64 [B, L].
+        maskable: bool [B, L].
+        index: the global sample number of each row, int64 [B]; every draw is a function of it.
+        mean_maskable: maskable tokens per row, averaged over the global batch, float32 scalar.
+    """
+
+    tokens: Tensor
+    maskable: Tensor
+    index: Tensor
+    mean_maskable: Tensor
+
+
+class ObjectiveModule(Protocol):
+    """What `build` returns: an `nn.Module` that holds the parts."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `loss`, a scalar to minimise, and detached figures by name.
+
+        The loss is a mean over rows, so that the average over micro-batches and
+        ranks, weighted by their rows, is the loss of the global batch.
+        """
+        ...
+
+    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Tensor]:
+        """Return the objective's bounds on −log p(x) by name, in nats, float64 [B]."""
+        ...
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | z)."""
+        ...
+
+    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
+        """Let the parts with a memory take in what the step has shown; `reduce` sums over ranks in place."""
+        ...
+
+
+class Objective(Protocol):
+    """A component of the kind objective."""
+
+    name: str
+    uses: ClassVar[frozenset[str]]
+
+    def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
+        """Return an `ObjectiveModule`.
+
+        Args:
+            context: the sizes.
+            parts: what the other kinds' `build` returned (or their specification, if they need none).
+            batch_size: N, sequences in a global batch; row n of the stream belongs to step n // N.
+        """
+        ...

@@ -1,0 +1,39 @@
+"""What a part may know of its surroundings when it is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """The sizes and counts that parts are built for.
+
+    Attributes:
+        vocabulary_size: V, the predictable tokens; ids 0 … V−1.
+        length: L, tokens in a training sequence.
+        width: D, the width of the backbone's token embedding; 0 before there is a backbone.
+        counts: how often each token occurs in the training shards, int64 [V], or None.
+        steps: optimizer steps of the training, for parts that follow its progress.
+        seed: the experiment's seed, for initial values.
+        device: where the parts will live, as torch writes it.
+    """
+
+    vocabulary_size: int
+    length: int
+    width: int = 0
+    counts: NDArray[np.int64] | None = None
+    steps: int = 1
+    seed: int = 17
+    device: str = "cpu"
+
+    @property
+    def mask_id(self) -> int:
+        """m: always V, one past the predictable tokens, so that no head has a column for it."""
+        return self.vocabulary_size

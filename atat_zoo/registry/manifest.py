@@ -1,0 +1,156 @@
+"""`registry.toml`: the reviewed menu of parts, as text that needs no import.
+
+The manifest is written from the code (`atat zoo manifest --write`) and held
+equal to it by a test. Listing and checking read it, so they stay instant.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry.hookspecs import KINDS
+from atat_zoo.registry.spec import fields_of
+
+PACKAGE = Path(__file__).resolve().parents[1]
+HEADER = """\
+# The menu of atat_zoo: every part that ships with it, by kind.
+# `atat zoo manifest --write` regenerates the parts from the code and keeps
+# [plugins] and [alias], which are edited by hand. A test holds both sides equal.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """One line of the menu. `path` is `module:Class`, imported only when it is used."""
+
+    kind: str
+    name: str
+    path: str
+    summary: str
+    refs: tuple[str, ...] = ()
+    parameters: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    distribution: str = "atat-zoo"
+
+    def load(self) -> type:
+        """Import the component."""
+        module, _, name = self.path.partition(":")
+        cls: type = getattr(import_module(module), name)
+        return cls
+
+
+@attrs.frozen(kw_only=True)
+class Manifest:
+    """A manifest: entries, disabled plugins, and aliases by kind."""
+
+    entries: tuple[Entry, ...] = ()
+    disabled: tuple[str, ...] = ()
+    aliases: dict[str, dict[str, str]] = attrs.field(factory=dict)
+
+
+def shipped() -> Path:
+    """Return our own `registry.toml`: beside the package in a checkout, inside it in a wheel."""
+    checkout = PACKAGE.parent / "registry.toml"
+    return checkout if checkout.is_file() else PACKAGE / "registry.toml"
+
+
+def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        UserError: when the file is missing, is not TOML, or lists an unknown kind.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; reinstall the package that owns it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    unknown = sorted(set(data) - set(KINDS) - {"plugins", "alias"})
+    if unknown:
+        raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
+    entries = []
+    for kind in KINDS:
+        for name, table in data.get(kind, {}).items():
+            try:
+                entries.append(
+                    Entry(
+                        kind=kind,
+                        name=name,
+                        path=table["path"],
+                        summary=table["summary"],
+                        refs=tuple(table.get("refs", ())),
+                        parameters=table.get("parameters", {}),
+                        distribution=distribution,
+                    )
+                )
+            except KeyError as error:
+                raise UserError(f"{path}: [{kind}.{name}] lacks the key {error}; write it again") from None
+    return Manifest(
+        entries=tuple(entries),
+        disabled=tuple(data.get("plugins", {}).get("disabled", ())),
+        aliases=data.get("alias", {}),
+    )
+
+
+def entry_of(kind: str, cls: type, distribution: str) -> Entry:
+    """Describe a component class as a line of the menu.
+
+    Raises:
+        TypeError: when the class lacks what every component must say of itself.
+    """
+    for word in ("name", "summary"):
+        if not isinstance(getattr(cls, word, None), str):
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no text {word!r}, which every part must have")
+    if not attrs.has(cls):
+        raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no attrs class; decorate it with @component")
+    parameters = {}
+    for field in fields_of(cls):
+        described: dict[str, Any] = {"type": field.type_name}
+        if field.default is not attrs.NOTHING and field.default is not None:
+            default = field.default
+            described["default"] = list(default) if isinstance(default, tuple) else default
+        if field.default is attrs.NOTHING:
+            described["required"] = True
+        described |= field.bounds
+        described["help"] = field.help
+        parameters[field.name] = described
+    return Entry(
+        kind=kind,
+        name=cls.name,  # type: ignore[attr-defined]
+        path=f"{cls.__module__}:{cls.__qualname__}",
+        summary=cls.summary,  # type: ignore[attr-defined]
+        refs=tuple(getattr(cls, "refs", ())),
+        parameters=parameters,
+        distribution=distribution,
+    )
+
+
+def write(manifest: Manifest) -> str:
+    """Return the text of a manifest, one line a parameter so that a diff reads well."""
+    import tomli_w
+
+    def inline(value: Any) -> str:
+        if isinstance(value, dict):
+            return "{ " + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + " }"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(inline, value)) + "]"
+        return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
+
+    lines = [HEADER, "[plugins]", f"disabled = {inline(list(manifest.disabled))}", ""]
+    for kind, names in manifest.aliases.items():
+        lines += [f"[alias.{kind}]", *(f"{name} = {inline(target)}" for name, target in names.items()), ""]
+    for entry in sorted(manifest.entries, key=lambda e: (list(KINDS).index(e.kind), e.name)):
+        lines += [f"[{entry.kind}.{entry.name}]", f"path = {inline(entry.path)}", f"summary = {inline(entry.summary)}"]
+        if entry.refs:
+            lines.append(f"refs = {inline(list(entry.refs))}")
+        if entry.parameters:
+            lines.append(f"[{entry.kind}.{entry.name}.parameters]")
+            lines += [f"{name} = {inline(described)}" for name, described in entry.parameters.items()]
+        lines.append("")
+    return "\n".join(lines)

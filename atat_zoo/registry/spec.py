@@ -1,0 +1,284 @@
+"""How a component declares its parameters, and how a TOML table becomes one.
+
+A component is a frozen, keyword-only attrs class, called its specification:
+
+    @component
+    class Importance:
+        \"\"\"One paragraph: what it does, shapes, source.\"\"\"
+
+        name = "importance"
+        summary = "one line for the menu"
+        refs = ("arXiv:2406.07524",)
+        temperature: float = param(1.0, help="softness of the ranking", gt=0)
+
+The class is the documentation of its TOML table: `fields_of` reads it, and
+`structure` turns a table into an instance or says in words what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from atat_zoo.errors import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from atat_zoo.registry.zoo import Zoo
+
+component = attrs.frozen(kw_only=True)
+
+
+def param(
+    default: Any = attrs.NOTHING,
+    *,
+    help: str,  # noqa: A002 - the word that every command-line library uses
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+) -> Any:
+    """Declare a parameter: its default, one line of help, and its bounds.
+
+    `ge`, `gt`, `le`, `lt` bound numbers, and every number of a tuple. Without a
+    default the parameter must be given.
+    """
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+
+    def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        problem = _out_of_bounds(value, bounds)
+        if problem:
+            raise ValueError(f"{attribute.name} {problem}, not {value!r}")
+
+    return attrs.field(
+        default=default,
+        validator=check,
+        metadata={"help": help, "bounds": {k: v for k, v in bounds.items() if v is not None}},
+    )
+
+
+def part(kind: str, default: str | Mapping[str, Any], *, help: str) -> Any:  # noqa: A002
+    """Declare a parameter whose value is another part of the zoo.
+
+    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a
+    specification. `default` is a name or a table.
+    """
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, str | dict):
+            from atat_zoo.registry.zoo import Zoo
+
+            return Zoo.load().spec(kind, value)
+        return value
+
+    # The default is a factory, so that importing one component does not import its parts.
+    return attrs.field(
+        default=attrs.Factory(lambda: default),
+        converter=convert,
+        metadata={"help": help, "part": kind, "part_default": default},
+    )
+
+
+def _out_of_bounds(value: Any, bounds: Mapping[str, float | None]) -> str:
+    """Say in words which bound a number breaks; empty when it breaks none."""
+    if isinstance(value, tuple | list):
+        return next(filter(None, (_out_of_bounds(item, bounds) for item in value)), "")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if not math.isfinite(value):
+        return "must be a finite number"
+    tests: list[tuple[str, str, Callable[[float, float], bool]]] = [
+        ("ge", "at least", lambda x, b: x >= b),
+        ("gt", "greater than", lambda x, b: x > b),
+        ("le", "at most", lambda x, b: x <= b),
+        ("lt", "less than", lambda x, b: x < b),
+    ]
+    for key, words, holds in tests:
+        bound = bounds.get(key)
+        if bound is not None and not holds(value, bound):
+            return f"must be {words} {bound}"
+    return ""
+
+
+class Field(typing.NamedTuple):
+    """One parameter of a component, as the menu and the checks see it."""
+
+    name: str
+    type: Any  # a resolved type; for a part its kind
+    default: Any  # attrs.NOTHING when it must be given
+    help: str
+    bounds: dict[str, float]
+    kind: str | None  # the kind of part it takes, if it takes one
+
+    @property
+    def type_name(self) -> str:
+        """The type in words: `float`, `"linear" | "step"`, `masking part`."""
+        return f"{self.kind} part" if self.kind else type_name(self.type)
+
+
+def fields_of(cls: type) -> list[Field]:
+    """Return the parameters of a component in the order of their declaration."""
+    found = []
+    for attribute in attrs.fields(cls):
+        meta = attribute.metadata
+        kind = meta.get("part")
+        default = attribute.default
+        if kind:
+            default = meta["part_default"]
+        elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+            default = default.factory()
+        found.append(
+            Field(
+                attribute.name,
+                None if kind else _resolved(cls, attribute),
+                default,
+                meta.get("help", ""),
+                dict(meta.get("bounds", {})),
+                kind,
+            )
+        )
+    return found
+
+
+def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
+    """Evaluate a string annotation in the module of the class that wrote it."""
+    if not isinstance(attribute.type, str):
+        return attribute.type
+    for owner in cls.__mro__:
+        if attribute.name in owner.__dict__.get("__annotations__", {}):
+            return eval(attribute.type, vars(sys.modules[owner.__module__]))
+    raise TypeError(f"{cls.__name__}.{attribute.name} has no annotation")
+
+
+def type_name(tp: Any) -> str:
+    """Write a type as a reader of TOML would."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if tp is type(None):
+        return "none"
+    if origin is Literal:
+        return " | ".join(f'"{a}"' if isinstance(a, str) else str(a) for a in args)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(type_name(a) for a in args if a is not type(None))
+    if origin is tuple:
+        if args[-1] is Ellipsis:
+            return f"list of {type_name(args[0])}"
+        return f"[{', '.join(map(type_name, args))}]"
+    if origin is dict:
+        return f"table of {type_name(args[1])}"
+    return getattr(tp, "__name__", str(tp))
+
+
+class Mismatch(Exception):
+    """A value that is not of its type. The text says what was expected."""
+
+
+def convert(value: Any, tp: Any) -> Any:
+    """Return `value` as type `tp` or raise `Mismatch`; nothing is coerced silently.
+
+    The one exception is an integer where a float is wanted: TOML writers leave
+    out the `.0`, and no information is lost.
+    """
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin is Literal:
+        if value in args and any(type(value) is type(a) for a in args):
+            return value
+        hint = nearest(value, [a for a in args if isinstance(a, str)]) if isinstance(value, str) else ""
+        raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}{hint}")
+    if origin in (typing.Union, types.UnionType):
+        for option in args:
+            try:
+                return convert(value, option)
+            except Mismatch:
+                continue
+        raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}")
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        if len(kinds) != len(value):
+            raise Mismatch(f"expected {len(kinds)} values, {type_name(tp)}, got {len(value)}")
+        return tuple(convert(v, k) for v, k in zip(value, kinds, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {k: convert(v, args[1]) for k, v in value.items()}
+    if tp is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise Mismatch(f"expected a finite number, got {value}")
+        return float(value)
+    if tp in (int, bool, str, type(None)) and type(value) is tp:
+        return value
+    raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}")
+
+
+def _show(value: Any) -> str:
+    words = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "table"}
+    if isinstance(value, list | dict):
+        return f"a {words[type(value)]}"
+    return f"{value!r} ({words.get(type(value), type(value).__name__)})"
+
+
+def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[str]]:
+    """Turn a TOML table into an instance of `cls`.
+
+    Args:
+        cls: the specification.
+        table: the keys and values, without `use`.
+        path: where the table stands, for the messages: `masking` or `sampler.order`.
+        zoo: where the parts inside come from.
+
+    Returns:
+        The instance, or None and every problem found, each one sentence.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    fields = {field.name: field for field in fields_of(cls)}
+    for key, value in table.items():
+        field = fields.get(key)
+        if field is None:
+            known = ", ".join(fields) or "none"
+            problems.append(
+                f"{path}.{key} is not a parameter of {getattr(cls, 'name', path)!r}"
+                f"{nearest(key, list(fields))} (it takes: {known})"
+            )
+            continue
+        if field.kind:
+            values[key], found = zoo.structure(field.kind, value, f"{path}.{key}")
+            problems += found
+            continue
+        try:
+            values[key] = convert(value, field.type)
+        except Mismatch as error:
+            problems.append(f"{path}.{key}: {error}")
+            continue
+        broken = _out_of_bounds(values[key], field.bounds)
+        if broken:
+            problems.append(f"{path}.{key} {broken}, not {value!r}")
+    for field in fields.values():
+        if field.name in table:
+            continue
+        if field.kind:
+            values[field.name], found = zoo.structure(field.kind, field.default, f"{path}.{field.name}")
+            problems += found
+        elif field.default is attrs.NOTHING:
+            problems.append(f"{path}.{field.name} is missing: {field.help} ({field.type_name})")
+    if problems:
+        return None, problems
+    try:
+        return cls(**values), []
+    except ValueError as error:
+        return None, [f"{path}: {error}"]
+
+
+def unstructure(spec: Any) -> dict[str, Any]:
+    """Write a specification back as a TOML table, every parameter in full, `use` first."""
+    table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}
+    for field in fields_of(type(spec)):
+        value = getattr(spec, field.name)
+        if field.kind:
+            table[field.name] = unstructure(value)
+        elif value is not None:
+            table[field.name] = list(value) if isinstance(value, tuple) else value
+    return table

@@ -1,0 +1,144 @@
+"""`Zoo`: the parts that are there, by kind and name."""
+
+from __future__ import annotations
+
+import functools
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.registry import manifest, plugins, spec
+from atat_zoo.registry.hookspecs import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from atat_zoo.registry.manifest import Entry
+    from atat_zoo.registry.plugins import Plugin
+
+
+class Zoo:
+    """The parts that are there.
+
+    >>> zoo = Zoo.load()
+    >>> zoo.names("noise")
+    ['cosine', 'geometric', 'linear', 'log_linear', 'polynomial']
+
+    Every look-up raises `UserError` with the known names for a name that is not there.
+    """
+
+    def __init__(self, menu: manifest.Manifest, found: list[Plugin]) -> None:
+        """Merge a menu with the plugins found; use `Zoo.load` instead."""
+        self.plugins = found
+        self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+        self._aliases: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+        for entry in [*menu.entries, *(e for plugin in found for e in plugin.entries)]:
+            other = self._entries[entry.kind].get(entry.name)
+            if other:
+                raise UserError(
+                    f"{entry.kind} {entry.name!r} is offered by both {other.distribution} and {entry.distribution}; "
+                    f"uninstall one, or leave its plugin out of {plugins.ALLOWED}"
+                )
+            self._entries[entry.kind][entry.name] = entry
+        for aliases in [menu.aliases, *(plugin.aliases for plugin in found)]:
+            for kind, names in aliases.items():
+                self._aliases[kind] |= names
+
+    @staticmethod
+    def load(registry: Path | None = None) -> Zoo:
+        """Return the zoo of this installation: our menu and the plugins that are installed.
+
+        Args:
+            registry: another menu than the one that ships with the package.
+        """
+        return _load(registry, os.environ.get(plugins.ALLOWED), os.environ.get(plugins.STRICT))
+
+    @staticmethod
+    def from_code(registry: Path | None = None) -> manifest.Manifest:
+        """Return the menu as the code has it, through the hooks; imports every built-in part."""
+        kept = manifest.read(registry or manifest.shipped())
+        entries = plugins.hook_entries(import_module(plugins.BUILTIN), "atat-zoo")
+        return manifest.Manifest(entries=entries, disabled=kept.disabled, aliases=kept.aliases)
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of a kind, sorted."""
+        return sorted(self._entries[self._kind(kind)])
+
+    def aliases(self, kind: str) -> dict[str, str]:
+        """Return the other names of a kind's parts: alias to name."""
+        return dict(self._aliases[self._kind(kind)])
+
+    def describe(self, kind: str, name: str) -> Entry:
+        """Return what the menu says of a part, without importing it."""
+        known = self._entries[self._kind(kind)]
+        entry = known.get(self._aliases[kind].get(name, name))
+        if entry is None:
+            raise UserError(
+                f"there is no {kind} named {name!r}{nearest(name, [*known, *self._aliases[kind]])} "
+                f"(there are: {', '.join(sorted(known)) or 'none'}){self._why_missing()}"
+            )
+        return entry
+
+    def component(self, kind: str, name: str) -> type:
+        """Import a part and return its class."""
+        entry = self.describe(kind, name)
+        try:
+            return entry.load()
+        except (ImportError, AttributeError) as error:
+            raise UserError(
+                f"{kind} {name!r} of {entry.distribution} cannot be imported from {entry.path}: {error}; "
+                f"reinstall {entry.distribution}"
+            ) from error
+
+    def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[str]]:
+        """Turn a name or a table `{use = …}` into a specification, or into sentences that say why not."""
+        if isinstance(value, KINDLESS):
+            return None, [f"{path}: expected a {kind}'s name or a table {{use = …}}, got {value!r}"]
+        if isinstance(value, str):
+            value = {"use": value}
+        if not isinstance(value, dict):
+            return value, []  # a specification already
+        name = value.get("use")
+        if not isinstance(name, str):
+            return None, [f"{path}.use is missing: name one of {', '.join(self.names(kind))}"]
+        try:
+            cls = self.component(kind, name)
+        except UserError as error:
+            return None, [f"{path}.use: {error}"]
+        return spec.structure(cls, {k: v for k, v in value.items() if k != "use"}, path, self)
+
+    def spec(self, kind: str, value: str | Mapping[str, Any]) -> Any:
+        """Return a part's specification: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
+        found, problems = self.structure(kind, value, kind)
+        if problems:
+            raise UserError("\n".join(problems))
+        return found
+
+    def build(self, kind: str, value: str | Mapping[str, Any], context: Any = None) -> Any:
+        """Return a part ready to use: its specification, or what its `build(context)` returns if it has one."""
+        made = self.spec(kind, value)
+        return made.build(context) if hasattr(made, "build") else made
+
+    def _kind(self, kind: str) -> str:
+        if kind not in KINDS:
+            raise UserError(f"there is no kind named {kind!r}{nearest(kind, list(KINDS))} (there are: {', '.join(KINDS)})")
+        return kind
+
+    def _why_missing(self) -> str:
+        off = [p for p in self.plugins if p.status != "ok"]
+        if not off:
+            return ""
+        return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in off)
+
+
+KINDLESS = (bool, int, float, list)
+
+
+@functools.cache
+def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo:
+    # The environment is part of the key, so that changing it in one process is seen.
+    del allowed, strict
+    menu = manifest.read(registry or manifest.shipped())
+    return Zoo(menu, list(plugins.installed(menu.disabled)))

@@ -1,0 +1,66 @@
+"""Samplers: from masks to text, as four choices and a draw.
+
+A sampler names an order (which masked position first), a pace (how many in a
+step), a remask (which drawn tokens are hidden again), a stop (when to fill the
+rest) and a draw (a token from a distribution), each a kind of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.records import Denoiser
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Sample:
+    """What a sampler returns.
+
+    Attributes:
+        tokens: int64 [B, L], no mask left; given tokens unchanged.
+        nfe: network evaluations that each row took part in, int64 [B].
+        max_nfe: the most that the sampler's settings allow.
+        trace: per step a record of what was unmasked, when it was asked for.
+    """
+
+    tokens: Tensor
+    nfe: Tensor
+    max_nfe: int
+    trace: list[dict[str, Any]] | None = None
+
+
+class Sampler(Protocol):
+    """A component of the kind sampler."""
+
+    name: str
+
+    def sample(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        *,
+        mask_id: int,
+        importance: Callable[[Tensor], Tensor] | None = None,
+        reads_time: bool = False,
+        trace: bool = False,
+    ) -> Sample:
+        """Fill every mask.
+
+        Args:
+            denoiser: p_θ.
+            tokens: int64 [B, L]; what is not `mask_id` is given and never changes.
+            seeds: one a row, int64 [B]: a row does not depend on its batch.
+            mask_id: m.
+            importance: from a draft [B, L] without masks to importance [B, L] in [0, 1].
+            reads_time: whether the denoiser depends on t; if not, a step that changed nothing is not evaluated again.
+            trace: whether to record the steps.
+        """
+        ...
