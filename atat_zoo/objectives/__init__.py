@@ -28,12 +28,14 @@ class Batch:
         maskable: bool [B, L].
         index: the global sample number of each row, int64 [B]; every draw is a function of it.
         mean_maskable: maskable tokens per row, averaged over the global batch, float32 scalar.
+        progress: share of the training that is done, in [0, 1].
     """
 
     tokens: Tensor
     maskable: Tensor
     index: Tensor
     mean_maskable: Tensor
+    progress: float
 
 
 class ObjectiveModule(Protocol):

@@ -1,0 +1,76 @@
+"""The diffusion transformer of MDLM, in plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+# layers, width, heads. `tiny` is MDLM's; `mini` is what ATAT's documents call tiny.
+PRESETS: dict[str, tuple[int, int, int]] = {
+    "nano": (4, 256, 4),
+    "mini": (8, 256, 4),
+    "tiny": (8, 512, 8),
+    "small": (12, 768, 12),
+    "medium": (24, 1024, 16),
+}
+
+
+@component
+class DiT:
+    """A bidirectional transformer with rotary positions and normalised queries and keys.
+
+    Residual branches start at zero, so that an untrained model predicts its
+    output bias alone. With time conditioning, t scales, shifts and gates every
+    branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is PyTorch's
+    `scaled_dot_product_attention`: no kernel is built.
+    """
+
+    name = "dit"
+    summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
+    refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
+    preset: Literal["nano", "mini", "tiny", "small", "medium"] = param(
+        "small", help="layers × width: nano 4×256, mini 8×256, tiny 8×512, small 12×768, medium 24×1024"
+    )
+    layers: int | None = param(None, help="overrides the preset's number of layers", ge=1)
+    width: int | None = param(None, help="overrides the preset's width D", ge=2)
+    heads: int | None = param(None, help="overrides the preset's number of heads", ge=1)
+    mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
+    max_length: int = param(1024, help="longest sequence", ge=1)
+    time_conditioning: bool = param(False, help="whether the network reads t, by adaLN")
+    dropout: float = param(0.0, help="on the outputs of the residual branches", ge=0, lt=1)
+    tied: bool = param(False, help="whether the head is the token embedding")
+    output_bias: Literal["none", "zero", "unigram"] = param(
+        "none", help="bias of the head: none, from zero, or from the log frequencies of the training tokens"
+    )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Layers, width and heads, after the overrides."""
+        layers, width, heads = PRESETS[self.preset]
+        return self.layers or layers, self.width or width, self.heads or heads
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit: the length, or heads that do not divide the width."""
+        if experiment.data.length > self.max_length:
+            yield (
+                f"data.length = {experiment.data.length} is longer than backbone.max_length = {self.max_length}; "
+                "shorten the one or raise the other"
+            )
+        _, width, heads = self.shape
+        if width % (2 * heads):
+            yield f"backbone.width = {width} does not divide into {heads} heads of even width; change backbone.heads"
+
+    def build(self, context: Context) -> nn.Module:
+        """Return a `BackboneModule`."""
+        from atat_zoo.backbones.dit_module import DiTModule
+
+        return DiTModule(self, context)

@@ -1,0 +1,194 @@
+"""The network of `dit`. B sequences, L tokens, D width, H heads, V predictable tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.dropout import Dropout
+
+if TYPE_CHECKING:
+    from atat_zoo.backbones.dit import DiT
+    from atat_zoo.registry import Context
+
+
+class DiTModule(nn.Module):
+    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+
+    def __init__(self, spec: DiT, context: Context) -> None:
+        super().__init__()
+        layers, width, heads = spec.shape
+        self.reads_time = spec.time_conditioning
+        self.max_length = spec.max_length
+        self.embedding = nn.Embedding(context.vocabulary_size + 1, width)
+        self.time = TimeEmbedding(width) if self.reads_time else None
+        self.blocks = nn.ModuleList(
+            Block(width, heads, spec.mlp_ratio, spec.dropout, self.reads_time) for _ in range(layers)
+        )
+        self.norm = Norm(width, self.reads_time)
+        self.head = Head(width, context, spec.output_bias, self.embedding if spec.tied else None)
+        self.rotary = Rotary(width // heads)
+        nn.init.normal_(self.embedding.weight, std=0.02 if spec.tied else 1.0 / math.sqrt(width))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return hidden states [B, L, D]; see `BackboneModule`."""
+        if cache is not None:
+            raise ValueError("this backbone keeps no cache of finished blocks")
+        length = tokens.shape[1]
+        if length > self.max_length:
+            raise ValueError(f"{length} tokens are more than this backbone's {self.max_length}")
+        if positions is None:
+            positions = torch.arange(length, device=tokens.device)
+        h = self.embedding(tokens)
+        c = None
+        if self.time is not None:
+            if t is None:
+                raise ValueError("a time-conditioned backbone needs t")
+            c = self.time(t).to(h.dtype)
+        rotation = self.rotary(positions, h.dtype)
+        for block in self.blocks:
+            h = block(h, c, rotation, attention)
+        return self.norm(h, c)
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each added to the residual stream."""
+
+    def __init__(self, width: int, heads: int, ratio: float, dropout: float, conditioned: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        hidden = int(width * ratio)
+        self.norm_attention = Norm(width, conditioned)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.norm_q = nn.RMSNorm(width // heads, eps=1e-6)
+        self.norm_k = nn.RMSNorm(width // heads, eps=1e-6)
+        self.out = nn.Linear(width, width, bias=False)
+        self.norm_mlp = Norm(width, conditioned)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+        self.dropout = Dropout(dropout)
+        self.gates = nn.Linear(width, 2 * width) if conditioned else None
+        for layer in (self.qkv, self.up):
+            nn.init.normal_(layer.weight, std=1.0 / math.sqrt(width))
+        # A branch that starts at zero: by its gate where there is one, else by its last layer.
+        if self.gates is None:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.down.weight)
+        else:
+            nn.init.zeros_(self.gates.weight)
+            nn.init.zeros_(self.gates.bias)
+            nn.init.normal_(self.out.weight, std=1.0 / math.sqrt(width))
+            nn.init.normal_(self.down.weight, std=1.0 / math.sqrt(hidden))
+
+    def forward(self, h: Tensor, c: Tensor | None, rotation: tuple[Tensor, Tensor], attention: Any) -> Tensor:
+        """Return h [B, L, D] after the block."""
+        B, L, D = h.shape
+        q, k, v = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads).unbind(2)
+        q = rotate(self.norm_q(q), rotation).transpose(1, 2)
+        k = rotate(self.norm_k(k), rotation).transpose(1, 2)
+        causal = isinstance(attention, str) and attention == "causal"
+        mask = None if causal else attention
+        a = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), attn_mask=mask, is_causal=causal)
+        a = self.out(a.transpose(1, 2).reshape(B, L, D))
+        if self.gates is None:
+            h = h + self.dropout(a)
+            return h + self.dropout(self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh")))
+        assert c is not None
+        gate_attention, gate_mlp = self.gates(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
+        h = h + gate_attention * self.dropout(a)
+        return h + gate_mlp * self.dropout(self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh")))
+
+
+class Norm(nn.Module):
+    """RMS normalisation with a learned gain, or with scale and shift from the time embedding."""
+
+    def __init__(self, width: int, conditioned: bool) -> None:
+        super().__init__()
+        self.rms = nn.RMSNorm(width, eps=1e-6, elementwise_affine=not conditioned)
+        self.modulation = nn.Linear(width, 2 * width) if conditioned else None
+        if self.modulation is not None:
+            nn.init.zeros_(self.modulation.weight)
+            nn.init.zeros_(self.modulation.bias)
+
+    def forward(self, h: Tensor, c: Tensor | None) -> Tensor:
+        """Return h [B, L, D] normalised over D."""
+        normed = self.rms(h)
+        if self.modulation is None:
+            return normed
+        assert c is not None
+        scale, shift = self.modulation(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
+        return normed * (1 + scale) + shift
+
+
+class Head(nn.Module):
+    """Hidden states [..., D] to logits [..., V]; starts at its bias, and has no column for the mask."""
+
+    def __init__(self, width: int, context: Context, bias: str, embedding: nn.Embedding | None) -> None:
+        super().__init__()
+        V = context.vocabulary_size
+        self.vocabulary_size = V
+        if embedding is None:
+            self.weight = nn.Parameter(torch.zeros(V, width))
+        else:
+            # A list keeps the shared weight out of this module's own parameters.
+            self._tied = [embedding]
+        self.bias = None if bias == "none" else nn.Parameter(torch.zeros(V))
+        if self.bias is not None and bias == "unigram" and context.counts is not None:
+            counts = torch.from_numpy(context.counts).double() + 1.0
+            self.bias.data = (counts / counts.sum()).log().float()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits [..., V]."""
+        weight = self._tied[0].weight[: self.vocabulary_size] if hasattr(self, "_tied") else self.weight
+        return F.linear(hidden, weight, self.bias)
+
+
+class TimeEmbedding(nn.Module):
+    """t in (0, 1] to a vector [B, D], by sinusoids of 1,000·t and two layers."""
+
+    def __init__(self, width: int, frequencies: int = 256) -> None:
+        super().__init__()
+        self.frequencies = frequencies
+        self.layers = nn.Sequential(nn.Linear(frequencies, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Return the embedding [B, D] of t [B]."""
+        half = self.frequencies // 2
+        rates = torch.exp(-math.log(10_000.0) * torch.arange(half, device=t.device, dtype=torch.float32) / half)
+        angles = 1000.0 * t.float()[:, None] * rates
+        features = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        return self.layers(features)
+
+
+class Rotary(nn.Module):
+    """Rotary position embedding (Su et al., 2021): angles from positions, in float32."""
+
+    def __init__(self, head_width: int) -> None:
+        super().__init__()
+        rates = 10_000.0 ** -(torch.arange(0, head_width, 2, dtype=torch.float32) / head_width)
+        self.register_buffer("rates", rates, persistent=False)
+        self.rates: Tensor
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines [L, 1, D/(2H)]."""
+        angles = positions.float()[:, None] * self.rates
+        return angles.cos()[:, None].to(dtype), angles.sin()[:, None].to(dtype)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the two halves of each head of x [B, L, H, D/H] by its position's angles."""
+    cos, sin = rotation
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

@@ -1,0 +1,45 @@
+"""Dropout whose mask is a function of (seed, step, row), not of a global generator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.randomness import fold
+
+
+class Dropout(nn.Module):
+    """Zero each entry with probability p, by keys set for the micro-batch with `set_keys`.
+
+    One 64-bit number decides four entries with 16 bits each, so p is rounded to
+    1/65536; the scale uses the rounded p, so the expectation is exact.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.threshold = round(p * 65536)
+        self.keys: Tensor | None = None
+        self._call = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x [B, …] with entries dropped in training, else x."""
+        if not self.training or self.threshold == 0:
+            return x
+        if self.keys is None:
+            raise RuntimeError("dropout has no keys for this batch; call set_keys(module, keys) first")
+        self._call += 1
+        entries = x[0].numel()
+        counters = torch.arange((entries + 3) // 4, device=x.device, dtype=torch.int64)
+        bits = fold(fold(self.keys, self._call)[:, None], counters)
+        kept = bits.view(torch.int16)[:, :entries].view(x.shape) >= self.threshold - 32768
+        return x * kept * (65536 / (65536 - self.threshold))
+
+
+def set_keys(module: nn.Module, keys: Tensor) -> None:
+    """Give every dropout of `module` the keys of a micro-batch, int64 [B]; each layer derives its own."""
+    number = 0
+    for layer in module.modules():
+        if isinstance(layer, Dropout) and layer.threshold:
+            number += 1
+            layer.keys = fold(keys, number)
+            layer._call = 0

@@ -1,0 +1,104 @@
+"""A trained model: saved as safetensors and JSON, loaded without unpickling anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.model.assembly import assemble
+from atat_zoo.registry import Context
+from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run.atomic import replacing
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.tokenizers import TokenizerModel
+
+FORMAT = 1
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Model:
+    """A model and what is needed to use it.
+
+    >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
+
+    Attributes:
+        experiment: what it was trained with.
+        context: the sizes it was built for.
+        tokenizer: text to ids and back.
+        module: the objective with its parts, in evaluation mode.
+        step: optimizer steps behind its weights.
+    """
+
+    experiment: Experiment
+    context: Context
+    tokenizer: TokenizerModel
+    module: nn.Module
+    step: int
+
+    @classmethod
+    def from_run(cls, run: str | Path, device: str | torch.device = "cpu") -> Model:
+        """Load the final model of a run folder.
+
+        Raises:
+            UserError: when the folder has no final model, or it cannot be read.
+        """
+        folder = RunFolder(Path(run))
+        folder.table()
+        if not (folder.model / "model.json").is_file():
+            raise UserError(
+                f"{run} has no final model yet; finish its training with `atat train --resume {run}`"
+            )
+        return cls.load(folder.model, device)
+
+    @classmethod
+    def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
+        """Load a model folder; see `from_run`."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            weights = load_file(folder / "model.safetensors", device=str(device))
+        except (OSError, json.JSONDecodeError, SafetensorError) as error:
+            raise UserError(f"{folder} cannot be read: {error}; copy it again or train again") from error
+        if said["format"] != FORMAT:
+            raise UserError(f"{folder} has format {said['format']}, this version reads {FORMAT}; update atat-zoo")
+        experiment = from_table(said["experiment"], where=str(folder / "model.json"))
+        context = Context(**said["context"], device=str(device))
+        module = assemble(experiment, context).to(device)
+        module.load_state_dict(weights)
+        module.eval()
+        tokenizer = experiment.parts["tokenizer"].load(folder)
+        return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=said["step"])
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder; `model.json` comes last, so a folder that has it is whole."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.tokenizer.save(folder)
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
+        with replacing(folder / "model.safetensors") as beside:
+            save_file(weights, beside)
+        write_json(folder / "model.json", self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `model.json` says."""
+        kept = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device"))
+        return {
+            "format": FORMAT,
+            "step": self.step,
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "context": kept,
+            "experiment": self.experiment.to_table(),
+        }

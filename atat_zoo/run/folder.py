@@ -1,0 +1,151 @@
+"""What a run leaves behind, and who may write it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tomllib
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from atat_zoo.errors import UserError
+from atat_zoo.run import atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of this run that is whole."""
+
+    step: int
+    path: Path
+
+
+class RunFolder:
+    """A run folder.
+
+        resolved.toml     the experiment, every parameter in full
+        environment.json  versions, git state, hardware, seed
+        metrics.jsonl     one line per logged step
+        checkpoints/      Composer's, only ever loaded to continue this run
+        model/            the trained model: safetensors and JSON
+        evaluations/      results, one JSON each
+        samples.txt       what it wrote
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Name a folder; nothing is read or written yet."""
+        self.path = path
+        self.resolved = path / "resolved.toml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.model = path / "model"
+        self.evaluations = path / "evaluations"
+        self.samples = path / "samples.txt"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.resolved.is_file()
+
+    def table(self) -> dict[str, Any]:
+        """Return the resolved experiment as a table.
+
+        Raises:
+            UserError: when there is no run here.
+        """
+        if not self.exists:
+            raise UserError(f"{self.path} is no run folder: it has no resolved.toml; name a folder that `atat train` made")
+        return tomllib.loads(self.resolved.read_text(encoding="utf-8"))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process.
+
+        Raises:
+            UserError: when another process holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        # The file is never deleted: a lock on a deleted file would guard nothing.
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
+                raise UserError(
+                    f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def clear(self) -> None:
+        """Remove what an earlier run left here, except the lock."""
+        for path in (self.resolved, self.environment, self.metrics, self.samples):
+            path.unlink(missing_ok=True)
+        for path in (self.checkpoints, self.model, self.evaluations):
+            shutil.rmtree(path, ignore_errors=True)
+
+    # Records
+
+    def record(self, line: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise UserError(f"{self.metrics} cannot be written: {error.strerror}; free some space and resume") from error
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl; a last line that was cut off is left out."""
+        if not self.metrics.is_file():
+            return []
+        lines = []
+        for text in self.metrics.read_text(encoding="utf-8").splitlines():
+            with suppress(json.JSONDecodeError):
+                lines.append(json.loads(text))
+        return lines
+
+    def cut_records(self, step: int) -> None:
+        """Drop the lines after `step`, so that a resumed run writes each step once."""
+        kept = [line for line in self.records() if line["step"] <= step]
+        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+
+    # Checkpoints
+
+    @contextmanager
+    def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
+        """Yield a path to write step's checkpoint to; afterwards it is whole, hashed, and old ones are gone."""
+        path = self.checkpoints / f"step-{step:08d}.pt"
+        with atomic.replacing(path) as beside:
+            yield beside
+            digest = _digest(beside)
+        # The hash comes last: a checkpoint without it was interrupted.
+        atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
+        for old in sorted(self.checkpoints.glob("step-*.pt"))[:-keep]:
+            old.with_suffix(".json").unlink(missing_ok=True)
+            old.unlink()
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint whose hash is right, or None."""
+        for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
+            path = note.with_suffix(".pt")
+            with suppress(OSError, ValueError, KeyError):
+                said = json.loads(note.read_text(encoding="utf-8"))
+                if _digest(path) == said["sha256"]:
+                    return Checkpoint(int(said["step"]), path)
+        return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
