@@ -1,0 +1,112 @@
+"""Scores and a rate to probabilities whose mean over a row is the rate exactly (MATH: training with importance).
+
+Three families, each with one unknown a row. All arithmetic is in float64,
+whatever comes in: bfloat16 alone would miss the rate by 1e-3. Scores may be of
+any size up to about 1e9; beyond that float64 cannot tell neighbours apart.
+
+Shapes: B rows, L tokens; n is a row's number of maskable tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+_HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below what float64 resolves there
+
+
+def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+    """Return p_i = min(1, λ exp(score_i)) with λ such that the mean over maskable tokens is the rate.
+
+    Of the tokens sorted by falling score, k are saturated (p = 1), where k is the
+    least number for which (n·r − k) ≤ G_k = Σ_{i>k} exp(score_i − score_{k+1}).
+    Since G_k ≤ 1 + G_{k+1}, the condition stays true once it is true, so k is a
+    count. The cost is one sort and one cumulative log-sum-exp.
+
+    Args:
+        score: any real numbers, [B, L], in any floating type.
+        rate: r in [0, 1], [B].
+        maskable: bool [B, L].
+
+    Returns:
+        p, float32 [B, L]; 0 where not maskable; equal scores get equal p.
+    """
+    score = score.double().masked_fill(~maskable, -torch.inf)
+    wanted = rate.double() * maskable.sum(-1)
+    falling = score.sort(dim=-1, descending=True).values
+    rest = falling.flip(-1).logcumsumexp(-1).flip(-1) - falling  # log G_k; NaN past the n-th, where it is not counted
+    rank = torch.arange(score.shape[-1], device=score.device)
+    saturated = (wanted.unsqueeze(-1) - rank > rest.exp()).sum(-1, keepdim=True)
+    # Rounding must not walk off the end of a row that is wholly saturated.
+    last = (maskable.sum(-1, keepdim=True) - 1).clamp(min=0)
+    saturated = saturated.minimum(last)
+    # Centring at the first token that is not saturated keeps the digits that decide its p.
+    centre = falling.gather(-1, saturated)
+    log_scale = (wanted.unsqueeze(-1) - saturated).clamp(min=0).log() - rest.gather(-1, saturated)
+    p = (score - centre + log_scale).exp()
+    return _finish(p, rate, maskable)
+
+
+def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+    """Return p_i = τ^{w_i}, w_i = exp(−score_i), with τ in [0, 1] such that the mean over maskable tokens is the rate.
+
+    Computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection
+    in τ itself fails at a temperature of 0.1, even in float64.
+
+    Args, Returns: as `water_fill`.
+    """
+    inside = _inside(rate)
+    return _bisect(score, rate, maskable, (-inside.log()).log(), lambda x, s: (-(s - x).exp()).exp())
+
+
+def logit_shift(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+    """Return p_i = σ(score_i + c) with c such that the mean over maskable tokens is the rate.
+
+    Args, Returns: as `water_fill`.
+    """
+    inside = _inside(rate)
+    return _bisect(score, rate, maskable, -torch.logit(inside), lambda x, s: (x - s).sigmoid())
+
+
+def _inside(rate: Tensor) -> Tensor:
+    """Keep the rate off its ends, where the unknown is infinite; `_finish` puts the ends back."""
+    return rate.double().clamp(1e-300, 1 - 2.0**-53)
+
+
+def _bisect(
+    score: Tensor,
+    rate: Tensor,
+    maskable: Tensor,
+    level: Tensor,
+    shape: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Find the shift s for which the mean of `shape(score, s)` is the rate; p falls with s.
+
+    `level` [B] is the shift that gives p = rate at score 0, so the answer lies
+    between level + the lowest and level + the highest score.
+    """
+    score = score.double()
+    count = maskable.sum(-1)
+    low = level + score.masked_fill(~maskable, torch.inf).amin(-1)
+    high = level + score.masked_fill(~maskable, -torch.inf).amax(-1)
+    low, high = (torch.where(count > 0, edge, torch.zeros_like(edge)) for edge in (low, high))
+    wanted = rate.double() * count
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        total = shape(score, middle.unsqueeze(-1)).mul(maskable).sum(-1)
+        too_high = total > wanted
+        low, high = torch.where(too_high, middle, low), torch.where(too_high, high, middle)
+    return _finish(shape(score, ((low + high) / 2).unsqueeze(-1)), rate, maskable)
+
+
+def _finish(p: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+    """Clamp to 1, make the rates 0 and 1 exact, and clear what is not maskable; float32."""
+    rate = rate.unsqueeze(-1)
+    p = torch.where(rate <= 0, 0.0, torch.where(rate >= 1, 1.0, p.clamp(max=1.0)))
+    return torch.where(maskable, p, 0.0).float()

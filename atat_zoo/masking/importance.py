@@ -1,0 +1,32 @@
+"""Important tokens more often, by water-filling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@component
+class Importance:
+    """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
+
+    `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as
+    soon as one token is clamped; here the rest takes over what it lost.
+    """
+
+    name = "importance"
+    summary = "important tokens more often: softmax weights, filled up to the rate exactly"
+    refs = ("arXiv:2406.07524",)
+    direction = 1
+
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        from atat_zoo.diffusion.calibration import water_fill
+
+        return water_fill(importance.double() / self.temperature, rate, maskable)

@@ -1,0 +1,61 @@
+"""The memory of the running difficulty scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.records import Masked
+
+
+class RunningDifficulty(nn.Module):
+    """Mean and deviation of the cross-entropy per mask rate, and the logistic scale made of them.
+
+    The state is the exponentially forgetting sum of count, loss and squared loss
+    per interval of the rate, so an interval that is seldom visited keeps what it
+    knew, and nothing needs a correction for a cold start.
+    """
+
+    moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
+
+    def __init__(self, decay: float, bins: int) -> None:
+        """Start without any memory."""
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("moments", torch.zeros(3, bins, dtype=torch.float64))
+
+    def _bins(self, rate: Tensor) -> Tensor:
+        """Return the interval of each rate, int64 in the shape of `rate`."""
+        bins = self.moments.shape[-1]
+        return (rate * bins).long().clamp(0, bins - 1)
+
+    def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
+        """Return count, sum and sum of squares of the masked losses, float64 [3, bins]."""
+        loss = loss.detach().double() * masked.masked
+        rows = torch.stack([masked.masked.sum(-1).double(), loss.sum(-1), loss.square().sum(-1)])
+        # A product instead of an indexed sum: the latter has no fixed order on a GPU.
+        member = nn.functional.one_hot(self._bins(masked.rate), self.moments.shape[-1]).double()
+        return rows @ member
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Forget a little and take in the sum over the global batch."""
+        del progress
+        self.moments.mul_(self.decay).add_(total)
+
+    def forward(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return σ((CE − μ(r))/s(r)), float32 [B, L] in [0, 1], and where it counts, bool [B, L]."""
+        moments = self.moments
+        # An interval that was never visited borrows the moments of all.
+        moments = torch.where(moments[0] > 0, moments, moments.sum(-1, keepdim=True))
+        count = moments[0].clamp(min=1e-12)
+        mean = moments[1] / count
+        deviation = (moments[2] / count - mean.square()).clamp(min=1e-8).sqrt()
+        row = self._bins(masked.rate)
+        scaled = (loss.detach().double() - mean[row].unsqueeze(-1)) / deviation[row].unsqueeze(-1)
+        counted = masked.masked & (self.moments[0].sum() > 0)
+        return torch.where(counted, scaled.sigmoid().float(), 0.0), counted

@@ -1,0 +1,116 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.curricula.none import NoCurriculum
+from atat_zoo.curricula.three_stage import ThreeStage
+from atat_zoo.curricula.weighting import tilt
+from atat_zoo.diffusion.records import Masked
+from atat_zoo.registry import Context
+
+
+def step(maskable):
+    zeros = torch.zeros(maskable.shape)
+    return Masked(
+        x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros[:, 0], rate=zeros[:, 0], p=zeros
+    )
+
+
+def built(steps=1000, **parameters):
+    return ThreeStage(**{"warmup_steps": 0} | parameters).build(Context(vocabulary_size=4, length=4, steps=steps))
+
+
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([1, 2, 50]),
+    st.floats(0, 1),
+    st.floats(0, 50),
+    st.sampled_from(["step", "linear", "exponential"]),
+)
+def test_weights_are_positive_with_mean_one_over_what_is_maskable(seed, length, progress, sharpness, how):
+    draw = torch.Generator().manual_seed(seed)
+    importance = torch.rand(5, length, generator=draw)
+    maskable = torch.rand(5, length, generator=draw) < 0.7
+    maskable[0] = False
+    schedule = built(sharpness=sharpness, progress=how, warmup_steps=100)
+    for dtype in (torch.float32, torch.bfloat16):
+        weights = schedule.weights(step(maskable), importance.to(dtype), progress)
+        assert weights.dtype == torch.float32
+        assert bool((weights > 0).all())
+        count = maskable.sum(-1)
+        mean = (weights * maskable).sum(-1) / count.clamp(min=1)
+        torch.testing.assert_close(mean, (count > 0).float(), atol=2e-6, rtol=0)
+
+
+def test_the_three_stages_have_the_weights_of_the_formula():
+    importance, maskable = torch.tensor([[0.0, 0.5, 1.0]]), torch.ones(1, 3, dtype=torch.bool)
+    schedule = built(sharpness=2.0)
+    stages = {0.0: ("easy", -1), 0.19: ("easy", -1), 0.2: ("medium", 0), 0.79: ("medium", 0)}
+    for progress, (stage, sign) in (stages | {0.8: ("hard", 1), 1.0: ("hard", 1)}).items():
+        raw = (sign * 2.0 * importance).exp()
+        assert schedule.stage(progress) == stage
+        torch.testing.assert_close(schedule.weights(step(maskable), importance, progress), raw / raw.mean())
+
+
+@pytest.mark.parametrize("how", ["linear", "exponential"])
+def test_a_gradual_strength_is_continuous_and_never_falls(how):
+    schedule = built(progress=how)
+    strengths = [schedule.strength(i / 1000) for i in range(1001)]
+    assert strengths[0] == -2.0
+    assert strengths[200] == strengths[500] == strengths[799] == 0.0
+    assert strengths[-1] == pytest.approx(2.0)
+    steps = [b - a for a, b in itertools.pairwise(strengths)]
+    assert min(steps) >= 0
+    assert max(steps) < 0.06
+
+
+def test_linear_and_exponential_differ_in_shape_only():
+    linear, exponential = built(progress="linear"), built(progress="exponential")
+    assert linear.strength(0.1) == pytest.approx(-1.0)
+    assert -0.2 < exponential.strength(0.1) < 0
+    assert linear.strength(0.9) == pytest.approx(1.0)
+    assert 1.8 < exponential.strength(0.9) < 2
+
+
+def test_warm_up_starts_from_equal_weights():
+    schedule = built(steps=10_000, warmup_steps=1000)
+    assert schedule.strength(0.0) == 0.0
+    assert schedule.strength(0.05) == pytest.approx(-1.0)
+    assert schedule.strength(0.1) == schedule.strength(0.15) == -2.0
+
+
+def test_in_a_short_training_warm_up_ends_with_the_easy_stage():
+    schedule = built(steps=100, warmup_steps=1000)
+    assert schedule.warmup == 0.2
+    assert schedule.strength(0.9) == 2.0
+
+
+@pytest.mark.parametrize("boundaries", [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+@pytest.mark.parametrize("how", ["step", "linear", "exponential"])
+def test_stages_of_no_length_do_not_divide_by_zero(boundaries, how):
+    schedule = built(boundaries=boundaries, progress=how, warmup_steps=10)
+    for progress in (0.0, 0.5, 1.0):
+        assert -2 <= schedule.strength(progress) <= 2
+
+
+def test_boundaries_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match="boundaries must not fall"):
+        ThreeStage(boundaries=(0.8, 0.2))
+    with pytest.raises(ValueError, match="boundaries must be at most 1"):
+        ThreeStage(boundaries=(0.2, 1.5))
+
+
+def test_a_tilt_survives_any_strength():
+    weights = tilt(torch.tensor([[0.0, 1.0]]), 80.0, torch.ones(1, 2, dtype=torch.bool))
+    assert bool((weights > 0).all())
+    assert weights.sum().item() == pytest.approx(2.0)
+
+
+def test_none_weighs_everything_alike():
+    curriculum = NoCurriculum().build(Context(vocabulary_size=4, length=4))
+    weights = curriculum.weights(step(torch.ones(2, 3, dtype=torch.bool)), torch.rand(2, 3), 0.5)
+    assert torch.equal(weights, torch.ones(2, 3))
+    assert curriculum.stage(0.5) == "none"
