@@ -1,1 +1,83 @@
-"""TBD."""
+"""The command line `atat`: parse, call, print. A command's module is imported when the command is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from atat_zoo.errors import UserError
+
+# command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "zoo": ("zoo", "zoo", "The parts: list, show, check, plugins, manifest."),
+    "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
+    "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
+    "data": ("data", "data", "Shards of tokens: build, info."),
+    "train": ("train", "train", "Train an experiment, or resume a run."),
+    "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
+    "sample": ("sample", "sample", "Let a run write."),
+}
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, function, _ = COMMANDS[name]
+        command: click.Command = getattr(import_module(f"atat_zoo.cli.{module}"), function)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        from atat_zoo.errors import nearest
+
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(
+                f"there is no command {args[0]!r}{nearest(args[0], list(COMMANDS))} (there are: {', '.join(COMMANDS)})"
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="atat-zoo", prog_name="atat")
+def atat() -> None:
+    """Interchangeable parts for masked diffusion language models."""
+
+
+def run(command: click.Command, name: str) -> None:
+    """Run a command; a mistake of the user's is printed in one go, with exit code 2 and no traceback."""
+    try:
+        result = command.main(standalone_mode=False, prog_name=name)
+        code = result if isinstance(result, int) else 0
+    except UserError as error:
+        for line in str(error).splitlines():
+            click.echo(f"error: {line}", err=True)
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        code = 130
+    except BrokenPipeError:
+        # The reader of a pipe has gone, as `head` does; nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run `atat`."""
+    run(atat, "atat")

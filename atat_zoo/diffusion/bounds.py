@@ -28,16 +28,21 @@ class Estimate:
     """A bound per sequence, and the losses that it was made of.
 
     Attributes:
-        nelbo: nats, float64 [B].
+        contribution: what each token adds to the bound, in nats, float64 [B, L].
         count: maskable tokens n, int64 [B].
         loss_sum: cross-entropy summed over the draws in which a token was masked, float64 [B, L].
         loss_count: in how many draws it was masked, int64 [B, L].
     """
 
-    nelbo: Tensor
+    contribution: Tensor
     count: Tensor
     loss_sum: Tensor
     loss_count: Tensor
+
+    @property
+    def nelbo(self) -> Tensor:
+        """The bound on −log p(x), nats, float64 [B]."""
+        return self.contribution.sum(1)
 
 
 def exact_k(
@@ -143,15 +148,15 @@ def _average(
     draws: int,
     mask_id: int,
 ) -> Estimate:
-    nelbo = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    loss_sum = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    contribution = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    loss_sum = torch.zeros_like(contribution)
     loss_count = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
     for masked, weight, t in masks:
         losses = _losses(denoise, x, masked, t, mask_id)
-        nelbo += weight.double() * losses.sum(1) / draws
+        contribution += weight.double()[:, None] * losses / draws
         loss_sum += losses
         loss_count += masked
-    return Estimate(nelbo=nelbo, count=n, loss_sum=loss_sum, loss_count=loss_count)
+    return Estimate(contribution=contribution, count=n, loss_sum=loss_sum, loss_count=loss_count)
 
 
 def _losses(denoise: Denoiser, x: Tensor, masked: Tensor, t: Tensor | None, mask_id: int) -> Tensor:

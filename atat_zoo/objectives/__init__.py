@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.diffusion.records import Denoiser
     from atat_zoo.registry import Context
 
@@ -49,8 +50,16 @@ class ObjectiveModule(Protocol):
         """
         ...
 
-    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Tensor]:
-        """Return the objective's bounds on −log p(x) by name, in nats, float64 [B]."""
+    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return the objective's bounds on −log p(x) by name; only `nelbo` may be called perplexity."""
+        ...
+
+    def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
+        """Return the importance of clean tokens, float32 [B, L]; for objectives that use an estimator."""
+        ...
+
+    def stage(self, progress: float) -> str:
+        """Return the name of the training's stage, for the records."""
         ...
 
     def denoiser(self) -> Denoiser:

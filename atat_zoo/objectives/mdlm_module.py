@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.bounds import exact_k
+from atat_zoo.diffusion.bounds import Estimate, exact_k
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, to_unit
 from atat_zoo.diffusion.records import Adaptive, Masked
@@ -112,12 +112,12 @@ class MDLMModule(nn.Module):
         ce = F.cross_entropy(logits.float(), step.x[step.masked], reduction="none")
         return torch.zeros(step.x.shape, device=ce.device).masked_scatter(step.masked, ce)
 
-    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Tensor]:
-        """Return the NELBO under uniform masking by exact-k, in nats, float64 [B]."""
-        result = exact_k(
+    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return the NELBO under uniform masking, by exact-k."""
+        estimate = exact_k(
             self.denoiser(), tokens, maskable, keys, draws, mask_id=self.context.mask_id, time_at=self.noise.time_at
         )
-        return {"nelbo": result.nelbo}
+        return {"nelbo": estimate}
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z): SUBS log-probabilities at the masked positions asked for."""
@@ -130,6 +130,11 @@ class MDLMModule(nn.Module):
             return logits.float().log_softmax(-1)
 
         return denoise
+
+    def stage(self, progress: float) -> str:
+        """Return the curriculum's stage, for the records."""
+        name: str = self.curriculum.stage(progress)
+        return name
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
         """Let the parts with a memory take in the step; see `ObjectiveModule`."""

@@ -1,0 +1,40 @@
+"""Output for people on a terminal, and plain text anywhere else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """Print a table: with rich on a terminal, in aligned columns elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        made = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        for column in columns:
+            made.add_column(column, overflow="fold")
+        for row in rows:
+            made.add_row(*row)
+        Console(markup=False, highlight=False).print(made)
+        return
+    if title:
+        click.echo(title)
+    # The last column is not padded, so lines do not end in spaces.
+    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns) - 1)]
+    for row in [columns, *rows]:
+        click.echo("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip())

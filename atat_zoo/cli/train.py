@@ -1,0 +1,168 @@
+"""`atat train`: draws what the training reports, and sums it up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atat_zoo.cli.console import json_option, print_json
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+
+if TYPE_CHECKING:
+    from atat_zoo.training import Result
+
+
+@click.command()
+@click.argument("experiment", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--out", type=click.Path(path_type=Path), help="The run folder; runs/NAME when absent.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Continue this run on exactly the next sample.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
+@json_option
+def train(
+    experiment: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    """Train EXPERIMENT, a TOML file or the name of one that ships with the zoo.
+
+    Ctrl-C saves the run after the current step; `--resume RUN` continues it.
+    """
+    if (experiment is None) == (resume is None):
+        raise UserError("name either an experiment, or a run to continue with --resume RUN")
+    if resume is not None and (out or overwrite):
+        raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
+    # Everything that can be wrong is said before torch is imported.
+    made = load(experiment, overrides) if experiment else None
+    from atat_zoo import training
+
+    reporter = Bars(silent=as_json or os.environ.get("RANK", "0") != "0")
+    with reporter:
+        if made is not None:
+            result = training.train(made, out or Path("runs") / made.name, overwrite=overwrite, reporter=reporter)
+        else:
+            assert resume is not None
+            result = training.resume(resume, reporter=reporter)
+    if os.environ.get("RANK", "0") != "0":
+        return 0
+    return finish(result, as_json)
+
+
+def finish(result: Result, as_json: bool) -> int:
+    """Print how a training ended; returns the exit code."""
+    path = result.folder.path
+    if not result.finished:
+        click.echo(f"stopped after step {result.step}; continue with: atat train --resume {path}")
+        return 128 + (result.signal or 2)
+    assert result.evaluation is not None
+    assert result.model is not None
+    texts = write_samples(result)
+    if as_json:
+        print_json({"run": str(path), "step": result.step, **result.evaluation.to_table(), "samples": texts})
+        return 0
+    found = result.evaluation
+    click.echo("")
+    click.echo(f"{found.split} on {found.sequences} held-out sequences, {found.tokens:,} tokens, {found.draws} masks each")
+    click.echo(f"  perplexity         {found.perplexity:.1f} ± {found.perplexity_stderr:.1f}")
+    click.echo(f"  bits per byte      {found.bits_per_byte:.3f} ± {found.bits_per_byte_stderr:.3f}")
+    if found.unigram_perplexity:
+        lower = 1 - found.perplexity / found.unigram_perplexity
+        click.echo(f"  unigram perplexity {found.unigram_perplexity:.1f} on the same tokens; ours is {lower:.0%} lower")
+    if found.importance_spearman is not None:
+        click.echo(
+            f"  importance against per-token loss: Spearman {found.importance_spearman:.3f}"
+            f" (frequency alone: {found.frequency_spearman:.3f})"
+        )
+    for number, text in enumerate(texts, 1):
+        click.echo(f"\nsample {number}\n{text}")
+    click.echo(f"\nThe run is in {path}. Try next: atat sample {path} --number 5 --seed 1")
+    return 0
+
+
+def write_samples(result: Result) -> list[str]:
+    """Let the final model write, into samples.txt."""
+    from atat_zoo.generation import generate
+    from atat_zoo.run import write_text
+
+    assert result.model is not None
+    experiment = result.model.experiment
+    number = experiment.evaluation.samples
+    if not number:
+        return []
+    texts = generate(result.model, number=number, seed=experiment.seed).texts
+    write_text(result.folder.samples, "\n\n".join(texts) + "\n")
+    return texts
+
+
+class Bars:
+    """Progress with an estimate of the time left on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, silent: bool) -> None:
+        """Draw nothing if `silent`."""
+        self.silent = silent
+        self.progress: Any = None
+        self.tasks: dict[str, Any] = {}
+        self.last = 0.0
+
+    def __enter__(self) -> Bars:
+        """Start drawing."""
+        if not self.silent and sys.stdout.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            self.progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
+            self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop drawing."""
+        if self.progress:
+            self.progress.stop()
+
+    def building(self, stage: str, done: int, total: int | None) -> None:
+        """Shards are being built."""
+        self._show(f"data: {stage}", done, total, "")
+
+    def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
+        """A line of metrics was recorded."""
+        rate = line.get("tokens_per_second", 0)
+        note = f"loss {line['loss']:.3f}  {rate:,.0f} tokens/s  {line.get('stage', '')}"
+        self._show("training", step, steps, note)
+
+    def message(self, text: str) -> None:
+        """Say a line."""
+        if self.silent:
+            return
+        if self.progress:
+            self.progress.console.print(text, markup=False, highlight=False)
+        else:
+            click.echo(text)
+
+    def _show(self, name: str, done: int, total: int | None, note: str) -> None:
+        if self.silent:
+            return
+        if self.progress:
+            if name not in self.tasks:
+                self.tasks[name] = self.progress.add_task(name, total=total, note=note)
+            self.progress.update(self.tasks[name], completed=done, total=total, note=note)
+            return
+        # In a log file: a line every five seconds, and the last one.
+        now = time.monotonic()
+        if now - self.last > 5 or (total and done >= total):
+            self.last = now
+            click.echo(f"{name} {done}/{total or '?'} {note}".rstrip())

@@ -1,0 +1,152 @@
+"""`atat zoo`: what parts there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.errors import UserError
+from atat_zoo.registry import KINDS, Zoo, manifest
+
+
+@click.group()
+def zoo() -> None:
+    """List the parts and what they take."""
+
+
+@zoo.command("list")
+@click.argument("kind", required=False)
+@json_option
+def list_(kind: str | None, as_json: bool) -> None:
+    """List the parts of every KIND, or of one."""
+    menu = Zoo.load()
+    kinds = [kind] if kind else list(KINDS)
+    entries = [menu.describe(k, name) for k in kinds for name in menu.names(k)]
+    if as_json:
+        print_json(
+            [
+                {"kind": e.kind, "name": e.name, "summary": e.summary, "distribution": e.distribution}
+                for e in entries
+            ]
+        )
+        return
+    table(["kind", "name", "summary"], [[e.kind, e.name, _said_by(e)] for e in entries])
+    broken = [p for p in menu.plugins if p.status == "broken"]
+    for plugin in broken:
+        click.echo(f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}", err=True)
+
+
+def _said_by(entry: manifest.Entry) -> str:
+    return entry.summary if entry.distribution == "atat-zoo" else f"{entry.summary} ({entry.distribution})"
+
+
+@zoo.command()
+@click.argument("kind")
+@click.argument("name")
+@json_option
+def show(kind: str, name: str, as_json: bool) -> None:
+    """Show a part: its parameters with types, defaults and help, and its references."""
+    entry = Zoo.load().describe(kind, name)
+    if as_json:
+        print_json(
+            {
+                "kind": entry.kind,
+                "name": entry.name,
+                "summary": entry.summary,
+                "path": entry.path,
+                "distribution": entry.distribution,
+                "refs": list(entry.refs),
+                "parameters": entry.parameters,
+            }
+        )
+        return
+    click.echo(f"{entry.kind} {entry.name}: {entry.summary}")
+    click.echo(f"from {entry.distribution}, {entry.path}")
+    if entry.refs:
+        click.echo(f"see {', '.join(entry.refs)}")
+    click.echo("")
+    if entry.parameters:
+        rows = [[n, p["type"], _default(p), p["help"] + _bounds(p)] for n, p in entry.parameters.items()]
+        table(["parameter", "type", "default", "meaning"], rows)
+    else:
+        click.echo("It has no parameters.")
+
+
+def _default(parameter: dict[str, Any]) -> str:
+    if parameter.get("required"):
+        return "(required)"
+    return str(parameter["default"]) if "default" in parameter else "-"
+
+
+def _bounds(parameter: dict[str, Any]) -> str:
+    words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    said = [f"{sign} {parameter[key]:g}" for key, sign in words.items() if key in parameter]
+    return f" ({', '.join(said)})" if said else ""
+
+
+@zoo.command()
+@json_option
+def plugins(as_json: bool) -> None:
+    """List the plugins that are installed, and why one does not work."""
+    found = Zoo.load().plugins
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": p.name,
+                    "distribution": p.distribution,
+                    "version": p.version,
+                    "status": p.status,
+                    "error": p.error,
+                    "parts": [f"{e.kind}.{e.name}" for e in p.entries],
+                }
+                for p in found
+            ]
+        )
+        return
+    if not found:
+        click.echo("No plugin is installed.")
+        return
+    rows = [
+        [p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(f"{e.kind}.{e.name}" for e in p.entries)]
+        for p in found
+    ]
+    table(["plugin", "distribution", "status", "parts or error"], rows)
+
+
+@zoo.command("manifest")
+@click.option("--write", is_flag=True, help="Write registry.toml from the code.")
+def manifest_(write: bool) -> None:
+    """Compare registry.toml with the code, or write it; imports every built-in part."""
+    path = manifest.shipped()
+    text = manifest.write(Zoo.from_code())
+    if write:
+        path.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {path}")
+    elif path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{path} differs from the code; run `atat zoo manifest --write` and review the change")
+    else:
+        click.echo(f"{path} agrees with the code")
+
+
+@zoo.command()
+def check() -> None:
+    """Import every part and every plugin, and say what is broken."""
+    menu = Zoo.load()
+    broken = [f"plugin {p.name} of {p.distribution}: {p.error}" for p in menu.plugins if p.status == "broken"]
+    count = 0
+    for kind in KINDS:
+        for name in menu.names(kind):
+            try:
+                found = manifest.entry_of(kind, menu.component(kind, name), menu.describe(kind, name).distribution)
+                if found.parameters != menu.describe(kind, name).parameters:
+                    broken.append(f"{kind} {name}: its registry.toml differs from its code")
+                count += 1
+            except (UserError, TypeError) as error:
+                broken.append(f"{kind} {name}: {error}")
+    if broken:
+        raise UserError("\n".join(broken))
+    click.echo(f"{count} parts of {len(KINDS)} kinds are in order ({Path(manifest.shipped()).name})")

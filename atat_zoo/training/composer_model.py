@@ -1,0 +1,79 @@
+"""The assembled model as Composer wants it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from composer.models import ComposerModel
+from composer.utils import dist
+from torch import Tensor, nn
+
+from atat_zoo.objectives import Batch
+
+
+class ZooModel(ComposerModel):
+    """Wraps an `ObjectiveModule`; everything that has weights runs inside `forward`, as DDP needs it."""
+
+    def __init__(self, objective: nn.Module, steps: int) -> None:
+        super().__init__()
+        self.objective = objective
+        self.steps = steps
+        self.step = 0
+        self.figures: dict[str, Tensor] = {}
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the figures of a micro-batch; `loss` among them."""
+        figures: dict[str, Tensor] = self.objective.loss(
+            Batch(
+                tokens=batch["tokens"],
+                maskable=batch["maskable"],
+                index=batch["index"],
+                mean_maskable=batch["mean_maskable"][0],
+                progress=self.step / self.steps,
+            )
+        )
+        return figures
+
+    def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss, and keep the figures of the step's last micro-batch for the records."""
+        self.figures = {name: value.detach() for name, value in outputs.items()}
+        return outputs["loss"]
+
+    def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
+        """Refuse: the bound is evaluated by `atat_zoo.evaluation`, not by Composer's loop."""
+        raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
+
+
+def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add the mean number of maskable tokens per row of the global batch, one copy a row so that it splits.
+
+    With it the loss is normalised over the global batch, whatever the ranks and micro-batches.
+    """
+    mean = batch["maskable"].sum(1).float().mean()
+    if dist.get_world_size() > 1:
+        dist.all_reduce(mean)
+        mean = mean / dist.get_world_size()
+    return {**batch, "mean_maskable": mean.clamp(min=1.0).expand(len(batch["tokens"]))}
+
+
+def sum_over_ranks(value: Tensor) -> None:
+    """Sum a tensor over the ranks, in place."""
+    if dist.get_world_size() > 1:
+        dist.all_reduce(value, reduce_operation="SUM")
+
+
+def batch_rows(batch: dict[str, Tensor]) -> int:
+    """Return the rows of a batch."""
+    return len(batch["tokens"])
+
+
+def batch_tokens(batch: dict[str, Tensor]) -> int:
+    """Return the tokens of a batch, padding included."""
+    return batch["tokens"].numel()
+
+
+@torch.no_grad()
+def finite(loss: float) -> bool:
+    """Say whether a loss is a number that training can go on from."""
+    return loss == loss and abs(loss) != float("inf")

@@ -1,0 +1,356 @@
+"""From a validated experiment to a run folder with a trained model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+import torch
+from composer import DataSpec, Trainer
+from composer.utils import dist, get_device
+
+from atat_zoo.data.build import build
+from atat_zoo.data.loader import held_out, train_loader
+from atat_zoo.data.manifest import Manifest
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.perplexity import Evaluation, Measured, measure, summarise
+from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.model import Model, assemble
+from atat_zoo.registry import Context, Zoo
+from atat_zoo.run import RunFolder, write_json, write_text
+from atat_zoo.run.environment import describe
+from atat_zoo.training import callbacks as cb
+from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens, prepare
+from atat_zoo.training.optimization import optimizer, scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+
+class Reporter(Protocol):
+    """How a training tells what it does; the command line draws bars with it."""
+
+    def building(self, stage: str, done: int, total: int | None) -> None:
+        """Shards are being built."""
+        ...
+
+    def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
+        """A line of metrics was recorded."""
+        ...
+
+    def message(self, text: str) -> None:
+        """Something happened that a person wants to know."""
+        ...
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    def building(self, stage: str, done: int, total: int | None) -> None:
+        """Say nothing."""
+
+    def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
+        """Say nothing."""
+
+    def message(self, text: str) -> None:
+        """Say nothing."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Result:
+    """How a training ended.
+
+    Attributes:
+        folder: the run folder.
+        finished: whether all steps were made; otherwise it was interrupted and can be resumed.
+        step: the last step.
+        signal: the signal that interrupted it.
+        evaluation: of the final model, or None.
+        model: the final model, or None.
+    """
+
+    folder: RunFolder
+    finished: bool
+    step: int
+    signal: int | None = None
+    evaluation: Evaluation | None = None
+    model: Model | None = None
+
+
+def train(experiment: Experiment, out: Path, *, overwrite: bool = False, reporter: Reporter | None = None) -> Result:
+    """Train an experiment in the folder `out`.
+
+    Args:
+        experiment: validated.
+        out: the run folder.
+        overwrite: whether a run that is there already is removed; otherwise it is refused.
+        reporter: told what happens.
+
+    Raises:
+        UserError: for everything that a person can mend.
+    """
+    folder = RunFolder(out)
+    with _locked(folder):
+        if folder.exists and not overwrite:
+            raise UserError(
+                f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
+                "or choose another folder with --out"
+            )
+        return _run(experiment, folder, reporter or Silent(), fresh=True)
+
+
+def resume(out: Path, *, reporter: Reporter | None = None) -> Result:
+    """Continue the run in `out` from its newest whole checkpoint, on exactly the next sample."""
+    folder = RunFolder(out)
+    experiment = from_table(folder.table(), where=str(folder.resolved))
+    with _locked(folder):
+        return _run(experiment, folder, reporter or Silent(), fresh=False)
+
+
+def _locked(folder: RunFolder) -> Any:
+    # Rank 0 holds the folder for all; under the launcher the others follow its fate.
+    return folder.lock() if _rank() == 0 else nullcontext()
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _world() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _run(experiment: Experiment, folder: RunFolder, reporter: Reporter, *, fresh: bool) -> Result:
+    spec = experiment.train
+    _check_ranks(experiment)
+    device = _device(experiment)
+    data = build(experiment, progress=reporter.building if _rank() == 0 else None)
+    manifest = Manifest.load(data)
+    torch.manual_seed(experiment.seed)
+    context = Context(
+        vocabulary_size=manifest.vocabulary_size,
+        length=experiment.data.length,
+        counts=manifest.counts(),
+        steps=spec.steps,
+        seed=experiment.seed,
+        device=device,
+    )
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        loader = train_loader(
+            data,
+            seed=experiment.seed,
+            lanes=experiment.data.lanes,
+            batch_size=spec.batch_size,
+            workers=experiment.data.workers,
+            rank=_rank(),
+            world_size=_world(),
+            device=device,
+        )
+        objective = assemble(experiment, context)
+        if spec.compile:
+            objective.backbone.compile()
+        checkpoint = _prepare_folder(experiment, folder, device, fresh)
+        model = ZooModel(objective, spec.steps)
+        interruption = stack.enter_context(cb.Interruption(reporter.message))
+        trainer, average = _trainer(experiment, folder, model, loader, device, reporter, interruption, checkpoint)
+        evaluator = _Evaluator(experiment, data, manifest, context, folder, objective, average)
+        if spec.evaluate_every:
+            every = cb.Evaluations(spec.evaluate_every, spec.steps, lambda step: evaluator.report(step, reporter))
+            trainer.state.callbacks.append(every)
+        if checkpoint:
+            reporter.message(f"continuing {folder.path} after step {int(trainer.state.timestamp.batch)} of {spec.steps}")
+        if int(trainer.state.timestamp.batch) < spec.steps:
+            trainer.fit()
+        step = int(trainer.state.timestamp.batch)
+        trainer.close()
+        if interruption.step is not None:
+            return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
+        evaluation = evaluator(step)
+        trained = evaluator.save(step)
+    return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=trained)
+
+
+def _check_ranks(experiment: Experiment) -> None:
+    """Refuse a number of ranks that does not divide the lanes and the batch, before anything is loaded."""
+    ranks = _world()
+    for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
+        if value % ranks:
+            raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
+
+
+def _device(experiment: Experiment) -> str:
+    wanted = experiment.train.device
+    if wanted == "gpu" and not torch.cuda.is_available():
+        raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
+    return "gpu" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _precision(experiment: Experiment, device: str) -> str:
+    wanted = experiment.train.precision
+    if wanted == "bf16" and device == "cpu":
+        raise UserError('train.precision = "bf16" needs a GPU: Composer trains in fp32 on a CPU; use "auto"')
+    bf16 = wanted != "fp32" and device == "gpu" and torch.cuda.is_bf16_supported()
+    return "amp_bf16" if bf16 else "fp32"
+
+
+def _prepare_folder(experiment: Experiment, folder: RunFolder, device: str, fresh: bool) -> Path | None:
+    """Write what a run begins with, or cut an interrupted run back to its checkpoint; returns the checkpoint."""
+    if _rank() == 0 and fresh:
+        folder.clear()
+        write_text(folder.resolved, experiment.to_toml())
+        name = torch.cuda.get_device_name() if device == "gpu" else "cpu"
+        write_json(folder.environment, describe(Zoo.load().plugins, name, _world()) | {"seed": experiment.seed})
+    if fresh:
+        return None
+    last = folder.last_checkpoint()
+    if _rank() == 0:
+        folder.cut_records(last.step if last else 0)
+    return last.path if last else None
+
+
+def _trainer(
+    experiment: Experiment,
+    folder: RunFolder,
+    model: ZooModel,
+    loader: Any,
+    device: str,
+    reporter: Reporter,
+    interruption: cb.Interruption,
+    checkpoint: Path | None,
+) -> tuple[Trainer, cb.MovingAverage | None]:
+    spec = experiment.train
+    adam = optimizer(model, spec)
+    average = cb.MovingAverage(model, spec.ema) if spec.ema else None
+    listed: list[Any] = [cb.Progress(model)]
+    if average:
+        if device == "gpu":
+            average.average = [a.cuda() for a in average.average]
+        listed.append(average)
+    listed += [
+        cb.Records(model, folder, spec, lambda step, line: reporter.training(step, spec.steps, line)),
+        cb.Checkpoints(folder, spec, interruption),
+    ]
+    rows = spec.batch_size // _world()
+    algorithms = None
+    if spec.clip:
+        from composer.algorithms import GradientClipping
+
+        algorithms = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)]
+    trainer = Trainer(
+        model=model,
+        train_dataloader=DataSpec(
+            loader, batch_transforms=prepare, get_num_samples_in_batch=batch_rows, get_num_tokens_in_batch=batch_tokens
+        ),
+        optimizers=adam,
+        schedulers=scheduler(adam, spec),
+        step_schedulers_every_batch=True,
+        max_duration=f"{spec.steps}ba",
+        device=device,
+        precision=_precision(experiment, device),
+        device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
+        algorithms=algorithms,
+        callbacks=listed,
+        loggers=[],
+        progress_bar=False,
+        log_to_console=False,
+        run_name=experiment.name,
+        seed=experiment.seed % 2**32,
+        load_path=str(checkpoint) if checkpoint else None,
+    )
+    return trainer, average
+
+
+class _Evaluator:
+    """Measures the bound on held-out text, on all ranks together, and saves what it found."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: Path,
+        manifest: Manifest,
+        context: Context,
+        folder: RunFolder,
+        objective: torch.nn.Module,
+        average: cb.MovingAverage | None,
+    ) -> None:
+        self.experiment, self.context, self.folder = experiment, context, folder
+        self.objective, self.average = objective, average
+        self.tokenizer = experiment.parts["tokenizer"].load(data)
+        self.manifest = manifest
+        spec = experiment.evaluation
+        self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
+
+    def __call__(self, step: int) -> Evaluation:
+        spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
+        rows = torch.arange(rank, len(self.tokens), ranks)
+        with self._weights():
+            mine = measure(
+                self.objective,
+                self.tokens[rows],
+                self.maskable[rows],
+                rows,
+                seed=self.experiment.seed,
+                draws=spec.draws,
+                batch_size=spec.batch_size,
+            )
+        gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
+        evaluation = summarise(
+            Measured.join(gathered),
+            byte_counts=self.tokenizer.byte_counts(),
+            counts=self.context.counts,
+            split=spec.split,
+            step=step,
+            ema=self.average is not None,
+            draws=spec.draws,
+            special=[i for i in (self.tokenizer.bos, self.tokenizer.eos) if i is not None],
+        )
+        if rank == 0:
+            write_json(self.folder.evaluations / f"step-{step:08d}.json", evaluation.to_table())
+        return evaluation
+
+    def report(self, step: int, reporter: Reporter) -> None:
+        """Evaluate in the middle of the training."""
+        found = self(step)
+        reporter.message(f"step {step}: {found.sentence()}")
+
+    def save(self, step: int) -> Model:
+        """Return the final model; rank 0 writes it."""
+        with self._weights():
+            self.objective.eval()
+            model = Model(
+                experiment=self.experiment,
+                context=self.context,
+                tokenizer=self.tokenizer,
+                module=self.objective,
+                step=step,
+            )
+            if dist.get_global_rank() == 0:
+                model.save(self.folder.model)
+        # With a moving average the live module has the training's weights again: load what was saved.
+        dist.barrier() if dist.get_world_size() > 1 else None
+        return Model.load(self.folder.model, next(self.objective.parameters()).device)
+
+    def _weights(self) -> Any:
+        return self.average.swapped() if self.average else nullcontext()
+
+
+class _quiet:
+    """Silence what Composer and its dependencies say of themselves; our own warnings still show."""
+
+    def __enter__(self) -> None:
+        self._catch = warnings.catch_warnings()
+        self._catch.__enter__()
+        for module in ("composer", "torch", "torchmetrics", "webdataset"):
+            warnings.filterwarnings("ignore", module=rf"{module}(\..*)?")
+        logging.getLogger("composer").setLevel(logging.ERROR)
+
+    def __exit__(self, *error: Any) -> None:
+        self._catch.__exit__(*error)
