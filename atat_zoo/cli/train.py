@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atat_zoo.cli.console import json_option, print_json
+from atat_zoo.cli.evaluate import lines
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 
@@ -69,19 +70,8 @@ def finish(result: Result, as_json: bool) -> int:
     if as_json:
         print_json({"run": str(path), "step": result.step, **result.evaluation.to_table(), "samples": texts})
         return 0
-    found = result.evaluation
     click.echo("")
-    click.echo(f"{found.split} on {found.sequences} held-out sequences, {found.tokens:,} tokens, {found.draws} masks each")
-    click.echo(f"  perplexity         {found.perplexity:.1f} ± {found.perplexity_stderr:.1f}")
-    click.echo(f"  bits per byte      {found.bits_per_byte:.3f} ± {found.bits_per_byte_stderr:.3f}")
-    if found.unigram_perplexity:
-        lower = 1 - found.perplexity / found.unigram_perplexity
-        click.echo(f"  unigram perplexity {found.unigram_perplexity:.1f} on the same tokens; ours is {lower:.0%} lower")
-    if found.importance_spearman is not None:
-        click.echo(
-            f"  importance against per-token loss: Spearman {found.importance_spearman:.3f}"
-            f" (frequency alone: {found.frequency_spearman:.3f})"
-        )
+    click.echo("\n".join(lines(result.evaluation)))
     for number, text in enumerate(texts, 1):
         click.echo(f"\nsample {number}\n{text}")
     click.echo(f"\nThe run is in {path}. Try next: atat sample {path} --number 5 --seed 1")

@@ -1,5 +1,6 @@
 """Evaluation: the one place that computes, and names, a perplexity."""
 
 from atat_zoo.evaluation.perplexity import Evaluation, Measured, measure, summarise
+from atat_zoo.evaluation.run import evaluate_run
 
-__all__ = ["Evaluation", "Measured", "measure", "summarise"]
+__all__ = ["Evaluation", "Measured", "evaluate_run", "measure", "summarise"]

@@ -55,6 +55,14 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
     return from_table(table, origins, str(path), zoo)
 
 
+def from_overrides(table: Table, overrides: Iterable[str], where: str) -> Experiment:
+    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides."""
+    origins: Origins = {}
+    for text in overrides:
+        _override(table, origins, text)
+    return from_table(table, origins, where)
+
+
 def from_table(table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None) -> Experiment:
     """Validate a table, as `Experiment.to_table` writes it."""
     zoo = zoo or Zoo.load()

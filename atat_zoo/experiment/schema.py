@@ -48,7 +48,7 @@ class TrainSpec:
     weight_decay: float = param(0.0, help="AdamW's decay, on matrices only", ge=0)
     clip: float = param(1.0, help="largest gradient norm; 0 does not clip", ge=0)
     ema: float = param(0.0, help="decay of the moving average of the weights; 0 keeps none", ge=0, lt=1)
-    precision: Literal["auto", "fp32", "bf16"] = param("auto", help="auto: bf16 on a GPU that has it, else fp32")
+    precision: Literal["auto", "fp32", "bf16"] = param("auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32")
     device: Literal["auto", "cpu", "gpu"] = param("auto", help="auto: a GPU if there is one")
     compile: bool = param(False, help="compile the backbone with torch.compile")
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from atat_zoo.objectives import Batch
 class ZooModel(ComposerModel):
     """Wraps an `ObjectiveModule`; everything that has weights runs inside `forward`, as DDP needs it."""
 
-    def __init__(self, objective: nn.Module, steps: int) -> None:
+    def __init__(self, objective: nn.Module, steps: int, bf16: bool) -> None:
         super().__init__()
+        self.bf16 = bf16
         self.objective = objective
         self.steps = steps
         self.step = 0
@@ -24,15 +26,17 @@ class ZooModel(ComposerModel):
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the figures of a micro-batch; `loss` among them."""
-        figures: dict[str, Tensor] = self.objective.loss(
-            Batch(
-                tokens=batch["tokens"],
-                maskable=batch["maskable"],
-                index=batch["index"],
-                mean_maskable=batch["mean_maskable"][0],
-                progress=self.step / self.steps,
-            )
+        given = Batch(
+            tokens=batch["tokens"],
+            maskable=batch["maskable"],
+            index=batch["index"],
+            mean_maskable=batch["mean_maskable"][0],
+            progress=self.step / self.steps,
         )
+        # Composer knows bf16 on GPUs only; a CPU with the instructions trains twice as fast with it.
+        on_cpu = self.bf16 and given.tokens.device.type == "cpu"
+        with torch.autocast("cpu", torch.bfloat16) if on_cpu else nullcontext():
+            figures: dict[str, Tensor] = self.objective.loss(given)
         return figures
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:

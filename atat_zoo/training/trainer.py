@@ -158,7 +158,7 @@ def _run(experiment: Experiment, folder: RunFolder, reporter: Reporter, *, fresh
         if spec.compile:
             objective.backbone.compile()
         checkpoint = _prepare_folder(experiment, folder, device, fresh)
-        model = ZooModel(objective, spec.steps)
+        model = ZooModel(objective, spec.steps, bf16=_bf16(experiment, device))
         interruption = stack.enter_context(cb.Interruption(reporter.message))
         trainer, average = _trainer(experiment, folder, model, loader, device, reporter, interruption, checkpoint)
         evaluator = _Evaluator(experiment, data, manifest, context, folder, objective, average)
@@ -193,12 +193,13 @@ def _device(experiment: Experiment) -> str:
     return "gpu" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _precision(experiment: Experiment, device: str) -> str:
+def _bf16(experiment: Experiment, device: str) -> bool:
+    """Say whether the training computes in bf16: always by autocast, with weights and losses in float32."""
     wanted = experiment.train.precision
-    if wanted == "bf16" and device == "cpu":
-        raise UserError('train.precision = "bf16" needs a GPU: Composer trains in fp32 on a CPU; use "auto"')
-    bf16 = wanted != "fp32" and device == "gpu" and torch.cuda.is_bf16_supported()
-    return "amp_bf16" if bf16 else "fp32"
+    if device == "gpu":
+        return wanted != "fp32" and torch.cuda.is_bf16_supported()
+    # Processors without the instructions emulate bf16 and are slower for it.
+    return wanted == "bf16" or (wanted == "auto" and torch.cpu._is_avx512_bf16_supported())
 
 
 def _prepare_folder(experiment: Experiment, folder: RunFolder, device: str, fresh: bool) -> Path | None:
@@ -254,7 +255,7 @@ def _trainer(
         step_schedulers_every_batch=True,
         max_duration=f"{spec.steps}ba",
         device=device,
-        precision=_precision(experiment, device),
+        precision="amp_bf16" if device == "gpu" and model.bf16 else "fp32",
         device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
         algorithms=algorithms,
         callbacks=listed,

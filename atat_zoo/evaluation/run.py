@@ -1,0 +1,64 @@
+"""Evaluate a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from atat_zoo.data.build import build
+from atat_zoo.data.loader import held_out
+from atat_zoo.data.manifest import Manifest
+from atat_zoo.evaluation.perplexity import Evaluation, measure, summarise
+from atat_zoo.run import RunFolder, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.model import Model
+
+
+def evaluate_run(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Evaluate a model on the held-out text of its own experiment, and record it in the run folder.
+
+    Args:
+        model: of `Model.from_run(run)`.
+        run: the run folder.
+        spec: split, sequences, draws and batch size.
+        seed: of the masks; two models that are given the same seed see the same masks.
+        progress: called with the sequences done and to do.
+    """
+    data = build(model.experiment)
+    tokens, maskable = held_out(data, spec.split, spec.sequences)
+    measured = measure(
+        model.module,
+        tokens,
+        maskable,
+        torch.arange(len(tokens)),
+        seed=seed,
+        draws=spec.draws,
+        batch_size=spec.batch_size,
+        progress=progress,
+    )
+    found = summarise(
+        measured,
+        byte_counts=model.tokenizer.byte_counts(),
+        counts=Manifest.load(data).counts(),
+        split=spec.split,
+        step=model.step,
+        ema=model.experiment.train.ema > 0,
+        draws=spec.draws,
+        special=[i for i in (model.tokenizer.bos, model.tokenizer.eos) if i is not None],
+    )
+    name = f"{spec.split}-{found.sequences}x{spec.draws}-seed{seed}-step{model.step:08d}.json"
+    write_json(RunFolder(Path(run)).evaluations / name, {"seed": seed, **found.to_table()})
+    return found
