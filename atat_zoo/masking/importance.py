@@ -20,7 +20,7 @@ class Importance:
 
     name = "importance"
     summary = "important tokens more often: softmax weights, filled up to the rate exactly"
-    refs = ("arXiv:2406.07524",)
+    refs = ("doi:10.1007/0-387-34240-0",)
     direction = 1
 
     temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)

@@ -20,11 +20,11 @@ class Linear:
 
     def alpha(self, t: Tensor) -> Tensor:
         """Return 1 − t."""
-        return 1 - t
+        return t.neg().add(1)
 
     def weight(self, t: Tensor) -> Tensor:
         """Return −α'/(1 − α) = 1/t."""
-        return 1 / t
+        return t.reciprocal()
 
     def time_at(self, rate: Tensor) -> Tensor:
         """Return t = rate."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from atat_zoo.diffusion.records import Masked
     from atat_zoo.registry import Context
-    from atat_zoo.targets import Target
 
 
 @component
@@ -32,13 +33,13 @@ class Difficulty:
 
     name = "difficulty"
     summary = "the denoiser's own cross-entropy at masked tokens, as a rank or on a running scale"
-    refs = ("doi:10.1145/1553374.1553380",)
+    refs = ("arXiv:1905.03677",)
 
     scale: Literal["rank", "running"] = param("rank", help="rank within the row, or running mean and deviation by rate")
     decay: float = param(0.99, help="running: how much of the past a step keeps", ge=0, lt=1)
     bins: int = param(10, help="running: intervals of the rate that have their own scale", ge=1, le=1000)
 
-    def build(self, context: Context) -> Target:
+    def build(self, context: Context) -> Callable[[Masked, Tensor], tuple[Tensor, Tensor]]:
         """Return itself for `rank`, a module with the running moments for `running`."""
         del context
         if self.scale == "rank":
