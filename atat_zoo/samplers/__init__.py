@@ -2,7 +2,8 @@
 
 A sampler names an order (which masked position first), a pace (how many in a
 step), a remask (which drawn tokens are hidden again), a stop (when to fill the
-rest) and a draw (a token from a distribution), each a kind of its own.
+rest) and a draw (a token from a distribution), each a kind of its own. `loop`
+carries out any combination.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Sample:
         tokens: int64 [B, L], no mask left; given tokens unchanged.
         nfe: network evaluations that each row took part in, int64 [B].
         max_nfe: the most that the sampler's settings allow.
-        trace: per step a record of what was unmasked, when it was asked for.
+        trace: when it was asked for, a record per step: `step`, and N entries each of `rows`, `positions` and
+            `tokens` that were filled; or `step` and `hidden`, with the `rows` and `positions` masked again.
     """
 
     tokens: Tensor
@@ -48,7 +50,7 @@ class Sampler(Protocol):
         seeds: Tensor,
         *,
         mask_id: int,
-        importance: Callable[[Tensor], Tensor] | None = None,
+        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
         reads_time: bool = False,
         trace: bool = False,
     ) -> Sample:
@@ -59,8 +61,10 @@ class Sampler(Protocol):
             tokens: int64 [B, L]; what is not `mask_id` is given and never changes.
             seeds: one a row, int64 [B]: a row does not depend on its batch.
             mask_id: m.
-            importance: from a draft [B, L] without masks to importance [B, L] in [0, 1].
-            reads_time: whether the denoiser depends on t; if not, a step that changed nothing is not evaluated again.
+            importance: from a draft without masks, int64 [A, L], and what of it is masked in z, bool [A, L], to
+                importance [A, L] in [0, 1]; asked only if the order needs it.
+            reads_time: whether the denoiser depends on t; then a pace with times of its own hands them in. Without
+                one t follows from the share of masked tokens, so a step that changes nothing is never evaluated.
             trace: whether to record the steps.
         """
         ...

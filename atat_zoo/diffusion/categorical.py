@@ -1,0 +1,65 @@
+"""Drawing tokens from log-probabilities, exactly.
+
+A float32 draw truncates the tail: its uniforms are multiples of 2^-24, so tokens
+rarer than that are never drawn, or too often, which amounts to a lower
+temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the
+uniform are float64. One uniform a position suffices: the inverse of the
+cumulative distribution is as exact as Gumbel-max in float64, and needs V times
+fewer random numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from atat_zoo.diffusion.randomness import to_unit
+
+# Elements in float64 that are held at once: 128 MiB.
+_CHUNK = 1 << 24
+
+
+def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """Return one token per distribution.
+
+    Args:
+        log_probs: [N, V]; need not be normalised, −∞ is never drawn.
+        keys: counter-based keys, int64 [N]; a token is a function of its key and distribution.
+        temperature: a number, or [N]; 0 takes the most probable token.
+
+    Returns:
+        int64 [N], ids 0 … V−1.
+    """
+    if isinstance(temperature, float | int) and temperature == 0:
+        return log_probs.argmax(-1)
+    n, v = log_probs.shape
+    size = max(1, _CHUNK // max(v, 1))
+    if n <= size:
+        return _draw(log_probs, keys, temperature)
+    pieces = []
+    for start in range(0, n, size):
+        cut = slice(start, start + size)
+        pieces.append(_draw(log_probs[cut], keys[cut], temperature[cut] if isinstance(temperature, Tensor) else temperature))
+    return torch.cat(pieces)
+
+
+def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tensor:
+    logits = log_probs.double()
+    tempered = isinstance(temperature, Tensor) or temperature != 1.0
+    if tempered:
+        scale = temperature.double().unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
+        # Centred first: at a low temperature all of exp(log p / T) would underflow.
+        logits = (logits - logits.amax(-1, keepdim=True)) / scale
+    p = logits.exp()
+    cumulative = p.cumsum(-1)
+    total = cumulative[:, -1:]
+    u = to_unit(keys, torch.float64).unsqueeze(-1)
+    # u·total may round up to the total, which would select past the last token that has any probability.
+    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+    # right=True finds the first sum above the target, so a token of probability zero, whose sum equals the
+    # one before, is never found.
+    chosen = torch.searchsorted(cumulative, target, right=True)
+    if p.device.type != "cpu":
+        # A parallel sum adds in another order at each token, and a token of probability zero may gain 1e-16.
+        chosen = torch.where(p.gather(-1, chosen.clamp_(max=p.shape[-1] - 1)) > 0, chosen, p.argmax(-1, keepdim=True))
+    return chosen.squeeze(-1)

@@ -1,0 +1,138 @@
+"""`Step`: what the parts of a sampler see of one step.
+
+Legend: B rows in the batch, A rows that take part in this step, L positions,
+N open positions of those rows in row-major order, V predictable tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import torch
+
+from atat_zoo.diffusion.randomness import fold, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.records import Denoiser
+
+
+@attrs.define(kw_only=True, eq=False)
+class Step:
+    """One step of a sampler, for the rows that take part in it.
+
+    A part says in `needs` which of the optional fields it reads; the loop fills
+    those and leaves the others None, so that nothing is computed for nobody.
+    Rows that sit out a step (nothing to unmask, or finished) are not in it.
+
+    Attributes:
+        number: k, counted from 0 over the whole run; all rows count together.
+        final: whether everything that is open is filled now.
+        mask_id: m.
+        rows: the numbers of these rows in the batch, int64 [A].
+        tokens: z, int64 [A, L].
+        open: masked positions that may be filled, bool [A, L].
+        free: positions that were open at the start: all others are given, bool [A, L].
+        total: how many were open at the start, int64 [A], on the CPU.
+        remaining: how many are open, int64 [A], on the CPU.
+        seeds: a row's seed, int64 [A].
+        host_seeds: the same on the CPU, for parts that decide without asking the device.
+        rates: expected share of masked tokens before and after this step, if the pace has a grid.
+        remask_rate: share of the visible tokens that the remask is going to hide, which the pace makes up for.
+        memory: tensors [B, …] that a part keeps from step to step under a name of its own; index them with `rows`.
+        denoiser: the denoiser, for parts that want more of it than its distributions.
+        log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
+        importance: needs "importance". Of the draft, float [A, L] in [0, 1], or None if there is no estimator.
+        drawn: needs "drawn". A token for each open position, of which the chosen ones are kept, int64 [N].
+        drawn_log_probs: needs "drawn". Its log-probability under p_θ, [N].
+        history: needs "history". Mean over open positions of max p_θ, one column an evaluation, the latest
+            last, NaN where there was none yet, float64 [A, K].
+        confidence: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L].
+        ranking: open positions in the order in which they come, then the others, int64 [A, L]; there for a
+            pace that needs something.
+        fresh: what was drawn in this step, bool [A, L]; there for a remask.
+    """
+
+    number: int
+    final: bool
+    mask_id: int
+    rows: Tensor
+    tokens: Tensor
+    open: Tensor
+    free: Tensor
+    total: Tensor
+    remaining: Tensor
+    seeds: Tensor
+    host_seeds: Tensor
+    memory: dict[str, Tensor]
+    denoiser: Denoiser
+    rates: tuple[float, float] | None = None
+    remask_rate: float | Tensor = 0.0
+    log_probs: Tensor | None = None
+    importance: Tensor | None = None
+    drawn: Tensor | None = None
+    drawn_log_probs: Tensor | None = None
+    history: Tensor | None = None
+    confidence: Tensor | None = None
+    ranking: Tensor | None = None
+    fresh: Tensor | None = None
+    _measured: list[tuple[object, Tensor]] = attrs.field(factory=list, init=False)
+
+    def keys(self, purpose: str) -> Tensor:
+        """Return a key a row for one purpose in this step, int64 [A]."""
+        return fold(self.seeds, stream(self.number, purpose))
+
+    def host_keys(self, purpose: str) -> Tensor:
+        """Return the same keys on the CPU."""
+        return fold(self.host_seeds, stream(self.number, purpose))
+
+    def distributions(self) -> Tensor:
+        """Return `log_probs` [N, V].
+
+        Raises:
+            RuntimeError: when the part that asks has not said so in `needs`.
+        """
+        if self.log_probs is None:
+            raise RuntimeError("a part reads the distributions without log_probs among its needs")
+        return self.log_probs
+
+    def spread(self, values: Tensor, fill: float = 0.0) -> Tensor:
+        """Return [N] values of the open positions as [A, L], `fill` elsewhere."""
+        dense = torch.full(self.open.shape, fill, dtype=values.dtype, device=values.device)
+        return dense.masked_scatter_(self.open, values)
+
+    def mean_open(self, dense: Tensor) -> Tensor:
+        """Return the mean over each row's open positions of [A, L] values that are 0 elsewhere."""
+        return dense.sum(1) / self.open.sum(1).clamp(min=1)
+
+    def measure(self, metric: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return a metric of the distributions, [A, L], 0 where not open.
+
+        An order, a pace and a stop often ask the same metric: it is computed once.
+        """
+        for known, value in self._measured:
+            if known is metric or known == metric:
+                return value
+        value = self.spread(metric(self.distributions()))
+        self._measured.append((metric, value))
+        return value
+
+    def select(self, which: Tensor) -> Step:
+        """Return the step for some of its rows, by their place in it, int64 on the CPU."""
+        there = which.to(self.tokens.device)
+        return attrs.evolve(
+            self,
+            rows=self.rows[there],
+            tokens=self.tokens[there],
+            open=self.open[there],
+            free=self.free[there],
+            total=self.total[which],
+            remaining=self.remaining[which],
+            seeds=self.seeds[there],
+            host_seeds=self.host_seeds[which],
+            remask_rate=self.remask_rate if isinstance(self.remask_rate, float) else self.remask_rate[which],
+        )

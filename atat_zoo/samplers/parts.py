@@ -1,0 +1,45 @@
+"""The four choices and the draw, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from atat_zoo.draws import Draw
+    from atat_zoo.orders import Order
+    from atat_zoo.paces import Pace
+    from atat_zoo.remasks import Remask
+    from atat_zoo.stops import Stop
+
+
+@attrs.frozen(kw_only=True)
+class Parts:
+    """What a sampler is made of; `run` in `atat_zoo.samplers.loop` carries it out."""
+
+    order: Order
+    pace: Pace
+    remask: Remask
+    stop: Stop
+    draw: Draw
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any of the parts reads of a step."""
+        return frozenset().union(*(part.needs for part in (self.order, self.pace, self.remask, self.stop, self.draw)))
+
+    @property
+    def looks(self) -> bool:
+        """Whether the distributions at all open positions are needed, not only at the chosen ones."""
+        return bool(self.needs - {"confidence"})
+
+    def max_nfe(self, n: int) -> int:
+        """Return the most network evaluations for a row with n open positions.
+
+        Without remasking each evaluation fills at least one position, so n is a bound as well.
+        """
+        if n == 0:
+            return 0
+        most = self.pace.most(n)
+        return most if self.remask.active else min(most, n)

@@ -1,0 +1,113 @@
+"""Small models whose every probability is known, to hold bounds and samplers against.
+
+S states of the joint, V tokens, L positions; the mask is id V.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from atat_zoo.diffusion.randomness import fold, to_unit, uniform
+
+# Entropy in nats of the toy of MATH 5, which every bound with exact weights must reach.
+ENTROPY = 1.910914
+
+
+class Joint:
+    """A joint distribution over V^L sequences, its exact denoiser and its entropy.
+
+    Attributes:
+        states: all sequences, in the order of counting, int64 [S, L].
+        p: their probabilities, float64 [S].
+        calls: how often the denoiser was asked.
+    """
+
+    def __init__(self, weights: Tensor | list[float], length: int, vocabulary_size: int) -> None:
+        """Normalise `weights` [S], one for each sequence: 0…00, 0…01, … in base V."""
+        self.length, self.vocabulary_size = length, vocabulary_size
+        weights = torch.as_tensor(weights, dtype=torch.float64)
+        self.states = torch.tensor(list(itertools.product(range(vocabulary_size), repeat=length)), dtype=torch.int64)
+        if weights.shape != self.states.shape[:1]:
+            raise ValueError(f"expected {len(self.states)} weights for V = {vocabulary_size}, L = {length}")
+        self.p = weights / weights.sum()
+        self.calls = 0
+
+    @property
+    def mask_id(self) -> int:
+        """Return m = V."""
+        return self.vocabulary_size
+
+    @property
+    def entropy(self) -> float:
+        """Return −Σ P log P, in nats."""
+        return float(torch.special.entr(self.p).sum())
+
+    def index(self, tokens: Tensor) -> Tensor:
+        """Return the number of each sequence among the states, int64 [B], from int64 [B, L]."""
+        place = self.vocabulary_size ** torch.arange(self.length - 1, -1, -1)
+        return (tokens.cpu() * place).sum(-1)
+
+    def marginals(self, tokens: Tensor) -> Tensor:
+        """Return p(x_i = v | the visible tokens of z), float64 [B, L, V]."""
+        z = tokens.cpu().unsqueeze(1)
+        agrees = ((z == self.states) | (z == self.mask_id)).all(-1)
+        weight = agrees * self.p
+        one_hot = torch.nn.functional.one_hot(self.states, self.vocabulary_size).double()
+        joint = torch.einsum("bs,slv->blv", weight, one_hot)
+        return joint / joint.sum(-1, keepdim=True)
+
+    def denoiser(self, tokens: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
+        """Return the exact log p(x_i | z), float64 [N, V]: a `Denoiser`."""
+        self.calls += 1
+        return self.marginals(tokens).to(tokens.device)[where].log()
+
+
+def toy() -> Joint:
+    """Return the joint of MATH 5: L = 3, V = 2, P(000, 001, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
+    return Joint([4, 1, 2, 3, 1, 5, 2, 6], length=3, vocabulary_size=2)
+
+
+class Hashed:
+    """A denoiser without sense: every log-probability is a hash of the row's whole z, the position and the token.
+
+    It changes wherever z changes, works for any V and L, and a row of a batch
+    gets exactly what it gets alone, so any leak between rows shows.
+
+    Attributes:
+        calls: how often it was asked.
+        evaluated: rows that it was asked for, in all.
+        asked: positions that it was asked for, in all.
+    """
+
+    def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0) -> None:
+        """Draw logits from [0, sharpness)."""
+        self.vocabulary_size, self.sharpness, self.seed = vocabulary_size, sharpness, seed
+        self.calls = self.evaluated = self.asked = 0
+
+    @property
+    def mask_id(self) -> int:
+        """Return m = V."""
+        return self.vocabulary_size
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
+        """Return log-probabilities, float64 [N, V]; refuses to be asked at a visible position."""
+        if not bool((tokens == self.mask_id)[where].all()):
+            raise ValueError("the denoiser is asked at a position that is not masked")
+        row, position = where.nonzero().unbind(1)
+        self.calls += 1
+        self.evaluated += len(tokens)
+        self.asked += len(row)
+        key = torch.full_like(tokens[:, 0], self.seed)
+        for i in range(tokens.shape[1]):
+            key = fold(key, tokens[:, i])
+        logits = uniform(fold(key[row], position), self.vocabulary_size, torch.float64) * self.sharpness
+        return logits.log_softmax(-1)
+
+
+def hashed_importance(tokens: Tensor, masked: Tensor) -> Tensor:
+    """Return an importance estimator without sense: a hash of token and position, float32 [B, L]."""
+    position = torch.arange(tokens.shape[1], device=tokens.device)
+    return to_unit(fold(fold(tokens, 1), position))
