@@ -72,8 +72,7 @@ class Block(nn.Module):
         hidden = int(width * ratio)
         self.norm_attention = Norm(width, conditioned)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.norm_q = nn.RMSNorm(width // heads, eps=1e-6)
-        self.norm_k = nn.RMSNorm(width // heads, eps=1e-6)
+        self.scale = nn.Parameter(torch.ones(2, 1, width // heads))
         self.out = nn.Linear(width, width, bias=False)
         self.norm_mlp = Norm(width, conditioned)
         self.up = nn.Linear(width, hidden, bias=False)
@@ -95,12 +94,13 @@ class Block(nn.Module):
     def forward(self, h: Tensor, c: Tensor | None, rotation: tuple[Tensor, Tensor], attention: Any) -> Tensor:
         """Return h [B, L, D] after the block."""
         B, L, D = h.shape
-        q, k, v = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads).unbind(2)
-        q = rotate(self.norm_q(q), rotation).transpose(1, 2)
-        k = rotate(self.norm_k(k), rotation).transpose(1, 2)
+        qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
+        # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
+        qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale
+        q, k = rotate(qk, rotation).to(qkv.dtype).permute(2, 0, 3, 1, 4)
+        v = qkv[:, :, 2].transpose(1, 2)
         causal = isinstance(attention, str) and attention == "causal"
-        mask = None if causal else attention
-        a = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), attn_mask=mask, is_causal=causal)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else attention, is_causal=causal)
         a = self.out(a.transpose(1, 2).reshape(B, L, D))
         if self.gates is None:
             h = h + self.dropout(a)
@@ -112,11 +112,11 @@ class Block(nn.Module):
 
 
 class Norm(nn.Module):
-    """RMS normalisation with a learned gain, or with scale and shift from the time embedding."""
+    """Layer normalisation with a learned gain, or with scale and shift from the time embedding."""
 
     def __init__(self, width: int, conditioned: bool) -> None:
         super().__init__()
-        self.rms = nn.RMSNorm(width, eps=1e-6, elementwise_affine=not conditioned)
+        self.layer = nn.LayerNorm(width, elementwise_affine=not conditioned, bias=False)
         self.modulation = nn.Linear(width, 2 * width) if conditioned else None
         if self.modulation is not None:
             nn.init.zeros_(self.modulation.weight)
@@ -124,7 +124,7 @@ class Norm(nn.Module):
 
     def forward(self, h: Tensor, c: Tensor | None) -> Tensor:
         """Return h [B, L, D] normalised over D."""
-        normed = self.rms(h)
+        normed = self.layer(h)
         if self.modulation is None:
             return normed
         assert c is not None
@@ -182,13 +182,13 @@ class Rotary(nn.Module):
         self.rates: Tensor
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [L, 1, D/(2H)]."""
-        angles = positions.float()[:, None] * self.rates
-        return angles.cos()[:, None].to(dtype), angles.sin()[:, None].to(dtype)
+        """Return cosines and sines [L, 1, 1, D/(2H)]."""
+        angles = (positions.float()[:, None] * self.rates)[:, None, None]
+        return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the two halves of each head of x [B, L, H, D/H] by its position's angles."""
+    """Turn the two halves of each head of x [B, L, 2, H, D/H] by its position's angles."""
     cos, sin = rotation
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

@@ -51,8 +51,17 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
     table, origins = _read(path, ())
     for text in overrides:
         _override(table, origins, text)
-    table.setdefault("name", path.stem)
+    table.setdefault("name", _name(path))
     return from_table(table, origins, str(path), zoo)
+
+
+def _name(path: Path) -> str:
+    """Return the name of an experiment that gives itself none: its file's, and its folder's below experiments/."""
+    below = path.resolve().with_suffix("").parts
+    if "experiments" in below[:-1]:
+        below = below[len(below) - below[::-1].index("experiments") :]
+        return "-".join(below)
+    return path.stem
 
 
 def from_overrides(table: Table, overrides: Iterable[str], where: str) -> Experiment:

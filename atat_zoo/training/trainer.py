@@ -29,9 +29,9 @@ from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens,
 from atat_zoo.training.optimization import optimizer, scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from torch import Tensor
+    from composer import Callback
 
 
 class Reporter(Protocol):
@@ -84,7 +84,14 @@ class Result:
     model: Model | None = None
 
 
-def train(experiment: Experiment, out: Path, *, overwrite: bool = False, reporter: Reporter | None = None) -> Result:
+def train(
+    experiment: Experiment,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """Train an experiment in the folder `out`.
 
     Args:
@@ -92,6 +99,7 @@ def train(experiment: Experiment, out: Path, *, overwrite: bool = False, reporte
         out: the run folder.
         overwrite: whether a run that is there already is removed; otherwise it is refused.
         reporter: told what happens.
+        callbacks: further callbacks of Composer's, run after ours.
 
     Raises:
         UserError: for everything that a person can mend.
@@ -103,15 +111,15 @@ def train(experiment: Experiment, out: Path, *, overwrite: bool = False, reporte
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
                 "or choose another folder with --out"
             )
-        return _run(experiment, folder, reporter or Silent(), fresh=True)
+        return _run(experiment, folder, reporter or Silent(), callbacks, fresh=True)
 
 
-def resume(out: Path, *, reporter: Reporter | None = None) -> Result:
+def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()) -> Result:
     """Continue the run in `out` from its newest whole checkpoint, on exactly the next sample."""
     folder = RunFolder(out)
     experiment = from_table(folder.table(), where=str(folder.resolved))
     with _locked(folder):
-        return _run(experiment, folder, reporter or Silent(), fresh=False)
+        return _run(experiment, folder, reporter or Silent(), callbacks, fresh=False)
 
 
 def _locked(folder: RunFolder) -> Any:
@@ -127,7 +135,9 @@ def _world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _run(experiment: Experiment, folder: RunFolder, reporter: Reporter, *, fresh: bool) -> Result:
+def _run(
+    experiment: Experiment, folder: RunFolder, reporter: Reporter, callbacks: Sequence[Callback], *, fresh: bool
+) -> Result:
     spec = experiment.train
     _check_ranks(experiment)
     device = _device(experiment)
@@ -165,6 +175,7 @@ def _run(experiment: Experiment, folder: RunFolder, reporter: Reporter, *, fresh
         if spec.evaluate_every:
             every = cb.Evaluations(spec.evaluate_every, spec.steps, lambda step: evaluator.report(step, reporter))
             trainer.state.callbacks.append(every)
+        trainer.state.callbacks.extend(callbacks)
         if checkpoint:
             reporter.message(f"continuing {folder.path} after step {int(trainer.state.timestamp.batch)} of {spec.steps}")
         if int(trainer.state.timestamp.batch) < spec.steps:

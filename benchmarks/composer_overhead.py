@@ -1,0 +1,99 @@
+"""What Composer and our callbacks cost a step: the training as it runs, against a bare PyTorch loop."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from composer import Callback
+
+from atat_zoo.data.build import folder_of
+from atat_zoo.data.loader import train_loader
+from atat_zoo.experiment import load
+from atat_zoo.objectives import Batch
+from atat_zoo.training import train
+from atat_zoo.training.optimization import optimizer, scheduler
+from benchmarks.pairs import report
+
+if TYPE_CHECKING:
+    from composer import Logger, State
+
+PAIRS, WARMUP = 20, 3
+
+
+class BareLoop(Callback):
+    """After every step of Composer's, makes the same step on the same batch with a copy of the model, by hand."""
+
+    def __init__(self, experiment: Any, folder: Path) -> None:
+        self.experiment, self.folder = experiment, folder
+        self.timed: list[tuple[float, float]] = []
+        self.resumed = 0.0
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Copy the model, and open a loader of our own."""
+        spec = self.experiment.train
+        zoo_model = state.model
+        self.module = copy.deepcopy(zoo_model.objective).train()
+        self.bf16 = zoo_model.bf16
+        self.optimizer = optimizer(self.module, spec)
+        self.scheduler = scheduler(self.optimizer, spec)
+        self.batches = iter(
+            train_loader(
+                self.folder,
+                seed=self.experiment.seed,
+                lanes=self.experiment.data.lanes,
+                batch_size=spec.batch_size,
+                workers=self.experiment.data.workers,
+                rank=0,
+                world_size=1,
+                device="cpu",
+            )
+        )
+        self.resumed = time.perf_counter()
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Note how long Composer's step took, and time ours."""
+        composer = time.perf_counter() - self.resumed
+        start = time.perf_counter()
+        self.step(int(state.timestamp.batch) - 1)
+        self.timed.append((composer, time.perf_counter() - start))
+        self.resumed = time.perf_counter()
+
+    def step(self, number: int) -> None:
+        """One step as one would write it: batch, loss, backward, clip, step."""
+        spec = self.experiment.train
+        batch = next(self.batches)
+        given = Batch(
+            tokens=batch["tokens"],
+            maskable=batch["maskable"],
+            index=batch["index"],
+            mean_maskable=batch["maskable"].sum(1).float().mean(),
+            progress=number / spec.steps,
+        )
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            loss = self.module.loss(given)["loss"]
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), spec.clip)
+        self.optimizer.step()
+        self.scheduler.step()
+
+
+def main() -> None:
+    """Print the ratio of Composer's steps to bare ones."""
+    with tempfile.TemporaryDirectory() as out:
+        experiment = load(
+            "quickstart",
+            [f"train.steps={PAIRS + WARMUP}", "evaluation.sequences=8", "evaluation.samples=0", "train.ema=0.0"],
+        )
+        bare = BareLoop(experiment, folder_of(experiment))
+        train(experiment, Path(out) / "run", callbacks=[bare])
+    report("Composer, our callbacks", "bare loop", bare.timed[WARMUP:])
+
+
+if __name__ == "__main__":
+    main()

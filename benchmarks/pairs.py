@@ -1,0 +1,41 @@
+"""Interleaved pairs: A B B A A B …, so that a machine whose speed drifts does not favour one side."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the wall-clock seconds of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interleave(a: Callable[[], object], b: Callable[[], object], pairs: int, warmup: int = 2) -> list[tuple[float, float]]:
+    """Time a and b in pairs, the order of each pair alternating."""
+    for _ in range(warmup):
+        a(), b()
+    timed = []
+    for number in range(pairs):
+        if number % 2:
+            second, first = seconds(b), seconds(a)
+        else:
+            first, second = seconds(a), seconds(b)
+        timed.append((first, second))
+    return timed
+
+
+def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:
+    """Print both medians and the ratio a/b pair by pair; returns its median."""
+    ratios = sorted(a / b for a, b in timed)
+    median = statistics.median(ratios)
+    for name, times in ((name_a, [a for a, _ in timed]), (name_b, [b for _, b in timed])):
+        print(f"  {name:32s} median {statistics.median(times) * 1e3:8.1f} ms  (min {min(times) * 1e3:.1f}, max {max(times) * 1e3:.1f})")
+    print(f"  ratio, median of {len(timed)} pairs: {median:.4f}  (min {ratios[0]:.4f}, max {ratios[-1]:.4f})", flush=True)
+    return median
