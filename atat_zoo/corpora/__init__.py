@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atat_zoo.data import SPLITS, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+__all__ = ["SPLITS", "Corpus", "Split"]
 
 
 class Corpus(Protocol):
@@ -25,5 +26,9 @@ class Corpus(Protocol):
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what identifies the text (sizes, versions, hashes), for the manifest of the shards."""
+        """Return what identifies the text (sizes, versions, hashes), for the manifest of the shards.
+
+        Shards are shared between experiments whose fingerprints and settings are
+        equal, so a changed text must change it.
+        """
         ...

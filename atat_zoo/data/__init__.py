@@ -1,1 +1,19 @@
-"""TBD."""
+"""Data: documents → tokens → packed sequences → shards → a stream in a fixed order.
+
+    build     experiment → a folder of shards with a manifest, atomically; resumable
+    pack      documents → sequences [rows, L]
+    shards    sequences ↔ WebDataset tar files
+    manifest  what a folder of shards holds, and whether it still does
+    order     which row is sample n: a pure function of (seed, lanes, n)
+    stream    the training samples of a rank, as an iterable dataset
+    loader    the DataLoader around it, and the held-out sequences
+
+Only `stream` and `loader` import torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -1,0 +1,262 @@
+"""Build a folder of shards from an experiment: atomically, resumably, once.
+
+    <root>/<name>.lock      held while one process builds; the others wait
+    <root>/<name>.partial   what an unfinished build has so far
+    <root>/<name>           appears by renaming, complete
+
+The name ends in a hash of everything that determines the bytes, so experiments
+with the same data share a folder. Memory is bounded by C · `shard` sequences
+and by the documents that are shuffled at once, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atat_zoo.data import SPLITS, manifest, split_writer
+from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, spread
+from atat_zoo.data.shards import disk_full, sha256_of, whole_file
+from atat_zoo.errors import UserError
+from atat_zoo.registry.spec import unstructure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from atat_zoo.data import Split
+    from atat_zoo.experiment.schema import Experiment
+
+    Progress = Callable[[str, int, int | None], None]
+
+# Documents are put in another order by this and not by the experiment's seed, so that runs with other seeds
+# share their shards. The stream's order follows the experiment's seed.
+_SPREAD_SEED = 20240611
+_TOKENIZER = "tokenizer.json"
+
+
+def folder_of(experiment: Experiment) -> Path:
+    """Return where the shards of an experiment are, built or not.
+
+    Raises:
+        UserError: when the corpus is not there, since its text is part of the name.
+    """
+    corpus = experiment.parts["corpus"]
+    if hasattr(corpus, "built"):
+        return Path(corpus.built())
+    tokenizer = experiment.parts["tokenizer"]
+    name = f"{corpus.name}-{tokenizer.name}-{experiment.data.length}-{_hash(_settings(experiment))[:10]}"
+    return Path(experiment.data.root) / name
+
+
+def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
+    """Build the shards of an experiment unless they are there, and return their folder.
+
+    Args:
+        experiment: its corpus, tokenizer and `[data]` are used.
+        progress: called with the stage (`waiting`, `tokenizer`, or a split), the characters done, and their total
+            if it is known.
+
+    Raises:
+        UserError: for everything that the person can mend: missing text, a full disk, too little text for the
+            lanes, a vocabulary too large for the dtype, shards that do not match their manifest.
+    """
+    folder = folder_of(experiment)
+    report = progress or (lambda stage, done, total: None)
+    if hasattr(experiment.parts["corpus"], "built"):
+        return _given(folder, experiment)
+    settings = _hash(_settings(experiment))
+    if (folder / manifest.FILE).is_file():
+        return _finished(folder, settings)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(folder, report):
+            if (folder / manifest.FILE).is_file():  # another process was faster
+                return _finished(folder, settings)
+            if folder.exists():
+                raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
+            work = _workplace(folder, settings)
+            _fill(work, experiment, settings, report)
+            work.rename(folder)
+            _sync(folder.parent)
+    except OSError as error:
+        if disk_full(error):
+            raise UserError(
+                f"{folder.parent}: the disk is full; free some space and run the same command again, "
+                "finished shards are kept"
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+            raise UserError(
+                f"data.root: cannot write in {folder.parent} ({error.strerror}: {error.filename}); "
+                "set data.root to a folder that you may write to"
+            ) from None
+        raise
+    return folder
+
+
+def _given(folder: Path, experiment: Experiment) -> Path:
+    """Check that shards built elsewhere are those that the experiment describes."""
+    found = manifest.verify(folder)
+    wanted = {
+        "data.length": (experiment.data.length, found.length),
+        "data.special": (experiment.data.special, found.special),
+        "tokenizer": (unstructure(experiment.parts["tokenizer"]), found.tokenizer),
+    }
+    for key, (asked, there) in wanted.items():
+        if asked != there:
+            raise UserError(f"{key}: the shards in {folder} have {_show(there)}, the experiment says {_show(asked)}")
+    return folder
+
+
+def _finished(folder: Path, settings: str) -> Path:
+    if manifest.verify(folder).settings != settings:
+        raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
+    return folder
+
+
+def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -> None:
+    """Write everything that a folder of shards consists of, the manifest last."""
+    corpus, spec = experiment.parts["corpus"], experiment.data
+    tokenizer = experiment.parts["tokenizer"]
+    characters: int | None = None
+    if not (work / _TOKENIZER).is_file():
+        characters = _train_tokenizer(work, tokenizer, corpus, report)
+    model = tokenizer.load(work)
+    dtype = dtype_for(model.vocabulary_size, spec.dtype)
+    splits = {}
+    for split in SPLITS:
+        documents = corpus.documents(split)
+        order = "as in the corpus"
+        if split == "train":
+            documents = spread(documents, _SPREAD_SEED)
+            order = f"shuffled in blocks of {SHUFFLED} characters"
+        packer = Packer(model, length=spec.length, special=spec.special, remainder=spec.remainder, dtype=dtype)
+        splits[split], counts = split_writer.write(
+            work,
+            split,
+            documents,
+            packer,
+            block=spec.block,
+            shard=spec.shard,
+            lanes=spec.lanes if split == "train" else 1,
+            order=order,
+            report=lambda done, split=split: report(split, done, characters if split == "train" else None),  # type: ignore[misc]
+        )
+        if split == "train":
+            with whole_file(work / manifest.COUNTS) as file:
+                np.save(file, counts, allow_pickle=False)
+    made = manifest.Manifest(
+        format=manifest.FORMAT,
+        settings=settings,
+        made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
+        length=spec.length,
+        special=spec.special,
+        remainder=spec.remainder,
+        dtype=dtype,
+        block=spec.block,
+        lanes=spec.lanes,
+        vocabulary_size=model.vocabulary_size,
+        bos=model.bos,
+        eos=model.eos,
+        tokenizer=unstructure(tokenizer),
+        corpus=unstructure(corpus),
+        fingerprint=corpus.fingerprint(),
+        sha256={name: sha256_of(work / name) for name in (_TOKENIZER, manifest.COUNTS)},
+        splits=splits,
+    )
+    split_writer.forget(work)
+    (work / "settings").unlink()
+    with whole_file(work / manifest.FILE) as file:
+        file.write(made.to_json().encode())
+    _sync(work)
+
+
+def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:
+    """Train the tokenizer, save it, and return the characters of the training split if it has read them."""
+    done = 0
+
+    def documents() -> Iterator[str]:
+        nonlocal done
+        done = shown = 0
+        for text in corpus.documents("train"):
+            yield text
+            done += len(text)
+            if done - shown >= PIECE:
+                shown = done
+                report("tokenizer", done, None)
+
+    report("tokenizer", 0, None)
+    beside = work / "tokenizer.tmp"
+    beside.mkdir(exist_ok=True)
+    tokenizer.train(documents).save(beside)
+    with whole_file(work / _TOKENIZER) as file:
+        file.write((beside / _TOKENIZER).read_bytes())
+    shutil.rmtree(beside)
+    report("tokenizer", done, done)
+    return done or None
+
+
+def _workplace(folder: Path, settings: str) -> Path:
+    """Return the folder of the unfinished build, emptied if its settings are other ones."""
+    work = folder.with_name(f"{folder.name}.partial")
+    note = work / "settings"
+    if work.is_dir() and not (note.is_file() and note.read_text() == settings):
+        shutil.rmtree(work)
+    if not work.is_dir():
+        work.mkdir()
+        with whole_file(note) as file:
+            file.write(settings.encode())
+    return work
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path, report: Progress) -> Iterator[None]:
+    """Hold the lock of a folder. The file stays: deleting a lock that others wait for would break it."""
+    import fcntl
+
+    with folder.with_name(f"{folder.name}.lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("waiting", 0, None)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    """Return everything that determines the bytes of the shards."""
+    corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
+    return {
+        "format": manifest.FORMAT,
+        "corpus": unstructure(corpus),
+        "text": corpus.fingerprint(),
+        "tokenizer": unstructure(tokenizer),
+        "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
+        "data": {
+            key: getattr(spec, key) for key in ("length", "special", "remainder", "block", "shard", "dtype", "lanes")
+        },
+    }
+
+
+def _hash(table: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value) if not isinstance(value, dict) else ", ".join(f"{k} = {v!r}" for k, v in value.items())

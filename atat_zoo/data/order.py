@@ -1,0 +1,122 @@
+"""The order of the training stream: a pure function of (seed, lanes, shard sizes, n).
+
+Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In
+its epoch e a lane reads the shards perm(seed, e)[c::C] one after the other, each
+with its rows in the order perm(seed, e, shard). A lane that is through goes on
+with its epoch e + 1 by itself, so lanes of unequal size drift apart, but each of
+them sees each of its rows once per epoch, and over all lanes an epoch is every
+row once.
+
+Permutations sort 64-bit hashes and not numpy's generators, whose sequences may
+change between versions: a resumed run must find the same order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.diffusion.randomness, here without torch.
+_ALL = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MUL_1 = 0xBF58476D1CE4E5B9
+_MUL_2 = 0x94D049BB133111EB
+
+
+def key_of(*numbers: int) -> int:
+    """Return 64 bits that depend on every number and on their order."""
+    key = 0
+    for number in numbers:
+        x = ((key ^ (number & _ALL)) + _GOLDEN) & _ALL
+        x = ((x ^ (x >> 30)) * _MUL_1) & _ALL
+        x = ((x ^ (x >> 27)) * _MUL_2) & _ALL
+        key = x ^ (x >> 31)
+    return key
+
+
+def permutation(size: int, *key: int) -> NDArray[np.int64]:
+    """Return a permutation of 0 … size−1 that is a function of the key, int64 [size]."""
+    x = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key_of(*key))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MUL_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MUL_2)
+    return np.argsort(x ^ (x >> np.uint64(31)), kind="stable")
+
+
+class Place(NamedTuple):
+    """Where a sample is: the lane's epoch, the shard's number, the row in the shard."""
+
+    epoch: int
+    shard: int
+    row: int
+
+
+class _Stretch(NamedTuple):
+    """A shard in a lane: its samples are first … end−1 of the lane."""
+
+    first: int
+    end: int
+    epoch: int
+    shard: int
+    rows: NDArray[np.int64]
+
+
+class Order:
+    """Where each sample of the stream is.
+
+    Args:
+        sizes: rows of each shard.
+        lanes: C.
+        seed: the experiment's seed.
+
+    Raises:
+        UserError: when there are fewer shards than lanes.
+    """
+
+    def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int) -> None:
+        """Look at the sizes; nothing is computed yet."""
+        self.sizes = np.asarray(sizes, np.int64)
+        self.lanes = lanes
+        self.seed = seed
+        if len(self.sizes) < lanes:
+            raise UserError(
+                f"data.lanes = {lanes}, but the training split has {len(self.sizes)} shards and every lane needs one; "
+                "lower data.lanes, or build shards from more text"
+            )
+        if not (self.sizes > 0).all():
+            raise ValueError("a shard without rows")
+        self._starts: list[list[int]] = [[0] for _ in range(lanes)]  # of each lane's epochs, as sample numbers
+        self._stretch: dict[int, _Stretch] = {}
+
+    def locate(self, n: int) -> Place:
+        """Return where sample n ≥ 0 is. Fast for samples in order, and correct for any."""
+        lane, q = n % self.lanes, n // self.lanes
+        stretch = self._stretch.get(lane)
+        if stretch is None or not stretch.first <= q < stretch.end:
+            stretch = self._stretch[lane] = self._find(lane, q)
+        return Place(stretch.epoch, stretch.shard, int(stretch.rows[q - stretch.first]))
+
+    def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
+        """Return the shards that a lane reads in its epoch, in their order."""
+        return permutation(len(self.sizes), self.seed, epoch)[lane :: self.lanes]
+
+    def _find(self, lane: int, q: int) -> _Stretch:
+        starts = self._starts[lane]
+        while starts[-1] <= q:
+            shards = self.shards_of(lane, len(starts) - 1)
+            starts.append(starts[-1] + int(self.sizes[shards].sum()))
+        epoch = bisect_right(starts, q) - 1
+        shards = self.shards_of(lane, epoch)
+        ends = np.cumsum(self.sizes[shards]) + starts[epoch]
+        i = int(np.searchsorted(ends, q, side="right"))
+        shard, size = int(shards[i]), int(self.sizes[shards[i]])
+        rows = permutation(size, self.seed, epoch, shard)
+        return _Stretch(int(ends[i]) - size, int(ends[i]), epoch, shard, rows)

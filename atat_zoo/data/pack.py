@@ -1,0 +1,254 @@
+"""Documents to tokens to sequences, a bounded amount at a time.
+
+L: tokens in a sequence, special ones included.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import attrs
+import numpy as np
+
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+PIECE = 1 << 20  # characters that are encoded at once
+BATCH = 1024  # pieces that are encoded at once
+SHUFFLED = 1 << 28  # characters of documents that are held in memory to be put in another order
+
+_CUT = re.compile(r"(?<=\S) (?=\S)")
+
+
+class Encoder(Protocol):
+    """What packing needs of a tokenizer."""
+
+    vocabulary_size: int
+    bos: int | None
+    eos: int | None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several texts."""
+        ...
+
+
+class Piece(NamedTuple):
+    """Part of a document: its text, its words, and whether the document ends with it."""
+
+    text: str
+    words: int
+    last: bool
+
+
+def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
+    """Cut a long document into pieces of at most `size` characters.
+
+    A cut falls before a single space between two words where there is one. There
+    byte-level BPE ends a token in any case, so encoding the pieces gives the
+    tokens of the whole; for bytes and characters every cut does. Other pretrained
+    tokenizers may put another token at a cut, one in a megabyte.
+    """
+    start = 0
+    joined = False  # whether a cut fell inside a word
+    while True:
+        end = min(start + size, len(document))
+        if end < len(document):
+            window = max(start + 1, end - 4096)
+            cuts = [match.start() for match in _CUT.finditer(document, window, end + 1)]
+            end = cuts[-1] if cuts else end
+        text = document[start:end]
+        words = len(text.split())
+        if joined and not text[0].isspace():
+            words -= 1
+        yield Piece(text, words, end == len(document))
+        if end == len(document):
+            return
+        start, joined = end, not text[-1].isspace()
+
+
+def batches(documents: Iterable[str]) -> Iterator[list[Piece]]:
+    """Group the pieces of documents into batches of about a megabyte, the same for the same documents."""
+    batch: list[Piece] = []
+    characters = 0
+    for document in documents:
+        for piece in pieces(document):
+            batch.append(piece)
+            characters += len(piece.text)
+            if characters >= PIECE or len(batch) >= BATCH:
+                yield batch
+                batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
+    """Yield documents in a fixed other order, so that a shard is not one period or one author.
+
+    As many as have `size` characters together are shuffled among themselves.
+    """
+    from atat_zoo.data.order import permutation
+
+    held: list[str] = []
+    characters = block = 0
+    for document in documents:
+        held.append(document)
+        characters += len(document)
+        if characters >= size:
+            yield from (held[i] for i in permutation(len(held), seed, block))
+            held, characters, block = [], 0, block + 1
+    yield from (held[i] for i in permutation(len(held), seed, block))
+
+
+@attrs.define
+class Totals:
+    """What has been counted so far; the fields are those of the manifest."""
+
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0
+    words: int = 0
+    tokens: int = 0
+    special_tokens: int = 0
+    dropped: int = 0
+    padded: int = 0
+    sequences: int = 0
+
+
+class Packer:
+    """Tokens in, sequences [rows, L] out.
+
+    `special` is `"none"`, `"document"` (EOS after every document) or `"sequence"`
+    (BOS, L−2 tokens of the running text, EOS). Padding is stored as the largest
+    value of the dtype, which is no token.
+    """
+
+    def __init__(self, encoder: Encoder, *, length: int, special: str, remainder: str, dtype: str) -> None:
+        """Check that the tokenizer has the special tokens that are asked for.
+
+        Raises:
+            UserError: when it has not, or when nothing fits between BOS and EOS.
+        """
+        self.length = length
+        self.special = special
+        self.remainder = remainder
+        self.dtype = np.dtype(dtype)
+        self.pad = pad_of(dtype)
+        self.body = length - 2 if special == "sequence" else length
+        self.encoder = encoder
+        if self.body < 1:
+            raise UserError(f'data.length = {length} leaves no room between BOS and EOS of data.special = "sequence"')
+        if special != "none" and encoder.eos is None or special == "sequence" and encoder.bos is None:
+            needed = "BOS and EOS" if special == "sequence" else "EOS"
+            raise UserError(
+                f'data.special = "{special}" needs a tokenizer with {needed}; set tokenizer.special = true '
+                f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special = "none"'
+            )
+        self.totals = Totals()
+        self.counts = np.zeros(encoder.vocabulary_size, np.int64)
+        self._waiting: list[NDArray[Any]] = []
+        self._tokens = 0
+
+    @property
+    def ready(self) -> int:
+        """Full sequences that can be taken."""
+        return self._tokens // self.body
+
+    def add(self, batch: Sequence[Piece]) -> None:
+        """Encode pieces and count them."""
+        totals = self.totals
+        for piece, ids in zip(batch, self.encoder.encode_batch([p.text for p in batch]), strict=True):
+            totals.documents += piece.last
+            totals.characters += len(piece.text)
+            totals.bytes += len(piece.text.encode())
+            totals.words += piece.words
+            if piece.last and self.special == "document":
+                ids.append(self.encoder.eos)  # type: ignore[arg-type]  # checked above
+            if ids:
+                found = np.asarray(ids, np.int64)
+                self._check(found)
+                self._push(found.astype(self.dtype))
+
+    def take(self, rows: int) -> NDArray[Any]:
+        """Return the next `rows` sequences, [rows, L], and count them; there must be that many."""
+        flat = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
+        size = rows * self.body
+        self._waiting, self._tokens = [], 0
+        self._push(flat[size:])
+        return self._framed(flat[:size].reshape(rows, self.body))
+
+    def finish(self) -> NDArray[Any]:
+        """Return what is left over as one padded sequence [1, L], or drop it: [0, L]."""
+        left = np.concatenate([*self._waiting, np.empty(0, self.dtype)])
+        self._waiting, self._tokens = [], 0
+        if self.remainder == "drop" or not len(left):
+            self.totals.dropped += len(left)
+            return np.empty((0, self.length), self.dtype)
+        row = self._framed(left[None])
+        return np.pad(row, ((0, 0), (0, self.length - row.shape[1])), constant_values=self.pad)
+
+    def state(self) -> tuple[dict[str, int], NDArray[Any], NDArray[np.int64]]:
+        """Return what `restore` takes: totals, tokens that wait, and counts."""
+        return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
+
+    def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        """Go on where another packer with the same settings was."""
+        self.totals = Totals(**totals)
+        self.counts = counts.copy()
+        self._waiting, self._tokens = [], 0
+        self._push(waiting.astype(self.dtype))
+
+    def _push(self, tokens: NDArray[Any]) -> None:
+        if len(tokens):
+            self._waiting.append(tokens)
+            self._tokens += len(tokens)
+
+    def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
+        """Add BOS and EOS where they belong, and count what will be stored."""
+        rows = body
+        if self.special == "sequence":
+            edge = np.ones((len(body), 1), self.dtype)
+            rows = np.concatenate([edge * self.encoder.bos, body, edge * self.encoder.eos], 1).astype(self.dtype)
+        self.counts += np.bincount(rows.reshape(-1), minlength=len(self.counts))
+        totals = self.totals
+        totals.sequences += len(rows)
+        totals.tokens += rows.size
+        totals.padded += len(rows) * self.length - rows.size
+        if self.special == "sequence":
+            totals.special_tokens += 2 * len(rows)
+        elif self.special == "document":
+            totals.special_tokens += int((rows == self.encoder.eos).sum())
+        return rows
+
+    def _check(self, ids: NDArray[np.int64]) -> None:
+        """A tokenizer that breaks its promise would otherwise be stored as other tokens."""
+        if ids.min() < 0 or ids.max() >= self.encoder.vocabulary_size:
+            raise ValueError(
+                f"the tokenizer returned ids from {ids.min()} to {ids.max()}, outside 0 … {self.encoder.vocabulary_size - 1}"
+            )
+
+
+def pad_of(dtype: str) -> int:
+    """Return the stored value that means padding: the largest of the dtype."""
+    return int(np.iinfo(np.dtype(dtype)).max)
+
+
+def dtype_for(vocabulary_size: int, wanted: str) -> str:
+    """Return the type of a stored token: uint16 if all ids fit beside the padding, else uint32.
+
+    Raises:
+        UserError: when the wanted type is too small for the vocabulary.
+    """
+    fits = vocabulary_size <= pad_of("uint16")
+    if wanted == "uint16" and not fits:
+        raise UserError(
+            f'data.dtype = "uint16" holds at most {pad_of("uint16")} tokens and the vocabulary has {vocabulary_size}; '
+            'set data.dtype = "auto" or "uint32"'
+        )
+    if wanted == "auto":
+        return "uint16" if fits else "uint32"
+    return wanted

@@ -1,0 +1,154 @@
+"""The training samples of a rank, as an iterable dataset that continues where it was told to.
+
+L: tokens in a sequence; C: lanes; R: ranks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from atat_zoo.data import manifest
+from atat_zoo.data.order import Order
+from atat_zoo.data.pack import pad_of
+from atat_zoo.data.shards import read_shard
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Sample = dict[str, Any]
+
+
+class TokenStream(IterableDataset["Sample"]):
+    """The endless training stream of one rank.
+
+    Sample n of the stream, n counted over all ranks, is for rank n mod R, which
+    therefore reads only its own lanes. With W loader workers, worker w makes the
+    batches w, w + W, … of the rank; a DataLoader takes its workers in turn, so
+    the order is the same for every W.
+
+    Yields `{"tokens": int64 [L], "maskable": bool [L], "index": n}` as numpy
+    values; padding is token 0 and not maskable.
+
+    Memory: one shard per lane of the rank, in every worker. With several workers
+    each of them reads all of the rank's shards, so W reads instead of one.
+
+    Args:
+        folder: the shards.
+        seed: the experiment's.
+        lanes: C.
+        batch_size: N, over all ranks.
+        rank: of this process.
+        world_size: R; must divide C and N.
+        start: the first sample, counted over all ranks.
+
+    Raises:
+        UserError: when R does not fit, shards are missing or damaged, or fewer than the lanes.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        seed: int,
+        lanes: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+    ) -> None:
+        """Check the folder and the sizes."""
+        self.folder = Path(folder)
+        self.manifest = manifest.verify(self.folder)
+        for key, value in (("data.lanes", lanes), ("train.batch_size", batch_size)):
+            if value % world_size:
+                raise UserError(
+                    f"{key} = {value} is not a multiple of the {world_size} ranks; "
+                    f"set it to {_multiple(value, world_size)}, or start another number of ranks"
+                )
+        self.seed = seed
+        self.lanes = lanes
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
+        self.start = start
+        self._shards = self.manifest.split("train").shards
+        self._order()
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the samples of this rank, and of this worker if there are workers."""
+        worker = get_worker_info()
+        worker_id, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        per_rank = self.batch_size // self.world_size
+        order = self._order()
+        held: dict[int, tuple[int, NDArray[Any]]] = {}  # lane → the shard that it is reading
+        pad = pad_of(self.manifest.dtype)
+        first = self.start + (self.rank - self.start) % self.world_size
+        batch = worker_id
+        while True:
+            for k in range(batch * per_rank, (batch + 1) * per_rank):
+                n = first + k * self.world_size
+                lane, place = n % self.lanes, order.locate(n)
+                if held.get(lane, (-1,))[0] != place.shard:
+                    held[lane] = place.shard, self._read(place.shard)
+                stored = held[lane][1][place.row]
+                maskable = stored != pad
+                tokens = stored.astype(np.int64)
+                tokens[~maskable] = 0
+                yield {"tokens": tokens, "maskable": maskable, "index": n}
+            batch += workers
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+        """Return where the stream is, as Composer asks for it.
+
+        Args:
+            num_samples: samples trained on, over all ranks.
+            from_beginning: whether they are counted from the first of the stream or from `start`.
+        """
+        done = int(num_samples) if from_beginning else self.start + int(num_samples)
+        return {"sample": done, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at the next sample; takes effect when the stream is iterated next.
+
+        Raises:
+            UserError: when the state is of a stream in another order.
+        """
+        for key, value in self._identity().items():
+            if state.get(key) != value:
+                raise UserError(
+                    f"the checkpoint was made with {key} = {state.get(key)!r} and this run has {value!r}: the samples "
+                    "would come in another order; continue with the settings and shards of the run"
+                )
+        self.start = int(state["sample"])
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what the order is a function of."""
+        return {"seed": self.seed, "lanes": self.lanes, "shards": self.manifest.digest}
+
+    def _order(self) -> Order:
+        return Order([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
+
+    def _read(self, number: int) -> NDArray[Any]:
+        shard = self._shards[number]
+        return read_shard(self.folder / shard.name, shard.sequences, self.manifest.length, self.manifest.dtype)
+
+
+def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:
+    """Stack samples: tokens int64 [B, L], maskable bool [B, L], index int64 [B]."""
+    return {
+        "tokens": torch.from_numpy(np.stack([sample["tokens"] for sample in samples])),
+        "maskable": torch.from_numpy(np.stack([sample["maskable"] for sample in samples])),
+        "index": torch.tensor([sample["index"] for sample in samples], dtype=torch.int64),
+    }
+
+
+def _multiple(value: int, of: int) -> int:
+    return max(1, round(value / of)) * of

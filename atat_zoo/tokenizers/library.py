@@ -1,0 +1,140 @@
+"""Tokenizers that run in the `tokenizers` library."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.tokenizers.tables import FILE, TableModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def quiet() -> None:
+    """Say explicitly that the library may use threads, so that it does not warn when loader workers fork."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def new_byte_level(model: Any = None) -> Tokenizer:
+    """Return a byte-level tokenizer, as GPT-2 has it, around a BPE model, by default an empty one."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(model or models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def from_file(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json` of the library."""
+    quiet()
+    from tokenizers import Tokenizer
+
+    if not path.is_file():
+        raise UserError(f"tokenizer file {path} is missing; build the shards again, or correct tokenizer.path")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"tokenizer file {path} is not one that the tokenizers library reads: {error}") from None
+    # A file may ask for truncation or padding, which would silently lose text here.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+class LibraryModel(TableModel):
+    """A `TokenizerModel` around the `tokenizers` library.
+
+    Attributes:
+        byte_level: whether each token stands for fixed bytes. Then decoding is
+            exact for every id and `byte_counts` too; else the library decodes, and
+            the counts are those of the tokens' own text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
+        """Take a tokenizer and the names of its special tokens."""
+        # Text that happens to contain the name of a special token is text.
+        tokenizer.encode_special_tokens = True
+        self.library = tokenizer
+        vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+        ids = [_special_id(vocabulary, name, key) for name, key in ((bos, "bos"), (eos, "eos"))]
+        self.byte_level = "ByteLevel" in str(tokenizer.pre_tokenizer) or "ByteLevel" in str(tokenizer.decoder)
+        added = tokenizer.get_added_tokens_decoder()
+        silent = {i for i, token in added.items() if token.special} | {i for i in ids if i is not None}
+        table = [b""] * (max(vocabulary.values()) + 1)
+        for token, i in vocabulary.items():
+            if i not in silent:
+                table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
+        super().__init__(table, bos=ids[0], eos=ids[1])
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several texts."""
+        return [found.ids for found in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; the mask is written as `[MASK]`."""
+        if self.byte_level:
+            return super().decode(ids)
+        parts: list[list[int]] = [[]]
+        for i in ids:
+            if i == self.vocabulary_size:
+                parts.append([])
+            elif i not in (self.bos, self.eos):
+                parts[-1].append(i)
+        return "[MASK]".join(self.library.decode(part, skip_special_tokens=True) for part in parts)
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json` in the library's own format."""
+        # Not the library's own `save`, whose errors do not say that the disk is full.
+        (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
+
+
+def _special_id(vocabulary: dict[str, int], name: str | None, key: str) -> int | None:
+    if name is None:
+        return None
+    if name not in vocabulary:
+        raise UserError(f"tokenizer.{key}: the vocabulary has no token {name!r}{nearest(name, list(vocabulary))}")
+    return vocabulary[name]
+
+
+def _bytes_of(token: str, byte_level: bool) -> bytes:
+    """Return the bytes of a token: exact where tokens are bytes, else of the text it is shown as."""
+    if byte_level:
+        table = _byte_of_symbol()
+        if all(symbol in table for symbol in token):
+            return bytes(table[symbol] for symbol in token)
+        return token.encode()
+    if match := _BYTE_TOKEN.fullmatch(token):
+        return bytes([int(match[1], 16)])
+    # "##" continues a word (WordPiece), "▁" is a space (SentencePiece).
+    return token.removeprefix("##").replace("▁", " ").encode()
+
+
+_SYMBOLS: dict[str, int] = {}
+
+
+def _byte_of_symbol() -> dict[str, int]:
+    """Return the byte that each printable stand-in means, as byte-level BPE has written them since GPT-2.
+
+    Printable Latin-1 characters stand for themselves, the other 68 bytes for
+    U+0100, U+0101, … in order.
+    """
+    if not _SYMBOLS:
+        shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        hidden = [byte for byte in range(256) if byte not in set(shown)]
+        _SYMBOLS.update({chr(byte): byte for byte in shown})
+        _SYMBOLS.update({chr(0x100 + i): byte for i, byte in enumerate(hidden)})
+    return _SYMBOLS
