@@ -119,7 +119,50 @@ def atat_zoo_uncertainty() -> list[type]:
 @hookimpl
 def atat_zoo_sampler() -> list[type]:
     from atat_zoo.samplers.ancestral import Ancestral
+    from atat_zoo.samplers.combination import Combination
     from atat_zoo.samplers.confidence_history import ConfidenceHistory
     from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
 
-    return [Ancestral, UncertaintyGuided, ConfidenceHistory]
+    return [Ancestral, UncertaintyGuided, ConfidenceHistory, Combination]
+
+
+@hookimpl
+def atat_zoo_order() -> list[type]:
+    from atat_zoo.orders.left_to_right import LeftToRight
+    from atat_zoo.orders.random import Random
+    from atat_zoo.orders.uncertainty import UncertaintyOrder
+
+    return [Random, LeftToRight, UncertaintyOrder]
+
+
+@hookimpl
+def atat_zoo_pace() -> list[type]:
+    from atat_zoo.paces.adaptive import Adaptive
+    from atat_zoo.paces.binomial import Binomial
+    from atat_zoo.paces.fixed import Fixed
+
+    return [Binomial, Fixed, Adaptive]
+
+
+@hookimpl
+def atat_zoo_remask() -> list[type]:
+    from atat_zoo.remasks.none import NoRemask
+
+    return [NoRemask]
+
+
+@hookimpl
+def atat_zoo_stop() -> list[type]:
+    from atat_zoo.stops.confidence_history import ConfidenceHistory
+    from atat_zoo.stops.steps import Steps
+    from atat_zoo.stops.uncertainty import UncertaintyStop
+
+    return [Steps, UncertaintyStop, ConfidenceHistory]
+
+
+@hookimpl
+def atat_zoo_draw() -> list[type]:
+    from atat_zoo.draws.categorical import Categorical
+    from atat_zoo.draws.confidence_tempered import ConfidenceTempered
+
+    return [Categorical, ConfidenceTempered]

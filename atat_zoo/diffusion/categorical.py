@@ -39,7 +39,9 @@ def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> 
     pieces = []
     for start in range(0, n, size):
         cut = slice(start, start + size)
-        pieces.append(_draw(log_probs[cut], keys[cut], temperature[cut] if isinstance(temperature, Tensor) else temperature))
+        pieces.append(
+            _draw(log_probs[cut], keys[cut], temperature[cut] if isinstance(temperature, Tensor) else temperature)
+        )
     return torch.cat(pieces)
 
 

@@ -249,10 +249,7 @@ class _Run:
     def write(self, step: Step, chosen: Tensor, drawn: Tensor, count: Tensor | None, some: Tensor | None) -> None:
         """Put the tokens into the step and the batch, and count what is left."""
         step.tokens = step.tokens.masked_scatter(chosen, drawn)
-        if self.counted and count is not None:
-            left = step.remaining - count
-        else:
-            left = (step.open & ~chosen).sum(1).cpu()
+        left = (step.open & ~chosen).sum(1).cpu() if count is None or not self.counted else step.remaining - count
         if some is None:
             self.z, self.remaining = step.tokens, left
         else:

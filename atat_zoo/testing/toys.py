@@ -47,7 +47,7 @@ class Joint:
 
     def index(self, tokens: Tensor) -> Tensor:
         """Return the number of each sequence among the states, int64 [B], from int64 [B, L]."""
-        place = self.vocabulary_size ** torch.arange(self.length - 1, -1, -1)
+        place = torch.tensor([self.vocabulary_size**i for i in range(self.length - 1, -1, -1)])
         return (tokens.cpu() * place).sum(-1)
 
     def marginals(self, tokens: Tensor) -> Tensor:
