@@ -14,6 +14,9 @@ Every function below documents what the classes it returns must answer to; the
 `Protocol` is in the package named after "Contract".
 """
 
+# A specification has no body: pluggy calls the plugins' functions of that name.
+# mypy: disable-error-code="empty-body"
+
 from typing import NamedTuple
 
 import pluggy

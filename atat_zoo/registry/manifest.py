@@ -6,6 +6,7 @@ equal to it by a test. Listing and checking read it, so they stay instant.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -54,9 +55,12 @@ class Manifest:
 
 
 def shipped() -> Path:
-    """Return our own `registry.toml`: beside the package in a checkout, inside it in a wheel."""
-    checkout = PACKAGE.parent / "registry.toml"
-    return checkout if checkout.is_file() else PACKAGE / "registry.toml"
+    """Return our own `registry.toml`: inside the package in a wheel, beside it in a checkout.
+
+    Inside comes first: beside an installed package stands what others installed.
+    """
+    inside = PACKAGE / "registry.toml"
+    return inside if inside.is_file() else PACKAGE.parent / "registry.toml"
 
 
 def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
@@ -69,9 +73,10 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; reinstall the package that owns it") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
-    unknown = sorted(set(data) - set(KINDS) - {"plugins", "alias"})
+    except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
+        raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
+    aliases = data.get("alias", {})
+    unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias"})
     if unknown:
         raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
     entries = []
@@ -91,11 +96,10 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
                 )
             except KeyError as error:
                 raise UserError(f"{path}: [{kind}.{name}] lacks the key {error}; write it again") from None
-    return Manifest(
-        entries=tuple(entries),
-        disabled=tuple(data.get("plugins", {}).get("disabled", ())),
-        aliases=data.get("alias", {}),
-    )
+    disabled = data.get("plugins", {}).get("disabled", [])
+    if not isinstance(disabled, list):
+        raise UserError(f'{path}: plugins.disabled must be a list of names, like ["example"], not {disabled!r}')
+    return Manifest(entries=tuple(entries), disabled=tuple(disabled), aliases=aliases)
 
 
 def entry_of(kind: str, cls: type, distribution: str) -> Entry:
@@ -107,6 +111,11 @@ def entry_of(kind: str, cls: type, distribution: str) -> Entry:
     for word in ("name", "summary"):
         if not isinstance(getattr(cls, word, None), str):
             raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no text {word!r}, which every part must have")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", cls.name):  # type: ignore[attr-defined]
+        raise TypeError(
+            f"{cls.__module__}.{cls.__qualname__} is named {cls.name!r}; "  # type: ignore[attr-defined]
+            "a name has letters, digits, - and _ only, so that it is a key of TOML"
+        )
     if not attrs.has(cls):
         raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no attrs class; decorate it with @component")
     parameters = {}

@@ -17,6 +17,7 @@ The class is the documentation of its TOML table: `fields_of` reads it, and
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import types
@@ -32,13 +33,20 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry.zoo import Zoo
 
-component = attrs.frozen(kw_only=True)
+_T = typing.TypeVar("_T")
+
+
+# Every field of a component has a value on its right side, `param` or `part`, so type checkers need no more.
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
+def component(cls: type[_T]) -> type[_T]:
+    """Make a class a component: frozen, keyword-only attrs."""
+    return attrs.frozen(kw_only=True)(cls)
 
 
 def param(
     default: Any = attrs.NOTHING,
     *,
-    help: str,  # noqa: A002 - the word that every command-line library uses
+    help: str,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -63,7 +71,7 @@ def param(
     )
 
 
-def part(kind: str, default: str | Mapping[str, Any], *, help: str) -> Any:  # noqa: A002
+def part(kind: str, default: str | Mapping[str, Any], *, help: str) -> Any:
     """Declare a parameter whose value is another part of the zoo.
 
     In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a
@@ -91,7 +99,7 @@ def _out_of_bounds(value: Any, bounds: Mapping[str, float | None]) -> str:
         return next(filter(None, (_out_of_bounds(item, bounds) for item in value)), "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     tests: list[tuple[str, str, Callable[[float, float], bool]]] = [
         ("ge", "at least", lambda x, b: x >= b),
@@ -151,7 +159,7 @@ def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
     if not isinstance(attribute.type, str):
         return attribute.type
     for owner in cls.__mro__:
-        if attribute.name in owner.__dict__.get("__annotations__", {}):
+        if attribute.name in inspect.get_annotations(owner):
             return eval(attribute.type, vars(sys.modules[owner.__module__]))
     raise TypeError(f"{cls.__name__}.{attribute.name} has no annotation")
 
@@ -191,6 +199,9 @@ def convert(value: Any, tp: Any) -> Any:
         hint = nearest(value, [a for a in args if isinstance(a, str)]) if isinstance(value, str) else ""
         raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}{hint}")
     if origin in (typing.Union, types.UnionType):
+        options = [a for a in args if a is not type(None)]
+        if len(options) == 1 and value is not None:
+            return convert(value, options[0])  # whose words are the better ones
         for option in args:
             try:
                 return convert(value, option)
@@ -205,10 +216,16 @@ def convert(value: Any, tp: Any) -> Any:
     if origin is dict and isinstance(value, dict):
         return {k: convert(v, args[1]) for k, v in value.items()}
     if tp is float and type(value) in (int, float):
-        if not math.isfinite(value):
-            raise Mismatch(f"expected a finite number, got {value}")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # TOML's integers have no largest one
+            number = math.inf
+        if not math.isfinite(number):
+            raise Mismatch(f"expected a finite number, got {_show(value)}")
+        return number
     if tp in (int, bool, str, type(None)) and type(value) is tp:
+        if tp is int and not -(2**63) <= value < 2**63:
+            raise Mismatch(f"expected an integer of at most 64 bits, got {_show(value)}")
         return value
     raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}")
 
@@ -217,7 +234,12 @@ def _show(value: Any) -> str:
     words = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "table"}
     if isinstance(value, list | dict):
         return f"a {words[type(value)]}"
-    return f"{value!r} ({words.get(type(value), type(value).__name__)})"
+    return f"{_short(value)} ({words.get(type(value), type(value).__name__)})"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}…"
 
 
 def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[str]]:
@@ -245,6 +267,8 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
             )
             continue
         if field.kind:
+            if isinstance(value, dict) and "use" not in value:
+                value = _refined(field.default, value)
             values[key], found = zoo.structure(field.kind, value, f"{path}.{key}")
             problems += found
             continue
@@ -255,7 +279,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
             continue
         broken = _out_of_bounds(values[key], field.bounds)
         if broken:
-            problems.append(f"{path}.{key} {broken}, not {value!r}")
+            problems.append(f"{path}.{key} {broken}, not {_short(value)}")
     for field in fields.values():
         if field.name in table:
             continue
@@ -270,6 +294,11 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
         return cls(**values), []
     except ValueError as error:
         return None, [f"{path}: {error}"]
+
+
+def _refined(default: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a table without `use` as parameters of the part that stands there by default."""
+    return {**(default if isinstance(default, dict) else {"use": default}), **table}
 
 
 def unstructure(spec: Any) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
@@ -73,7 +75,8 @@ class Zoo:
     def describe(self, kind: str, name: str) -> Entry:
         """Return what the menu says of a part, without importing it."""
         known = self._entries[self._kind(kind)]
-        entry = known.get(self._aliases[kind].get(name, name))
+        # A part's own name comes first, so that no plugin's alias can stand in for it.
+        entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
             raise UserError(
                 f"there is no {kind} named {name!r}{nearest(name, [*known, *self._aliases[kind]])} "
@@ -86,23 +89,25 @@ class Zoo:
         entry = self.describe(kind, name)
         try:
             return entry.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # a plugin's module may fail in any way it likes
             raise UserError(
-                f"{kind} {name!r} of {entry.distribution} cannot be imported from {entry.path}: {error}; "
-                f"reinstall {entry.distribution}"
+                f"{kind} {name!r} of {entry.distribution} cannot be imported from {entry.path}: "
+                f"{type(error).__name__}: {error}; reinstall {entry.distribution}"
             ) from error
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[str]]:
         """Turn a name or a table `{use = …}` into a specification, or into sentences that say why not."""
-        if isinstance(value, KINDLESS):
-            return None, [f"{path}: expected a {kind}'s name or a table {{use = …}}, got {value!r}"]
         if isinstance(value, str):
             value = {"use": value}
-        if not isinstance(value, dict):
+        if attrs.has(type(value)):
             return value, []  # a specification already
-        name = value.get("use")
-        if not isinstance(name, str):
+        if not isinstance(value, dict):
+            return None, [f"{path}: expected a {kind}'s name or a table {{use = …}}, got {value!r}"]
+        if "use" not in value:
             return None, [f"{path}.use is missing: name one of {', '.join(self.names(kind))}"]
+        name = value["use"]
+        if not isinstance(name, str):
+            return None, [f"{path}.use: expected a {kind}'s name, one of {', '.join(self.names(kind))}, got {name!r}"]
         try:
             cls = self.component(kind, name)
         except UserError as error:
@@ -123,7 +128,9 @@ class Zoo:
 
     def _kind(self, kind: str) -> str:
         if kind not in KINDS:
-            raise UserError(f"there is no kind named {kind!r}{nearest(kind, list(KINDS))} (there are: {', '.join(KINDS)})")
+            raise UserError(
+                f"there is no kind named {kind!r}{nearest(kind, list(KINDS))} (there are: {', '.join(KINDS)})"
+            )
         return kind
 
     def _why_missing(self) -> str:
@@ -131,9 +138,6 @@ class Zoo:
         if not off:
             return ""
         return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in off)
-
-
-KINDLESS = (bool, int, float, list)
 
 
 @functools.cache

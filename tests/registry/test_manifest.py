@@ -1,0 +1,238 @@
+"""`registry.toml` and the code say the same, in both directions."""
+
+import inspect
+import tomllib
+from importlib import import_module
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.registry import KINDS, component, hookspecs, manifest, param
+from atat_zoo.registry.manifest import Entry, Manifest, entry_of, read, shipped, write
+
+
+def described(entries):
+    return {(e.kind, e.name): attrs.asdict(e) for e in entries}
+
+
+@pytest.fixture(scope="module")
+def menu():
+    return read(shipped())
+
+
+@pytest.fixture(scope="module")
+def code():
+    return Zoo.from_code()
+
+
+def test_every_class_of_the_hooks_is_in_the_file_as_it_is(menu, code):
+    assert len(code.entries) == len(described(code.entries)), "two classes have one kind and name"
+    written, found = described(menu.entries), described(code.entries)
+    assert {key: written.get(key) for key in found} == found
+
+
+def test_every_line_of_the_file_is_a_class(menu, code):
+    assert sorted(described(menu.entries)) == sorted(described(code.entries))
+    for entry in menu.entries:
+        cls = entry.load()
+        assert isinstance(cls, type)
+        assert entry_of(entry.kind, cls, "atat-zoo") == entry
+
+
+def test_the_file_is_what_would_be_written(code):
+    assert shipped().read_text(encoding="utf-8") == write(code), "run `atat zoo manifest --write`"
+
+
+def test_every_alias_leads_to_a_part_and_hides_none(menu):
+    names = {(e.kind, e.name) for e in menu.entries}
+    for kind, aliases in menu.aliases.items():
+        for alias, name in aliases.items():
+            assert (kind, name) in names
+            assert (kind, alias) not in names
+
+
+def test_every_component_documents_itself(code):
+    for entry in code.entries:
+        cls = entry.load()
+        where = f"{entry.kind}.{entry.name}"
+        assert (cls.__doc__ or "").strip(), where
+        assert entry.summary.strip(), where
+        assert "\n" not in entry.summary, where
+        assert len(entry.summary) <= 120, where
+        assert isinstance(cls.refs, tuple), where
+        assert all(isinstance(ref, str) for ref in cls.refs), where
+        for name, parameter in entry.parameters.items():
+            assert parameter["help"].strip(), f"{where}.{name}"
+            assert "\n" not in parameter["help"], f"{where}.{name}"
+        # A component stands in the package of its kind, one in a file.
+        assert cls.__module__.startswith(KINDS[entry.kind].package + "."), where
+
+
+def test_components_are_frozen_and_take_keywords_only(code):
+    for entry in code.entries:
+        cls = entry.load()
+        assert all(attribute.kw_only for attribute in attrs.fields(cls)), entry.path
+        required = {name: "x" for name, p in entry.parameters.items() if p.get("required")}
+        if any(p.get("required") and p["type"] != "str" for p in entry.parameters.values()):
+            continue
+        made = cls(**required)
+        for name in [*entry.parameters, "something_new"]:
+            with pytest.raises((attrs.exceptions.FrozenInstanceError, AttributeError)):
+                setattr(made, name, 1)
+
+
+def test_one_component_a_file(code):
+    paths = [entry.path.partition(":")[0] for entry in code.entries]
+    assert len(paths) == len(set(paths))
+
+
+def test_every_hook_says_what_it_is_and_where_its_contract_stands():
+    hooks = {name: f for name, f in vars(hookspecs).items() if name.startswith(f"{hookspecs.PROJECT}_")}
+    assert {name.removeprefix(f"{hookspecs.PROJECT}_") for name in hooks} == set(KINDS)
+    for kind, entry in KINDS.items():
+        assert entry.name == kind
+        assert entry.summary.endswith("."), kind
+        assert len(entry.summary) > 20, kind
+        assert "Contract" not in entry.summary, kind
+        contract = import_module(entry.package)
+        protocols = [
+            cls
+            for _, cls in inspect.getmembers(contract, inspect.isclass)
+            if getattr(cls, "_is_protocol", False) and cls.__module__ == entry.package
+        ]
+        assert protocols, f"{entry.package} has no Protocol"
+        assert all((cls.__doc__ or "").strip() for cls in protocols), kind
+        assert (contract.__doc__ or "").strip(), kind
+
+
+def test_the_builtin_module_implements_every_hook_and_no_other():
+    builtin = import_module("atat_zoo.builtin")
+    hooks = {name for name in vars(builtin) if name.startswith(f"{hookspecs.PROJECT}_")}
+    assert hooks == {f"{hookspecs.PROJECT}_{kind}" for kind in KINDS}
+
+
+@component
+class Sample:
+    """A component to describe."""
+
+    name = "sample"
+    summary = 'a component with a "quote", a back\\slash and an umlaut: ü'
+    refs = ("arXiv:2406.07524", "a book")
+    rate: float = param(1e-4, help="a float", gt=0)
+    pair: tuple[float, float] = param((0.9, 0.999), help="a pair", ge=0, lt=1)
+    path: str = param(help='required: "quoted"')
+    maybe: int | None = param(None, help="nothing by default", ge=1)
+
+
+def test_an_entry_says_what_the_class_says():
+    entry = entry_of("masking", Sample, "here")
+    assert entry == Entry(
+        kind="masking",
+        name="sample",
+        path=f"{Sample.__module__}:Sample",
+        summary=Sample.summary,
+        refs=Sample.refs,
+        parameters={
+            "rate": {"type": "float", "default": 1e-4, "gt": 0, "help": "a float"},
+            "pair": {"type": "[float, float]", "default": [0.9, 0.999], "ge": 0, "lt": 1, "help": "a pair"},
+            "path": {"type": "str", "required": True, "help": 'required: "quoted"'},
+            "maybe": {"type": "int", "ge": 1, "help": "nothing by default"},
+        },
+        distribution="here",
+    )
+    assert entry.load() is Sample
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_name = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
+_scalar = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | _text
+_value = _scalar | st.lists(_scalar, max_size=3) | st.dictionaries(_name, _scalar, max_size=2)
+_entry = st.builds(
+    Entry,
+    kind=st.sampled_from(sorted(KINDS)),
+    name=_name,
+    path=_text,
+    summary=_text,
+    refs=st.lists(_text, max_size=2).map(tuple),
+    parameters=st.dictionaries(_name, st.dictionaries(_name, _value, max_size=3), max_size=3),
+)
+
+
+@given(
+    entries=st.lists(_entry, max_size=4, unique_by=lambda e: (e.kind, e.name)),
+    disabled=st.lists(_text, max_size=2),
+    aliases=st.dictionaries(st.sampled_from(sorted(KINDS)), st.dictionaries(_name, _text, max_size=2), max_size=2),
+)
+def test_what_is_written_is_read(entries, disabled, aliases, tmp_path_factory):
+    path = tmp_path_factory.mktemp("menu") / "registry.toml"
+    before = Manifest(entries=tuple(entries), disabled=tuple(disabled), aliases=aliases)
+    path.write_text(write(before), encoding="utf-8")
+    after = read(path)
+    assert described(after.entries) == described(before.entries)
+    assert (after.disabled, after.aliases) == (before.disabled, before.aliases)
+    assert write(after) == write(before)
+
+
+def test_a_parameter_is_one_line_so_that_a_diff_reads_well(code):
+    text = write(code)
+    tomllib.loads(text)
+    parameters = sum(len(entry.parameters) for entry in code.entries)
+    assert sum(" = { type = " in line for line in text.splitlines()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[masking", "is not valid TOML"),
+        ("[maskin.x]\npath = 'a:b'\nsummary = ''", "[maskin] is no kind of part; the kinds are corpus, "),
+        ("[alias.maskin]\na = 'b'", "[maskin] is no kind of part"),
+        ("[masking.x]\nsummary = ''", "[masking.x] lacks the key 'path'"),
+        ("[masking.x]\npath = 'a:b'", "[masking.x] lacks the key 'summary'"),
+        ("[plugins]\ndisabled = 'example'", """plugins.disabled must be a list of names, like ["example"]"""),
+    ],
+)
+def test_a_broken_file_is_said_in_one_sentence(tmp_path, text, words):
+    path = tmp_path / "registry.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_or_binary_file_is_said_in_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"registry\.toml is missing; reinstall"):
+        read(tmp_path / "registry.toml")
+    (tmp_path / "registry.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="is not valid TOML"):
+        read(tmp_path / "registry.toml")
+
+
+def test_a_class_that_is_no_component_is_refused():
+    class Plain:
+        name = "plain"
+        summary = "a class without attrs"
+
+    with pytest.raises(TypeError, match="decorate it with @component"):
+        entry_of("masking", Plain, "here")
+    for name, summary, words in [(None, "x", "has no text 'name'"), ("x", None, "has no text 'summary'")]:
+        made = component(type("Made", (), {"name": name, "summary": summary}))
+        with pytest.raises(TypeError, match=words):
+            entry_of("masking", made, "here")
+    with pytest.raises(TypeError, match="is named 'a b'"):
+        entry_of("masking", component(type("Made", (), {"name": "a b", "summary": "x"})), "here")
+
+
+def test_the_menu_inside_the_package_comes_before_the_one_beside_it(tmp_path, monkeypatch):
+    package = tmp_path / "site" / "atat_zoo"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(manifest, "PACKAGE", package)
+    beside, inside = package.parent / "registry.toml", package / "registry.toml"
+    beside.write_text("")
+    assert shipped() == beside
+    inside.write_text("")
+    assert shipped() == inside

@@ -1,0 +1,334 @@
+"""Tables to specifications and back: what is taken, what is refused and in which words."""
+
+import datetime
+import math
+from typing import Literal
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo import Zoo
+from atat_zoo.registry import component, param, part
+from atat_zoo.registry.manifest import Manifest, entry_of
+from atat_zoo.registry.spec import Mismatch, convert, fields_of, structure, type_name, unstructure
+
+
+@component
+class Inner:
+    """A part inside a part."""
+
+    name = "inner"
+    summary = "a part inside a part"
+    strength: float = param(0.5, help="how strong", ge=0, le=1)
+
+
+@component
+class Other:
+    """The other part of its kind."""
+
+    name = "other"
+    summary = "another part inside a part"
+    strength: float = param(3.0, help="how strong", ge=0)
+    size: int = param(1, help="how large", ge=1)
+
+
+@component
+class Outer:
+    """One parameter of every type."""
+
+    name = "outer"
+    summary = "one parameter of every type"
+    rate: float = param(1.0, help="a float", gt=0, lt=10)
+    count: int = param(3, help="an int", ge=1, le=100)
+    flag: bool = param(False, help="a bool")
+    text: str = param("a", help="a str")
+    mode: Literal["linear", "step"] = param("step", help="a choice")
+    level: Literal[1, 2] = param(1, help="a choice of numbers")
+    maybe: int | None = param(None, help="an int or nothing", ge=1)
+    pair: tuple[float, float] = param((0.2, 0.8), help="two floats", ge=0, le=1)
+    names: tuple[str, ...] = param((), help="any number of words")
+    table: dict[str, float] = param(attrs.Factory(dict), help="numbers by name")
+    inner: object = part("bias", {"use": "inner", "strength": 0.25}, help="a part")
+
+
+@component
+class Needy:
+    """A parameter without a default, and a rule of its own."""
+
+    name = "needy"
+    summary = "a parameter without a default"
+    path: str = param(help="where it is")
+    low: float = param(0.0, help="low end")
+    high: float = param(1.0, help="high end")
+
+    def __attrs_post_init__(self):
+        if self.low > self.high:
+            raise ValueError("low must not be above high")
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    entries = [entry_of("bias", Inner, "here"), entry_of("bias", Other, "here"), entry_of("masking", Outer, "here")]
+    return Zoo(Manifest(entries=tuple(entries)), [])
+
+
+def said(zoo, cls=Outer, /, **table):
+    """Return the one problem of a table."""
+    made, problems = structure(cls, table, "here", zoo)
+    assert made is None
+    assert len(problems) == 1
+    assert "\n" not in problems[0]
+    return problems[0]
+
+
+def test_fields_are_the_documentation_of_the_table():
+    fields = {field.name: field for field in fields_of(Outer)}
+    assert list(fields) == [
+        "rate", "count", "flag", "text", "mode", "level", "maybe", "pair", "names", "table", "inner",
+    ]  # fmt: skip
+    assert fields["rate"].type is float
+    assert fields["rate"].default == 1.0
+    assert fields["rate"].bounds == {"gt": 0, "lt": 10}
+    assert fields["inner"].kind == "bias"
+    assert fields["inner"].default == {"use": "inner", "strength": 0.25}
+    assert fields["table"].default == {}
+    assert {name: field.type_name for name, field in fields.items()} == {
+        "rate": "float",
+        "count": "int",
+        "flag": "bool",
+        "text": "str",
+        "mode": '"linear" | "step"',
+        "level": "1 | 2",
+        "maybe": "int",
+        "pair": "[float, float]",
+        "names": "list of str",
+        "table": "table of float",
+        "inner": "bias part",
+    }
+
+
+def test_annotations_are_read_in_the_module_that_wrote_them():
+    from atat_zoo.registry import Context
+    from atat_zoo.targets.difficulty import Difficulty
+
+    assert Context  # a class of our own with string annotations
+    types = {field.name: field.type for field in fields_of(Difficulty)}
+    assert types == {"scale": Literal["rank", "running"], "decay": float, "bins": int}
+
+
+def test_an_empty_table_is_the_defaults(zoo):
+    made, problems = structure(Outer, {}, "here", zoo)
+    assert problems == []
+    assert made == Outer(inner=Inner(strength=0.25))
+    assert made.inner == Inner(strength=0.25)
+
+
+@pytest.mark.parametrize(
+    ("value", "tp", "expected"),
+    [
+        (3, float, 3.0),
+        (3, int, 3),
+        (2.5, float, 2.5),
+        (-0.0, float, -0.0),
+        (True, bool, True),
+        ("a", str, "a"),
+        (None, type(None), None),
+        (4, int | None, 4),
+        (None, int | None, None),
+        ("b", int | str, "b"),
+        ([1, 2], tuple[float, float], (1.0, 2.0)),
+        ([], tuple[str, ...], ()),
+        ([[1, 2], [3]], tuple[tuple[int, ...], ...], ((1, 2), (3,))),
+        ({"a": 1}, dict[str, float], {"a": 1.0}),
+        ("step", Literal["step", "linear"], "step"),
+        (2, Literal[1, 2], 2),
+    ],
+)
+def test_convert_takes(value, tp, expected):
+    found = convert(value, tp)
+    assert found == expected
+    assert type(found) is type(expected)
+    if isinstance(expected, tuple | list):
+        assert [type(v) for v in found] == [type(v) for v in expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "tp", "words"),
+    [
+        (True, int, "expected int, got True (bool)"),
+        (True, float, "expected float, got True (bool)"),
+        (1, bool, "expected bool, got 1 (int)"),
+        (1.0, int, "expected int, got 1.0 (float)"),
+        ("1", int, "expected int, got '1' (str)"),
+        ("1.0", float, "expected float, got '1.0' (str)"),
+        (1, str, "expected str, got 1 (int)"),
+        ([1], float, "expected float, got a list"),
+        ({"a": 1}, float, "expected float, got a table"),
+        (math.inf, float, "expected a finite number, got inf (float)"),
+        (-math.inf, float, "expected a finite number, got -inf (float)"),
+        (math.nan, float, "expected a finite number, got nan (float)"),
+        (math.nan, float | None, "expected a finite number, got nan (float)"),
+        (math.nan, tuple[float, float], "expected [float, float], got nan (float)"),
+        ([0.5, math.nan], tuple[float, float], "expected a finite number, got nan (float)"),
+        (10**400, float, "expected a finite number, got 1000000000000000000000000000000000000000… (int)"),
+        (2**63, int, "expected an integer of at most 64 bits, got 9223372036854775808 (int)"),
+        ([1.0], tuple[float, float], "expected 2 values, [float, float], got 1"),
+        ([1.0, "a"], tuple[float, float], "expected float, got 'a' (str)"),
+        ("ab", tuple[str, ...], "expected list of str, got 'ab' (str)"),
+        ({"a": "b"}, dict[str, float], "expected float, got 'b' (str)"),
+        ("stepp", Literal["step", "linear"], """expected "step" | "linear", got 'stepp' (str); did you mean 'step'?"""),
+        (True, Literal[1, 2], "expected 1 | 2, got True (bool)"),
+        (1.0, Literal[1, 2], "expected 1 | 2, got 1.0 (float)"),
+        (1.5, int | str, "expected int | str, got 1.5 (float)"),
+        (None, int, "expected int, got None (NoneType)"),
+        (datetime.date(2024, 1, 2), str, "expected str, got datetime.date(2024, 1, 2) (date)"),
+        ("x" * 100, int, f"expected int, got '{'x' * 39}… (str)"),
+    ],
+)
+def test_convert_refuses_in_words(value, tp, words):
+    with pytest.raises(Mismatch) as caught:
+        convert(value, tp)
+    assert str(caught.value) == words
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(value=_values)
+@pytest.mark.parametrize(
+    "tp", [int, float, bool, str, int | None, tuple[float, float], tuple[str, ...], dict[str, int], Literal["a", 1]]
+)
+def test_convert_never_changes_a_value_but_int_to_float(value, tp):
+    try:
+        found = convert(value, tp)
+    except Mismatch as error:
+        assert str(error).startswith("expected ")
+        return
+    assert found == (tuple(value) if isinstance(value, list) else value)
+    assert convert(found, tp) == found
+
+
+def test_a_parameter_that_does_not_exist_names_the_nearest(zoo):
+    text = said(zoo, rat=1.0)
+    assert text.startswith("here.rat is not a parameter of 'outer'; did you mean 'rate'? (it takes: rate, count, flag,")
+
+
+def test_every_problem_is_found_at_once(zoo):
+    made, problems = structure(Outer, {"rate": "x", "count": 0, "zzz": 1, "inner": "nothing"}, "here", zoo)
+    assert made is None
+    assert len(problems) == 4
+    assert [p.split()[0].rstrip(":") for p in problems] == ["here.rate", "here.count", "here.zzz", "here.inner.use"]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"rate": 0.0}, "here.rate must be greater than 0, not 0.0"),
+        ({"rate": 10}, "here.rate must be less than 10, not 10"),
+        ({"count": 0}, "here.count must be at least 1, not 0"),
+        ({"count": 101}, "here.count must be at most 100, not 101"),
+        ({"maybe": 0}, "here.maybe must be at least 1, not 0"),
+        ({"pair": [0.5, 1.5]}, "here.pair must be at most 1, not [0.5, 1.5]"),
+        ({"rate": "fast"}, "here.rate: expected float, got 'fast' (str)"),
+    ],
+)
+def test_bounds_and_types_name_the_key(zoo, table, words):
+    assert said(zoo, **table) == words
+
+
+def test_bounds_hold_for_a_class_that_is_made_in_python():
+    with pytest.raises(ValueError, match="rate must be greater than 0"):
+        Outer(rate=-1.0, inner=Inner())
+    with pytest.raises(ValueError, match="rate must be a finite number"):
+        Outer(rate=math.nan, inner=Inner())
+    with pytest.raises(ValueError, match="pair must be at least 0"):
+        Outer(pair=(-0.1, 0.5), inner=Inner())
+
+
+def test_specifications_are_frozen_and_take_keywords_only():
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Inner().strength = 0.1
+    with pytest.raises(TypeError):
+        Inner(0.1)
+
+
+def test_a_required_parameter_is_asked_for(zoo):
+    assert said(zoo, Needy) == "here.path is missing: where it is (str)"
+    made, problems = structure(Needy, {"path": "x"}, "here", zoo)
+    assert (made, problems) == (Needy(path="x"), [])
+
+
+def test_a_rule_of_the_class_is_a_problem_of_its_table(zoo):
+    assert said(zoo, Needy, path="x", low=2.0) == "here: low must not be above high"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("inner", Inner()),
+        ("other", Other()),
+        ({"use": "other", "size": 2}, Other(size=2)),
+        ({"use": "inner"}, Inner()),
+        ({"strength": 1}, Inner(strength=1.0)),  # no `use`: the part that stands there by default
+        ({}, Inner(strength=0.25)),
+        (Other(size=4), Other(size=4)),
+    ],
+)
+def test_a_part_is_a_name_a_table_or_a_specification(zoo, value, expected):
+    made, problems = structure(Outer, {"inner": value}, "here", zoo)
+    assert problems == []
+    assert made.inner == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("iner", "here.inner.use: there is no bias named 'iner'; did you mean 'inner'? (there are: inner, other)"),
+        ({"use": 3}, "here.inner.use: expected a bias's name, one of inner, other, got 3"),
+        ({"use": "inner", "strength": 2}, "here.inner.strength must be at most 1, not 2"),
+        ({"use": "inner", "size": 2}, "here.inner.size is not a parameter of 'inner' (it takes: strength)"),
+        (3, "here.inner: expected a bias's name or a table {use = …}, got 3"),
+        (True, "here.inner: expected a bias's name or a table {use = …}, got True"),
+        (["inner"], "here.inner: expected a bias's name or a table {use = …}, got ['inner']"),
+        (
+            datetime.date(2024, 1, 2),
+            "here.inner: expected a bias's name or a table {use = …}, got datetime.date(2024, 1, 2)",
+        ),
+    ],
+)
+def test_a_part_that_is_none_is_refused(zoo, value, words):
+    assert said(zoo, inner=value) == words
+
+
+def test_unstructure_writes_everything_and_structure_reads_it(zoo):
+    spec = Outer(inner=Inner(), names=("x",), table={"a": 1.0})
+    table = unstructure(spec)
+    assert table == {
+        "use": "outer",
+        "rate": 1.0,
+        "count": 3,
+        "flag": False,
+        "text": "a",
+        "mode": "step",
+        "level": 1,
+        "pair": [0.2, 0.8],
+        "names": ["x"],
+        "table": {"a": 1.0},
+        "inner": {"use": "inner", "strength": 0.5},
+    }
+    assert list(table)[0] == "use"
+    table.pop("use")
+    assert structure(Outer, table, "here", zoo) == (spec, [])
+
+
+def test_type_names_read_as_toml():
+    assert type_name(type(None)) == "none"
+    assert type_name(float | None) == "float"
+    assert type_name(int | str) == "int | str"
+    assert type_name(tuple[int, ...]) == "list of int"

@@ -1,0 +1,172 @@
+"""Look-ups: what is found, and what is said when nothing is."""
+
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.registry import KINDS, TABLES, Context, component, param
+from atat_zoo.registry.manifest import Manifest, entry_of
+from atat_zoo.registry.plugins import Plugin
+
+
+@component
+class Spiral:
+    """A masking strategy."""
+
+    name = "spiral"
+    summary = "a masking strategy"
+    turns: int = param(1, help="turns", ge=1)
+
+    def build(self, context):
+        return ("built", self.turns, context)
+
+
+def zoo_of(*entries, found=(), aliases=None):
+    return Zoo(Manifest(entries=tuple(entries), aliases=aliases or {}), list(found))
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    return Zoo.load()
+
+
+def test_every_kind_has_a_part_and_every_default_exists(zoo):
+    for kind in KINDS:
+        assert zoo.names(kind), kind
+        assert zoo.names(kind) == sorted(zoo.names(kind))
+    for kind, default in TABLES.items():
+        assert zoo.describe(kind, default).name == default
+
+
+def test_every_part_can_be_made_from_its_defaults_or_says_what_it_needs(zoo):
+    for kind in KINDS:
+        for name in zoo.names(kind):
+            made, problems = zoo.structure(kind, name, kind)
+            required = [n for n, p in zoo.describe(kind, name).parameters.items() if p.get("required")]
+            if required:
+                assert [p.split()[0] for p in problems] == [f"{kind}.{n}" for n in required]
+            else:
+                assert problems == []
+                assert made.name == name
+
+
+def test_time_only_is_another_name_of_uniform(zoo):
+    assert zoo.aliases("masking") == {"time_only": "uniform"}
+    assert zoo.describe("masking", "time_only") == zoo.describe("masking", "uniform")
+    assert zoo.spec("masking", "time_only") == zoo.spec("masking", "uniform")
+    assert "time_only" not in zoo.names("masking")
+
+
+def test_an_unknown_kind_names_the_nearest_and_all(zoo):
+    for ask in (zoo.names, zoo.aliases, lambda kind: zoo.describe(kind, "x"), lambda kind: zoo.build(kind, "x")):
+        with pytest.raises(UserError) as caught:
+            ask("maskin")
+        text = str(caught.value)
+        assert "there is no kind named 'maskin'; did you mean 'masking'? (there are: " in text
+        assert all(kind in text for kind in KINDS)
+        assert "\n" not in text
+
+
+def test_an_unknown_name_names_the_nearest_and_all(zoo):
+    with pytest.raises(UserError) as caught:
+        zoo.describe("masking", "importence")
+    text = str(caught.value)
+    assert text.startswith("there is no masking named 'importence'; did you mean 'importance'? (there are: ")
+    assert all(name in text for name in zoo.names("masking"))
+    with pytest.raises(UserError, match="did you mean 'time_only'"):
+        zoo.describe("masking", "time_onlee")
+    with pytest.raises(UserError) as caught:
+        zoo.describe("masking", "qqqqqq")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_spec_reports_every_problem_of_a_table(zoo):
+    with pytest.raises(UserError) as caught:
+        zoo.spec("masking", {"use": "importance", "temperature": -1, "temprature": 1.0})
+    assert len(str(caught.value).splitlines()) == 2
+    with pytest.raises(UserError, match=r"^masking\.use is missing: name one of "):
+        zoo.spec("masking", {"temperature": 1.0})
+
+
+def test_build_gives_what_build_returns_or_the_part_itself():
+    zoo = zoo_of(entry_of("masking", Spiral, "here"))
+    context = Context(vocabulary_size=3, length=4)
+    assert zoo.build("masking", {"use": "spiral", "turns": 2}, context) == ("built", 2, context)
+    built = Zoo.load().build("noise", "linear")
+    assert built.name == "linear"
+    assert attrs.has(type(built))
+
+
+def test_the_mask_is_one_past_the_vocabulary():
+    assert Context(vocabulary_size=10, length=4).mask_id == 10
+
+
+def test_two_parts_of_one_name_are_refused_with_both_owners():
+    one, two = entry_of("masking", Spiral, "first-package"), entry_of("masking", Spiral, "second-package")
+    with pytest.raises(UserError, match=r"masking 'spiral' is offered by both first-package and second-package"):
+        zoo_of(one, found=[Plugin(name="p", distribution="second-package", version="1", entries=(two,))])
+    # The same name in another kind is another part.
+    assert zoo_of(one, entry_of("bias", Spiral, "x")).names("bias") == ["spiral"]
+
+
+def test_an_alias_does_not_stand_in_for_a_part():
+    plain = entry_of("masking", Spiral, "atat-zoo")
+    other = attrs.evolve(plain, name="other", distribution="sly")
+    sly = Plugin(name="p", distribution="sly", version="1", entries=(other,), aliases={"masking": {"spiral": "other"}})
+    assert zoo_of(plain, found=[sly]).describe("masking", "spiral") == plain
+
+
+def test_a_part_that_cannot_be_imported_is_said_in_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "broken_part_module.py").write_text("raise RuntimeError('no such luck')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = attrs.evolve(entry_of("masking", Spiral, "some-package"), path="broken_part_module:Spiral")
+    with pytest.raises(UserError) as caught:
+        zoo_of(entry).build("masking", "spiral")
+    assert "some-package" in str(caught.value)
+    assert "RuntimeError: no such luck" in str(caught.value)
+    gone = attrs.evolve(entry, path="atat_zoo.errors:Gone")
+    with pytest.raises(UserError, match="reinstall some-package"):
+        zoo_of(gone).component("masking", "spiral")
+    # Describing and listing import nothing.
+    assert zoo_of(entry).describe("masking", "spiral").summary == "a masking strategy"
+
+
+def test_plugins_that_are_not_loaded_are_named_where_a_part_is_missed():
+    off = Plugin(name="extra", distribution="atat-zoo-extra", version="1", status="broken", error="ImportError: x")
+    with pytest.raises(UserError, match=r"not loaded: plugin extra \(broken\)"):
+        zoo_of(found=[off]).describe("masking", "spiral")
+
+
+def test_the_zoo_is_read_once_per_environment(monkeypatch):
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    first = Zoo.load()
+    assert Zoo.load() is first
+    assert first.names("masking") == zoo_without_plugins().names("masking")
+
+
+def zoo_without_plugins():
+    from atat_zoo.registry.manifest import read, shipped
+
+    return Zoo(read(shipped()), [])
+
+
+HEAVY = ("torch", "composer", "numpy", "rich", "webdataset", "tokenizers", "hypothesis", "pytest")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import atat_zoo",
+        "import atat_zoo.cli",
+        "from atat_zoo import Zoo; zoo = Zoo.load(); [zoo.describe(k, n) for k in zoo._entries for n in zoo.names(k)]",
+        "from atat_zoo import Zoo; zoo = Zoo.load(); [zoo.component(k, n) for k in zoo._entries for n in zoo.names(k)]",
+        "import atat_zoo.run.environment",
+    ],
+)
+def test_nothing_heavy_is_imported(code):
+    script = f"import sys; {code}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
