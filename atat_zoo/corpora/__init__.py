@@ -13,7 +13,11 @@ __all__ = ["SPLITS", "Corpus", "Split"]
 
 
 class Corpus(Protocol):
-    """A component of the kind corpus."""
+    """A component of the kind corpus.
+
+    A corpus that is built already also has `built() -> Path`, the folder of its
+    shards; then no text is asked for.
+    """
 
     name: str
 

@@ -28,11 +28,13 @@ class HeldOut:
         seed: another seed holds out other documents.
         test_below: hashes below this are in the test split.
         validation_below: hashes from `test_below` to below this are in the validation split.
+        documents: how many there are.
     """
 
     seed: int
     test_below: int
     validation_below: int
+    documents: int
 
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
@@ -47,7 +49,7 @@ class HeldOut:
         total = len(hashes)
         tests = min(_count(test, total), total)
         validations = min(_count(validation, total), total - tests)
-        return cls(seed, threshold(tests), threshold(tests + validations))
+        return cls(seed, threshold(tests), threshold(tests + validations), total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
         """Yield those of the documents that belong to a split."""

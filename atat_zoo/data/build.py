@@ -32,7 +32,6 @@ from atat_zoo.registry.spec import unstructure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from atat_zoo.data import Split
     from atat_zoo.experiment.schema import Experiment
 
     Progress = Callable[[str, int, int | None], None]
@@ -131,7 +130,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         characters = _train_tokenizer(work, tokenizer, corpus, report)
     model = tokenizer.load(work)
     dtype = dtype_for(model.vocabulary_size, spec.dtype)
-    splits = {}
+    splits: dict[str, manifest.SplitRecord] = {}
     for split in SPLITS:
         documents = corpus.documents(split)
         order = "as in the corpus"

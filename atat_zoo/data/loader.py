@@ -130,7 +130,7 @@ def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """Yield batches on the GPU, each copied on a stream of its own while the one before is computed."""
-    side = torch.cuda.Stream(device)
+    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy() -> Batch | None:
         batch = next(batches, None)

@@ -142,14 +142,14 @@ class Packer:
         self.encoder = encoder
         if self.body < 1:
             raise UserError(f'data.length = {length} leaves no room between BOS and EOS of data.special = "sequence"')
-        if special != "none" and encoder.eos is None or special == "sequence" and encoder.bos is None:
+        if (special != "none" and encoder.eos is None) or (special == "sequence" and encoder.bos is None):
             needed = "BOS and EOS" if special == "sequence" else "EOS"
             raise UserError(
                 f'data.special = "{special}" needs a tokenizer with {needed}; set tokenizer.special = true '
                 f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special = "none"'
             )
         self.totals = Totals()
-        self.counts = np.zeros(encoder.vocabulary_size, np.int64)
+        self.counts: NDArray[np.int64] = np.zeros(encoder.vocabulary_size, np.int64)
         self._waiting: list[NDArray[Any]] = []
         self._tokens = 0
 
@@ -227,9 +227,8 @@ class Packer:
     def _check(self, ids: NDArray[np.int64]) -> None:
         """A tokenizer that breaks its promise would otherwise be stored as other tokens."""
         if ids.min() < 0 or ids.max() >= self.encoder.vocabulary_size:
-            raise ValueError(
-                f"the tokenizer returned ids from {ids.min()} to {ids.max()}, outside 0 … {self.encoder.vocabulary_size - 1}"
-            )
+            size = self.encoder.vocabulary_size
+            raise ValueError(f"the tokenizer returned ids from {ids.min()} to {ids.max()}, outside 0 … {size - 1}")
 
 
 def pad_of(dtype: str) -> int:

@@ -36,15 +36,14 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
     Raises:
         UserError: when the disk is full.
     """
-    with whole_file(path) as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for number, start in enumerate(range(0, len(rows), block)):
-                member = io.BytesIO()
-                np.save(member, np.ascontiguousarray(rows[start : start + block]), allow_pickle=False)
-                info = tarfile.TarInfo(f"{number:06d}.npy")  # time, owner and group are 0
-                info.size = member.tell()
-                member.seek(0)
-                tar.addfile(info, member)
+    with whole_file(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, start in enumerate(range(0, len(rows), block)):
+            member = io.BytesIO()
+            np.save(member, np.ascontiguousarray(rows[start : start + block]), allow_pickle=False)
+            info = tarfile.TarInfo(f"{number:06d}.npy")  # time, owner and group are 0
+            info.size = member.tell()
+            member.seek(0)
+            tar.addfile(info, member)
     return Shard(name=path.name, sequences=len(rows), bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
@@ -65,7 +64,7 @@ def read_shard(path: Path, rows: int, length: int, dtype: str) -> NDArray[Any]:
                 yield np.load(io.BytesIO(sample["npy"]), allow_pickle=False)
 
     try:
-        found = np.concatenate(list(blocks()))
+        found: NDArray[Any] = np.concatenate(list(blocks()))
     except (OSError, EOFError, ValueError, KeyError, tarfile.TarError) as error:
         raise UserError(broken(path, str(error.args[0]) if error.args else type(error).__name__)) from None
     if found.shape != (rows, length) or found.dtype != np.dtype(dtype):

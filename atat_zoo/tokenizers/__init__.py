@@ -47,7 +47,11 @@ class TokenizerModel(Protocol):
 
 
 class Tokenizer(Protocol):
-    """A component of the kind tokenizer."""
+    """A component of the kind tokenizer.
+
+    One that reads a file also has `fingerprint() -> str`, which changes with the
+    file, so that shards made with another file are not taken for its own.
+    """
 
     name: str
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
+_END_OF_TEXT = "<|endoftext|>"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -47,6 +48,21 @@ def from_file(path: Path) -> Tokenizer:
     # A file may ask for truncation or padding, which would silently lose text here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
+    """Read a byte-level BPE from its vocabulary (JSON) and merges (text), as GPT-2 published them."""
+    quiet()
+    from tokenizers import models
+
+    try:
+        tokenizer = new_byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"tokenizer.path: {vocabulary} and {merges} are no byte-pair encoding: {error}") from None
+    known = tokenizer.get_vocab()
+    # GPT-2's one special token is an ordinary entry of its vocabulary; it stands for no text.
+    tokenizer.add_special_tokens([name for name in (_END_OF_TEXT,) if name in known])
     return tokenizer
 
 

@@ -1,0 +1,231 @@
+"""Text files of your own: plain text or JSON lines, compressed or not."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from atat_zoo.corpora.held_out import HeldOut
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.corpora import Split
+
+_JSON = (".jsonl", ".ndjson")
+_HASHED_WHOLE = 64 << 20  # bytes of all files; of more, samples are hashed
+_SAMPLES, _SAMPLE = 16, 1 << 20
+
+
+@component
+class Files:
+    """Files named by path or pattern, in UTF-8.
+
+    `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document;
+    every other file is plain text. `.gz` and `.zst` behind that are decompressed.
+    Where `validation` or `test` names no files, that share of the training
+    documents is held out, by their hashes: whole documents, and a repeated one
+    never in two splits. Empty documents are left out.
+    """
+
+    name = "files"
+    summary = "text or JSON-lines files, .gz or .zst or plain"
+    refs = ("https://jsonlines.org",)
+
+    train: tuple[str, ...] = param(help='paths or patterns, like ["texts/*.txt.gz"]; relative to where you start atat')
+    validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
+    test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
+    document: Literal["file", "line", "paragraph"] = param(
+        "file", help="what is a document in plain text: the file (read as a whole), a line, or lines up to a blank one"
+    )
+    text_field: str = param("text", help="the key of the text in JSON lines; a.b for a key within a key")
+    validation_share: float = param(0.05, help="share of the documents held out where validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out where test is absent", ge=0, lt=1)
+    seed: int = param(0, help="another seed holds out other documents", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train names no file")
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError("validation_share and test_share together must be less than 1")
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the documents of a split, file by file in the order of the patterns, sorted within each.
+
+        Raises:
+            UserError: when a file is missing, or is not what its name says.
+        """
+        self._files()  # complains about every pattern before anything is read
+        own: tuple[str, ...] = {"train": (), "validation": self.validation, "test": self.test}[split]
+        if own:
+            yield from self._read(own)
+            return
+        shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
+        if not any(shares):
+            yield from self._read(self.train) if split == "train" else ()
+            return
+        held_out = _chosen(self, *shares, _identity(self._expand(self.train, "train")))
+        if held_out.documents < 1 + sum(share > 0 for share in shares):
+            raise UserError(
+                f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation "
+                'and corpus.test, or set corpus.document = "paragraph" or "line"'
+            )
+        yield from held_out.select(self._read(self.train), split)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the number, size and hash of the files; of more than 64 MiB, the hash is of samples."""
+        found: dict[str, Any] = {}
+        for split, paths in self._files().items():
+            if paths:
+                found[split] = dict(_fingerprint(_identity(paths)))
+        return found
+
+    def _files(self) -> dict[str, list[Path]]:
+        """Return the files of each split; none where it is held out of the training files."""
+        found = {
+            key: self._expand(patterns, key)
+            for key, patterns in (("train", self.train), ("validation", self.validation), ("test", self.test))
+        }
+        seen: dict[Path, str] = {}
+        for key, paths in found.items():
+            for path in paths:
+                other = seen.setdefault(path.resolve(), key)
+                if other != key:
+                    raise UserError(f"corpus.{key}: {path} is in corpus.{other} too; a held-out text must not be both")
+        return found
+
+    def _expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
+        paths: list[Path] = []
+        for pattern in patterns:
+            path = Path(pattern).expanduser()
+            matches = [path] if path.is_file() else sorted(Path(p) for p in glob.glob(str(path), recursive=True))
+            matches = [match for match in matches if match.is_file()]
+            if not matches:
+                there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+                raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}")
+            paths += [match for match in matches if match not in paths]
+        return paths
+
+    def _read(self, patterns: tuple[str, ...]) -> Iterator[str]:
+        for path in self._expand(patterns, "train"):
+            try:
+                with _open(path) as file:
+                    texts = self._json(path, file) if _suffix(path) in _JSON else self._plain(file)
+                    yield from (text for text in texts if text.strip())
+            except UnicodeDecodeError as error:
+                raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+
+    def _plain(self, file: IO[str]) -> Iterator[str]:
+        if self.document == "file":
+            yield file.read()
+        elif self.document == "line":
+            for line in file:
+                yield line.rstrip("\n")
+        else:
+            lines: list[str] = []
+            for line in file:
+                if line.strip():
+                    lines.append(line)
+                elif lines:
+                    yield "".join(lines).rstrip("\n")
+                    lines = []
+            yield "".join(lines).rstrip("\n")
+
+    def _json(self, path: Path, file: IO[str]) -> Iterator[str]:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                value: Any = json.loads(line)
+            except ValueError as error:
+                raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
+            for key in self.text_field.split("."):
+                if not isinstance(value, dict) or key not in value:
+                    known = nearest(key, list(value)) if isinstance(value, dict) else ""
+                    raise UserError(
+                        f"corpus.text_field: {path}, line {number} has no {self.text_field!r}{known}; "
+                        "set corpus.text_field to the key of the text"
+                    )
+                value = value[key]
+            if not isinstance(value, str):
+                raise UserError(
+                    f"corpus.text_field: {path}, line {number}: {self.text_field!r} is no text: {value!r:.60}"
+                )
+            # JSON can write half of a surrogate pair, which no UTF-8 can.
+            yield value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _suffix(path: Path) -> str:
+    name = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
+    return name.suffix.lower()
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[str]]:
+    """Open a file as text, decompressed by its suffix."""
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield file
+    elif path.suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
+        try:
+            with (
+                path.open("rb") as raw,
+                zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as data,
+            ):
+                yield io.TextIOWrapper(data, encoding="utf-8")
+        except zstandard.ZstdError as error:
+            raise EOFError(error) from None
+    else:
+        with path.open(encoding="utf-8") as file:
+            yield file
+
+
+Identity = tuple[tuple[str, int, int], ...]
+
+
+def _identity(paths: list[Path]) -> Identity:
+    """Return what changes when a file does: a key for the caches."""
+    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+
+
+@functools.lru_cache(maxsize=8)
+def _chosen(spec: Files, validation: float, test: float, files: Identity) -> HeldOut:
+    del files
+    return HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _fingerprint(files: Identity) -> tuple[tuple[str, Any], ...]:
+    total = sum(size for _, size, _ in files)
+    whole = total <= _HASHED_WHOLE
+    digest = hashlib.sha256()
+    for path, size, _ in files:
+        digest.update(f"{size}\0".encode())
+        with Path(path).open("rb") as file:
+            if whole or size <= _SAMPLE * _SAMPLES:
+                digest.update(file.read())
+                continue
+            for i in range(_SAMPLES):
+                file.seek((size - _SAMPLE) * i // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE))
+    return (
+        ("files", len(files)),
+        ("bytes", total),
+        ("sha256" if whole else f"sha256 of {_SAMPLES} MiB a file", digest.hexdigest()),
+    )
