@@ -1,0 +1,53 @@
+"""The conformance suite: what every part of a kind must keep, ours and those of others.
+
+A plugin's whole test file:
+
+    import pytest
+    from atat_zoo.testing import cases
+
+    @pytest.mark.parametrize("case", cases(distribution="atat-zoo-example"), ids=str)
+    def test_conformance(case):
+        case.run()
+
+Each case is one promise of one part, with its default parameters, held under
+hypothesis; `case.run(examples=1000)` tries harder. A part that must be given
+parameters, or that should also be tried with others than its defaults, is
+handed to the check of its kind: `check_masking(Spiral(turns=3))`.
+
+A masking strategy may say two things of itself that the suite cannot know:
+`direction = -1` if p falls with importance, 0 if it does not look at it (without
+the attribute it is +1); and `positional = True` if equal importance at two
+places may give different p. One with a `temperature` has its limits tested.
+
+Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
+"""
+
+from atat_zoo.testing.adaptive import check_adaptive
+from atat_zoo.testing.conformance import CHECKS, Case, cases
+from atat_zoo.testing.description import check_description, check_imports
+from atat_zoo.testing.estimators import check_estimator
+from atat_zoo.testing.functions import check_noise, check_uncertainty
+from atat_zoo.testing.masking import check_masking
+from atat_zoo.testing.steps import (
+    check_bias,
+    check_curriculum,
+    check_drawing,
+    check_target,
+)
+
+__all__ = [
+    "CHECKS",
+    "Case",
+    "cases",
+    "check_adaptive",
+    "check_bias",
+    "check_curriculum",
+    "check_description",
+    "check_drawing",
+    "check_estimator",
+    "check_imports",
+    "check_masking",
+    "check_noise",
+    "check_target",
+    "check_uncertainty",
+]

@@ -1,0 +1,146 @@
+"""Batches that have every edge in them, as hypothesis draws them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from atat_zoo.diffusion.records import Masked
+from atat_zoo.registry import Context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypothesis.strategies import DrawFn
+    from torch import Tensor
+
+LONGEST = 1024
+VOCABULARY = 11
+ROWS = 8
+LENGTHS = (1, 2, 3, 17, 64, LONGEST)
+
+
+def context(**changes: Any) -> Context:
+    """Return a small context: V = 11, L = 1024, D = 8, 1,000 steps, with token counts."""
+    import numpy as np
+
+    # A token that never occurs and one that is everywhere, as a real corpus has them.
+    counts = np.arange(VOCABULARY, dtype=np.int64) ** 4
+    base = Context(vocabulary_size=VOCABULARY, length=LONGEST, width=8, counts=counts, steps=1000)
+    return attrs.evolve(base, **changes)
+
+
+def tried(examples: int) -> settings:
+    """Return the settings of a check: so many examples, the same each time, nothing written to disk."""
+    return settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rows:
+    """What a masking strategy gets, and a generator for what a check draws besides.
+
+    Attributes:
+        importance: [B, L] in [0, 1]: random, all equal, 0 or 1, or on a grid with ties.
+        rate: [B] in [0, 1], with 0, 1 and values close to both.
+        maskable: bool [B, L]: random, all, one, none.
+        generator: seeded, for further draws.
+    """
+
+    importance: Tensor
+    rate: Tensor
+    maskable: Tensor
+    generator: torch.Generator
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Return further uniforms in [0, 1), float32."""
+        return torch.rand(*shape, generator=self.generator)
+
+
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@st.composite
+def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
+    """Draw a batch; with `grid`, importance is in eighths only, so that gaps are wide and ties many."""
+    length = draw(st.sampled_from(LENGTHS))
+    dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
+    u = torch.rand(ROWS, length, generator=generator)
+    in_eighths = (u * 9).floor() / 8
+    importance = in_eighths.clone() if grid else u.clone()
+    importance[1] = importance[1, 0]
+    importance[2] = (u[2] < 0.5).float()
+    importance[3] = in_eighths[3]
+    # One token that differs from all others: the first to saturate.
+    importance[4] = 0.0
+    importance[4, -1] = 1.0
+    maskable = torch.rand(ROWS, length, generator=generator) < draw(st.sampled_from([0.1, 0.7, 1.0]))
+    maskable[5] = False
+    maskable[6] = torch.arange(length) == length // 2
+    maskable[7] = True
+    rate = torch.rand(ROWS, generator=generator)
+    kinds = st.sampled_from(["random", "random", "zero", "one", "tiny", "nearly one", "count"])
+    for row in range(ROWS):
+        kind = draw(kinds)
+        whole = math.floor(float(rate[row]) * length) / length
+        rate[row] = {"zero": 0.0, "one": 1.0, "tiny": 1e-7, "nearly one": 1 - 2.0**-24, "count": whole}.get(
+            kind, float(rate[row])
+        )
+    return Rows(importance=importance.to(dtype), rate=rate, maskable=maskable, generator=generator)
+
+
+def temperatures() -> st.SearchStrategy[float]:
+    """Draw temperatures from 1e-3 to 1e3, evenly in the logarithm, with both ends."""
+    return st.one_of(st.sampled_from([1e-3, 1e3, 1.0]), st.floats(-3, 3).map(lambda x: 10.0**x))
+
+
+def masked_step(drawn: Rows) -> tuple[Masked, Tensor]:
+    """Return a step and its loss, made of the rows: masks with p = rate, losses of a few nats."""
+    shape = drawn.maskable.shape
+    p = drawn.rate.unsqueeze(-1) * drawn.maskable
+    masked = drawn.uniform(*shape) < p
+    x = (drawn.uniform(*shape) * VOCABULARY).long()
+    step = Masked(
+        x=x,
+        z=torch.where(masked, VOCABULARY, x),
+        masked=masked,
+        maskable=drawn.maskable,
+        t=drawn.rate,
+        rate=drawn.rate,
+        p=p,
+    )
+    loss = -(drawn.uniform(*shape).clamp(min=1e-6).log()) * masked
+    return step, loss
+
+
+def taught(built: Any, steps: int, drawn: Rows) -> Any:
+    """Let a part with a memory see a few steps; return it."""
+    for number in range(steps):
+        built.update(built.statistics(*masked_step(drawn)), number / 1000)
+    return built
+
+
+def built(spec: Any, **changes: Any) -> Any:
+    """Return what the part is when it is ready: what `build` returns, or itself."""
+    return spec.build(context(**changes)) if hasattr(spec, "build") else spec
+
+
+def holds(condition: Tensor, promise: str, *shown: Callable[[], object]) -> None:
+    """Raise AssertionError with the promise that is broken, and what was seen."""
+    if not bool(condition.all()):
+        seen = "; ".join(str(s()) for s in shown)
+        raise AssertionError(f"{promise}{': ' + seen if seen else ''}")
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float, promise: str) -> None:
+    """Raise AssertionError if two tensors differ anywhere by more than the tolerance."""
+    difference = (found.double() - wanted.double()).abs()
+    if not bool((difference <= tolerance).all()):  # NaN fails too
+        raise AssertionError(f"{promise}: differs by up to {difference.max().item():.3g}, allowed {tolerance:g}")

@@ -1,0 +1,101 @@
+"""Every promise of every part, as a list to parametrise a test with."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.registry import KINDS, Zoo
+from atat_zoo.testing import masking, steps
+from atat_zoo.testing.description import check_description, check_imports
+from atat_zoo.testing.estimators import check_estimator
+from atat_zoo.testing.functions import check_noise, check_uncertainty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atat_zoo.registry.manifest import Entry
+
+# Of each kind, its promises by name; a kind that is not here is held to `check_description` only.
+CHECKS: dict[str, dict[str, Callable[..., None]]] = {
+    "masking": dict(masking.PROMISES),
+    "bias": {"contract": steps.check_bias},
+    "drawing": {"contract": steps.check_drawing},
+    "curriculum": {"contract": steps.check_curriculum},
+    "target": {"contract": steps.check_target},
+    "uncertainty": {"contract": check_uncertainty},
+    "noise": {"contract": check_noise},
+    "estimator": {"contract": check_estimator},
+}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Case:
+    """One promise of one part; as text `masking-importance-rate`."""
+
+    kind: str
+    name: str
+    promise: str
+    check: Callable[..., None]
+    makes: Callable[[], Any]
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.name}-{self.promise}"
+
+    def run(self, examples: int | None = None) -> None:
+        """Hold the part to the promise.
+
+        Args:
+            examples: how many batches are tried; what the check thinks right when None.
+
+        Raises:
+            AssertionError: naming what is broken.
+        """
+        settings = {} if examples is None or self.promise in ("description", "imports") else {"examples": examples}
+        self.check(self.makes(), **settings)
+
+
+def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None) -> list[Case]:
+    """Return every promise of every part.
+
+    Args:
+        zoo: the parts; the installed zoo by default.
+        distribution: only parts of this distribution, as `atat zoo plugins` names it.
+        kind: only parts of this kind.
+
+    Raises:
+        ValueError: when nothing is left, so that a test with a wrong name does not pass for want of cases.
+    """
+    zoo = zoo or Zoo.load()
+    found = []
+    for each in [kind] if kind else list(KINDS):
+        for name in zoo.names(each):
+            entry = zoo.describe(each, name)
+            if distribution in (None, entry.distribution):
+                found += _of_entry(zoo, entry)
+    if not found:
+        raise ValueError(f"no part of {distribution or 'the zoo'} in {kind or 'any kind'} is installed")
+    return found
+
+
+def _of_entry(zoo: Zoo, entry: Entry) -> list[Case]:
+    kind, name = entry.kind, entry.name
+    described = [
+        Case(
+            kind=kind,
+            name=name,
+            promise="description",
+            check=functools.partial(check_description, kind, zoo=zoo),
+            makes=entry.load,
+        ),
+        Case(kind=kind, name=name, promise="imports", check=check_imports, makes=lambda: [entry.path]),
+    ]
+    if any(parameter.get("required") for parameter in entry.parameters.values()):
+        return described  # it cannot be made without its parameters
+    promises = CHECKS.get(kind, {})
+    return described + [
+        Case(kind=kind, name=name, promise=promise, check=check, makes=lambda: zoo.spec(kind, name))
+        for promise, check in promises.items()
+    ]

@@ -1,0 +1,200 @@
+"""MATH 3 (a)–(f), for any masking strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.testing.adaptive import check_adaptive
+from atat_zoo.testing.batches import built, close, holds, rows, taught, temperatures, tried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.testing.batches import Rows
+
+_ROUNDING = 1e-6  # of p in float32, where a promise is exact in real numbers
+_HOT, _COLD = 1e6, 1e-5
+
+
+def check_masking(strategy: Any, examples: int = 50) -> None:
+    """Hold a masking strategy to the promises of `atat_zoo.masking`, (a) to (f).
+
+    Beyond these: no random numbers, inputs left alone, and a row that does not
+    depend on the others of its batch.
+
+    Args:
+        strategy: the specification. Its `temperature`, if it has one, is varied.
+        examples: batches that are tried per promise.
+
+    Raises:
+        AssertionError: naming the promise that is broken.
+    """
+    for check in PROMISES.values():
+        check(strategy, examples)
+
+
+def check_rate(strategy: Any, examples: int = 50) -> None:
+    """(a) the mean of p is the rate, exactly at 0 and 1; (e) what is not maskable has p = 0."""
+
+    @tried(examples)
+    @given(drawn=rows(), temperature=temperatures())
+    def holds_rate(drawn: Rows, temperature: float) -> None:
+        for ready in _variants(strategy, temperature, drawn):
+            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            assert p.dtype == torch.float32, f"p is float32, not {p.dtype}"
+            assert p.shape == drawn.importance.shape, "p has the shape of importance"
+            holds((p >= 0) & (p <= 1), "p is in [0, 1]")
+            holds(p[~drawn.maskable] == 0, "(e) tokens that are not maskable have p = 0")
+            count = drawn.maskable.sum(-1)
+            mean = p.double().sum(-1) / count.clamp(min=1)
+            close(mean, drawn.rate * (count > 0), 1e-5, "(a) the mean of p over maskable tokens is the rate")
+            holds(p[drawn.rate == 0] == 0, "(a) at rate 0 no token is masked, exactly")
+            sure = (drawn.rate == 1).unsqueeze(-1) & drawn.maskable
+            holds(p[sure] == 1, "(a) at rate 1 every token is masked, exactly")
+
+    holds_rate()
+
+
+def check_importance(strategy: Any, examples: int = 50) -> None:
+    """(b) p_i does not fall when I_i rises; the other way round for direction −1, unchanged for 0."""
+    direction = getattr(strategy, "direction", 1)
+
+    @tried(examples)
+    @given(drawn=rows(), temperature=temperatures(), share=st.floats(0, 1))
+    def holds_importance(drawn: Rows, temperature: float, share: float) -> None:
+        length = drawn.importance.shape[-1]
+        place = (drawn.uniform(drawn.rate.shape[0]) * length).long().unsqueeze(-1)
+        old = drawn.importance.gather(-1, place)
+        raised = drawn.importance.scatter(-1, place, (old + share * (1 - old)).to(old.dtype))
+        for ready in _variants(strategy, temperature, drawn):
+            before, after = (
+                ready.probabilities(importance, drawn.rate, drawn.maskable).gather(-1, place).double()
+                for importance in (drawn.importance, raised)
+            )
+            if direction == 0:
+                close(after, before, _ROUNDING, "(b) with direction 0, p does not depend on importance")
+            rise = (after - before) * direction
+            holds(rise >= -_ROUNDING, f"(b) p_i follows I_i in the direction {direction}", rise.min)
+
+    holds_importance()
+
+
+def check_nesting(strategy: Any, examples: int = 50) -> None:
+    """(c) p_i does not fall when r rises, so masks of one uniform per token are nested."""
+
+    @tried(examples)
+    @given(drawn=rows(), temperature=temperatures(), share=st.one_of(st.floats(0, 1), st.just(1e-5)))
+    def holds_nesting(drawn: Rows, temperature: float, share: float) -> None:
+        higher = drawn.rate + share * (1 - drawn.rate)
+        for ready in _variants(strategy, temperature, drawn):
+            low = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable).double()
+            high = ready.probabilities(drawn.importance, higher, drawn.maskable).double()
+            holds(high - low >= -_ROUNDING, "(c) p does not fall when the rate rises", (high - low).min)
+
+    holds_nesting()
+
+
+def check_limits(strategy: Any, examples: int = 50) -> None:
+    """(d) a high temperature is uniform, a low one a threshold whose ties share the rest; skipped without one."""
+    bounds = {f.name: f.metadata.get("bounds", {}) for f in attrs.fields(type(strategy))}
+    if "temperature" not in bounds:
+        return
+    hot = min(_HOT, bounds["temperature"].get("le", _HOT))
+    cold = max(_COLD, bounds["temperature"].get("ge", _COLD))
+    direction = getattr(strategy, "direction", 1)
+
+    @tried(examples)
+    @given(drawn=rows(grid=True))
+    def holds_limits(drawn: Rows) -> None:
+        uniform = (drawn.rate.unsqueeze(-1) * drawn.maskable).double()
+        for ready in _variants(strategy, hot, drawn):
+            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            close(p, uniform, 1e-4, f"(d) at temperature {hot:g} p is the rate")
+        # The threshold is in importance, which a positional strategy does not look at alone.
+        if direction == 0 or getattr(strategy, "positional", False) or cold > 1e-3:
+            return
+        wanted = _threshold(drawn.importance.double() * direction, drawn.rate, drawn.maskable)
+        for ready in _variants(strategy, cold, drawn):
+            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            close(p, wanted, 1e-4, f"(d) at temperature {cold:g} p is a threshold, and ties share the rest equally")
+
+    holds_limits()
+
+
+def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+    """Return the limit of temperature → 0: the highest scores up to n·r tokens, a tie class in equal parts."""
+    score = score.masked_fill(~maskable, -torch.inf)
+    above = (score.unsqueeze(-2) > score.unsqueeze(-1)).sum(-1)
+    tied = (score.unsqueeze(-2) == score.unsqueeze(-1)).sum(-1)
+    wanted = rate.double().unsqueeze(-1) * maskable.sum(-1, keepdim=True)
+    return ((wanted - above) / tied).clamp(0, 1) * maskable
+
+
+def check_symmetry(strategy: Any, examples: int = 50) -> None:
+    """(f) equal importance gives p = r; permuting tokens permutes p; a row does not depend on its batch."""
+    positional = getattr(strategy, "positional", False)
+
+    @tried(examples)
+    @given(drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
+    def holds_symmetry(drawn: Rows, temperature: float, level: float) -> None:
+        given_importance, state = drawn.importance.clone(), torch.get_rng_state()
+        for ready in _variants(strategy, temperature, drawn):
+            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            alone = ready.probabilities(drawn.importance[3:4], drawn.rate[3:4], drawn.maskable[3:4])
+            close(p[3:4], alone, _ROUNDING, "a row does not depend on the others of its batch")
+            if positional:
+                continue
+            order = torch.randperm(p.shape[-1], generator=drawn.generator)
+            moved = ready.probabilities(drawn.importance[:, order], drawn.rate, drawn.maskable[:, order])
+            close(moved, p[:, order], _ROUNDING, "(f) permuting tokens permutes p")
+            equal = torch.full_like(drawn.importance, level)
+            uniform = drawn.rate.unsqueeze(-1) * drawn.maskable
+            close(
+                ready.probabilities(equal, drawn.rate, drawn.maskable),
+                uniform,
+                _ROUNDING,
+                "(f) equal importance gives p = r",
+            )
+        holds(drawn.importance == given_importance, "importance is left as it was")
+        assert torch.equal(torch.get_rng_state(), state), "no random number is drawn"
+
+    holds_symmetry()
+
+
+def check_memory(strategy: Any, examples: int = 50) -> None:
+    """A strategy with a memory keeps it in buffers and adds up over micro-batches; others pass."""
+    if isinstance(built(strategy), Adaptive):
+        check_adaptive(
+            lambda: built(strategy),
+            lambda ready, drawn: ready.probabilities(drawn.importance, drawn.rate, drawn.maskable),
+            examples,
+        )
+
+
+PROMISES = {
+    "rate": check_rate,
+    "importance": check_importance,
+    "nesting": check_nesting,
+    "limits": check_limits,
+    "symmetry": check_symmetry,
+    "memory": check_memory,
+}
+
+
+def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
+    """Yield the strategy at a temperature, ready for use; one with a memory also after some steps."""
+    if any(f.name == "temperature" for f in attrs.fields(type(strategy))):
+        bounds = attrs.fields_dict(type(strategy))["temperature"].metadata.get("bounds", {})
+        temperature = min(max(temperature, bounds.get("ge", temperature)), bounds.get("le", temperature))
+        strategy = attrs.evolve(strategy, temperature=temperature)
+    yield built(strategy)
+    if isinstance(built(strategy), Adaptive):
+        yield taught(built(strategy), 3, drawn)
