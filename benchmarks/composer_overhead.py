@@ -48,9 +48,6 @@ class BareLoop(Callback):
                 lanes=self.experiment.data.lanes,
                 batch_size=spec.batch_size,
                 workers=self.experiment.data.workers,
-                rank=0,
-                world_size=1,
-                device="cpu",
             )
         )
         self.resumed = time.perf_counter()

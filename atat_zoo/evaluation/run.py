@@ -9,7 +9,7 @@ import torch
 
 from atat_zoo.data.build import build
 from atat_zoo.data.loader import held_out
-from atat_zoo.data.manifest import Manifest
+from atat_zoo.data.manifest import load_counts
 from atat_zoo.evaluation.perplexity import Evaluation, measure, summarise
 from atat_zoo.run import RunFolder, write_json
 
@@ -52,7 +52,7 @@ def evaluate_run(
     found = summarise(
         measured,
         byte_counts=model.tokenizer.byte_counts(),
-        counts=Manifest.load(data).counts(),
+        counts=load_counts(data),
         split=spec.split,
         step=model.step,
         ema=model.experiment.train.ema > 0,

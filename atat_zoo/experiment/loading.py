@@ -13,7 +13,7 @@ from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import structure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that said it
@@ -22,10 +22,13 @@ Origins = dict[str, str]  # key path -> the file or override that said it
 def find(name: str) -> Path:
     """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
     path = Path(name)
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise UserError(f"{name} is a folder; name the experiment file in it")
+    try:
+        if path.is_file():
+            return path
+        if path.is_dir():
+            raise UserError(f"{name} is a folder; name the experiment file in it")
+    except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
+        raise UserError(f"{name[:80]!r} cannot be read: {error}; name an experiment file") from None
     roots = [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
     for root in roots:
         shipped = root / f"{name.removesuffix('.toml')}.toml"
@@ -43,14 +46,14 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
         overrides: `key.path=value` texts; the value is TOML, or a bare word.
+        zoo: where the parts come from, if not from this installation.
 
     Raises:
         UserError: with one sentence per problem.
     """
     path = find(name)
     table, origins = _read(path, ())
-    for text in overrides:
-        _override(table, origins, text)
+    _override(table, origins, overrides)
     table.setdefault("name", _name(path))
     return from_table(table, origins, str(path), zoo)
 
@@ -67,23 +70,26 @@ def _name(path: Path) -> str:
 def from_overrides(table: Table, overrides: Iterable[str], where: str) -> Experiment:
     """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides."""
     origins: Origins = {}
-    for text in overrides:
-        _override(table, origins, text)
+    _override(table, origins, overrides)
     return from_table(table, origins, where)
 
 
-def from_table(table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None) -> Experiment:
+def from_table(
+    table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None
+) -> Experiment:
     """Validate a table, as `Experiment.to_table` writes it."""
     zoo = zoo or Zoo.load()
     origins = origins or {}
     problems: list[str] = []
     known = ["name", "seed", "extends", *TABLES, *SECTIONS]
     for key in table:
-        if key not in known:
+        if key == "extends":
+            problems.append("extends: can only stand in a file; put it there, or make a file that extends this one")
+        elif key not in known:
             problems.append(f"{key}{_unknown(key, known)}")
     name, seed = table.get("name"), table.get("seed", 17)
-    if not isinstance(name, str) or not name or "/" in name:
-        problems.append(f"name: expected a word without '/', got {name!r}")
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or not name.isprintable():
+        problems.append(f"name: expected a word that can name a folder, without '/', got {name!r}")
     if type(seed) is not int or not 0 <= seed < 2**63:
         problems.append(f"seed: expected an int from 0 to 2**63 - 1, got {seed!r}")
     parts: dict[str, Any] = {}
@@ -112,14 +118,12 @@ def from_table(table: Table, origins: Origins | None = None, where: str = "exper
 def _combination(made: Experiment, table: Table) -> list[str]:
     """Name the parts that do not go together: what the objective does not use, and what parts say themselves."""
     problems = []
-    objective = made.parts["objective"]
-    always = {"corpus", "tokenizer", "objective", "sampler"}
     for kind in TABLES:
-        if kind in table and kind not in always | set(objective.uses):
-            problems.append(f"{kind}: objective {objective.name!r} uses no {kind}; leave this table out")
-    for spec in made.parts.values():
-        if hasattr(spec, "check"):
-            problems += spec.check(made)
+        if kind in table and kind not in made.kinds:
+            problems.append(f"{kind}: objective {made.parts['objective'].name!r} uses no {kind}; leave this table out")
+    for kind in made.kinds:
+        if hasattr(made.parts[kind], "check"):
+            problems += made.parts[kind].check(made)
     return problems
 
 
@@ -130,16 +134,18 @@ def _unknown(key: str, known: list[str]) -> str:
 
 
 def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
-    resolved = path.resolve()
-    if resolved in trail:
-        raise UserError(f"{path}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
     try:
+        resolved = path.resolve()
+        if resolved in trail:
+            raise UserError(f"{path}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
         own = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{trail[-1]}: extends {str(path)!r}, which does not exist") from None
+        raise UserError(f"{trail[-1] if trail else path}: extends {str(path)!r}, which does not exist") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; name a TOML file that you may read") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text: {error}; save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, as is a number of 5,000 digits
         raise UserError(f"{path}: is not valid TOML: {error}") from None
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
@@ -150,48 +156,71 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
     for base in bases:
         inherited, said = _read(path.parent / base, (*trail, resolved))
         inherited.pop("name", None)
-        _merge(table, inherited)
+        _merge(table, inherited, TABLES)
         origins |= said
-    _merge(table, own)
+    _merge(table, own, TABLES)
     origins |= dict.fromkeys(_paths(own), str(path))
     return table, origins
 
 
-def _merge(base: Table, over: Table) -> None:
-    """Merge `over` into `base`, table by table; a changed `use` drops what the old part was given."""
+def _merge(base: Table, over: Table, defaults: Mapping[str, str]) -> None:
+    """Merge `over` into `base`, table by table; a changed `use` drops what the old part was given.
+
+    `defaults` names the part that is meant by a table without `use`.
+    """
     for key, value in over.items():
         old = base.get(key)
-        if isinstance(old, str) and key in TABLES:
-            old = {"use": old}
-        if isinstance(value, str) and key in TABLES:
-            value = {"use": value}
-        if isinstance(value, dict):
-            same = isinstance(old, dict) and value.get("use", old.get("use")) == old.get("use")
-            merged: Table = dict(old) if same and isinstance(old, dict) else {}
-            _merge(merged, value)
-            base[key] = merged
-        else:
+        if key not in SECTIONS:  # a part's name is short for a table that only has `use`
+            if isinstance(old, str) and isinstance(value, dict):
+                old = {"use": old}
+            elif isinstance(old, dict) and isinstance(value, str):
+                value = {"use": value}
+        if not isinstance(value, dict):
             base[key] = value
+            continue
+        merged: Table = {}
+        if isinstance(old, dict):
+            used = old.get("use", defaults.get(key))
+            if value.get("use", used) == used:
+                merged = dict(old)
+        _merge(merged, value, {})
+        base[key] = merged
 
 
-def _override(table: Table, origins: Origins, text: str) -> None:
-    key, equals, raw = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        raise UserError(f"{text!r} on the command line: expected key=value, like train.steps=200")
-    try:
-        value = tomllib.loads(f"x = {raw.strip()}")["x"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()  # a bare word: masking.use=importance
+def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
+    """Merge `key.path=value` texts into the table."""
     over: Table = {}
-    inner = over
-    *outer, last = key.split(".")
-    for name in outer:
-        inner[name] = {}
-        inner = inner[name]
-    inner[last] = value
-    _merge(table, over)
-    origins |= dict.fromkeys(_paths(over), f"{text!r} on the command line")
+    for text in overrides:
+        key, equals, raw = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UserError(f"{text!r} on the command line: expected key=value, like train.steps=200")
+        try:
+            value = tomllib.loads(f"x = {raw.strip()}")["x"]
+        except (ValueError, RecursionError):
+            value = raw.strip()  # a bare word: masking.use=importance
+        *outer, last = key.split(".")
+        said: Table = {last: value}
+        for name in reversed(outer):
+            said = {name: said}
+        # Put together first: in whatever order they stand, none is dropped with what is inherited.
+        _add(over, said)
+        origins |= dict.fromkeys(_paths(said), f"{text!r} on the command line")
+    _merge(table, over, TABLES)
+
+
+def _add(over: Table, said: Table) -> None:
+    """Put one override with those before it; unlike `_merge`, a part that is named later drops nothing."""
+    for key, value in said.items():
+        old = over.get(key)
+        if isinstance(old, str) and isinstance(value, dict):
+            old = over[key] = {"use": old}
+        if isinstance(old, dict) and isinstance(value, str):
+            value = {"use": value}
+        if isinstance(old, dict) and isinstance(value, dict):
+            _add(old, value)
+        else:
+            over[key] = value
 
 
 def _paths(table: Table, prefix: str = "") -> Iterable[str]:

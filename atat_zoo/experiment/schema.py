@@ -39,7 +39,9 @@ class TrainSpec:
 
     steps: int = param(1000, help="optimizer steps", ge=1)
     batch_size: int = param(64, help="sequences in a step, over all ranks", ge=1)
-    microbatch_size: int | None = param(None, help="sequences of a rank that are computed at once; all when absent", ge=1)
+    microbatch_size: int | None = param(
+        None, help="sequences of a rank that are computed at once; all when absent", ge=1
+    )
     learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
     schedule: Literal["constant", "cosine", "linear"] = param("constant", help="after the warm-up")
     final_rate: float = param(0.0, help="share of the peak that cosine and linear end at", ge=0, le=1)
@@ -48,7 +50,9 @@ class TrainSpec:
     weight_decay: float = param(0.0, help="AdamW's decay, on matrices only", ge=0)
     clip: float = param(1.0, help="largest gradient norm; 0 does not clip", ge=0)
     ema: float = param(0.0, help="decay of the moving average of the weights; 0 keeps none", ge=0, lt=1)
-    precision: Literal["auto", "fp32", "bf16"] = param("auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32")
+    precision: Literal["auto", "fp32", "bf16"] = param(
+        "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
+    )
     device: Literal["auto", "cpu", "gpu"] = param("auto", help="auto: a GPU if there is one")
     compile: bool = param(False, help="compile the backbone with torch.compile")
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
@@ -70,6 +74,9 @@ class EvaluationSpec:
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
 
+# What every experiment uses, whatever its objective.
+ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler"})
+
 
 @attrs.frozen(kw_only=True)
 class Experiment:
@@ -82,10 +89,15 @@ class Experiment:
     train: TrainSpec
     evaluation: EvaluationSpec
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds whose parts this experiment uses, in the order of their tables."""
+        return [kind for kind in TABLES if kind in ALWAYS or kind in self.parts["objective"].uses]
+
     def to_table(self) -> dict[str, Any]:
         """Return the experiment as a table with every parameter in full; `from_table` reads it back."""
         table: dict[str, Any] = {"name": self.name, "seed": self.seed}
-        for kind in TABLES:
+        for kind in self.kinds:
             table[kind] = unstructure(self.parts[kind])
         for section in SECTIONS:
             table[section] = unstructure(getattr(self, section))

@@ -16,7 +16,7 @@ from composer.utils import dist, get_device
 
 from atat_zoo.data.build import build
 from atat_zoo.data.loader import held_out, train_loader
-from atat_zoo.data.manifest import Manifest
+from atat_zoo.data import manifest as shards
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import Evaluation, Measured, measure, summarise
 from atat_zoo.experiment import Experiment, from_table
@@ -142,12 +142,12 @@ def _run(
     _check_ranks(experiment)
     device = _device(experiment)
     data = build(experiment, progress=reporter.building if _rank() == 0 else None)
-    manifest = Manifest.load(data)
+    vocabulary_size = shards.load(data).vocabulary_size
     torch.manual_seed(experiment.seed)
     context = Context(
-        vocabulary_size=manifest.vocabulary_size,
+        vocabulary_size=vocabulary_size,
         length=experiment.data.length,
-        counts=manifest.counts(),
+        counts=shards.load_counts(data),
         steps=spec.steps,
         seed=experiment.seed,
         device=device,
@@ -171,7 +171,7 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=_bf16(experiment, device))
         interruption = stack.enter_context(cb.Interruption(reporter.message))
         trainer, average = _trainer(experiment, folder, model, loader, device, reporter, interruption, checkpoint)
-        evaluator = _Evaluator(experiment, data, manifest, context, folder, objective, average)
+        evaluator = _Evaluator(experiment, data, context, folder, objective, average)
         if spec.evaluate_every:
             every = cb.Evaluations(spec.evaluate_every, spec.steps, lambda step: evaluator.report(step, reporter))
             trainer.state.callbacks.append(every)
@@ -201,13 +201,15 @@ def _device(experiment: Experiment) -> str:
     wanted = experiment.train.device
     if wanted == "gpu" and not torch.cuda.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
-    return "gpu" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def _bf16(experiment: Experiment, device: str) -> bool:
     """Say whether the training computes in bf16: always by autocast, with weights and losses in float32."""
     wanted = experiment.train.precision
-    if device == "gpu":
+    if device != "cpu":
         return wanted != "fp32" and torch.cuda.is_bf16_supported()
     # Processors without the instructions emulate bf16 and are slower for it.
     return wanted == "bf16" or (wanted == "auto" and torch.cpu._is_avx512_bf16_supported())
@@ -218,7 +220,7 @@ def _prepare_folder(experiment: Experiment, folder: RunFolder, device: str, fres
     if _rank() == 0 and fresh:
         folder.clear()
         write_text(folder.resolved, experiment.to_toml())
-        name = torch.cuda.get_device_name() if device == "gpu" else "cpu"
+        name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
         write_json(folder.environment, describe(Zoo.load().plugins, name, _world()) | {"seed": experiment.seed})
     if fresh:
         return None
@@ -243,8 +245,8 @@ def _trainer(
     average = cb.MovingAverage(model, spec.ema) if spec.ema else None
     listed: list[Any] = [cb.Progress(model)]
     if average:
-        if device == "gpu":
-            average.average = [a.cuda() for a in average.average]
+        if device != "cpu":
+            average.average = [a.to(device) for a in average.average]
         listed.append(average)
     listed += [
         cb.Records(model, folder, spec, lambda step, line: reporter.training(step, spec.steps, line)),
@@ -265,8 +267,8 @@ def _trainer(
         schedulers=scheduler(adam, spec),
         step_schedulers_every_batch=True,
         max_duration=f"{spec.steps}ba",
-        device=device,
-        precision="amp_bf16" if device == "gpu" and model.bf16 else "fp32",
+        device="cpu" if device == "cpu" else "gpu",
+        precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
         device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
         algorithms=algorithms,
         callbacks=listed,
@@ -287,7 +289,6 @@ class _Evaluator:
         self,
         experiment: Experiment,
         data: Path,
-        manifest: Manifest,
         context: Context,
         folder: RunFolder,
         objective: torch.nn.Module,
@@ -296,7 +297,6 @@ class _Evaluator:
         self.experiment, self.context, self.folder = experiment, context, folder
         self.objective, self.average = objective, average
         self.tokenizer = experiment.parts["tokenizer"].load(data)
-        self.manifest = manifest
         spec = experiment.evaluation
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
 
