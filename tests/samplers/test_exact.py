@@ -2,32 +2,113 @@
 
 import pytest
 import torch
-from scipy.stats import chisquare
+from exactness import fit, masks
 
+from atat_zoo.draws.categorical import Categorical
+from atat_zoo.noise.cosine import Cosine
+from atat_zoo.orders.left_to_right import LeftToRight
+from atat_zoo.orders.random import Random
+from atat_zoo.orders.uncertainty import UncertaintyOrder
+from atat_zoo.paces.adaptive import Adaptive
+from atat_zoo.paces.binomial import Binomial
+from atat_zoo.paces.fixed import Fixed
 from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.testing.toys import ENTROPY, toy
+from atat_zoo.testing.sampling import assemble
+from atat_zoo.testing.toys import ENTROPY, Joint, hashed_importance, toy
+from atat_zoo.uncertainty.entropy import Entropy
 
-
-def fit(sample, joint):
-    counts = torch.bincount(joint.index(sample.tokens), minlength=len(joint.p)).double()
-    return chisquare(counts.numpy(), (joint.p * counts.sum()).numpy()).pvalue
-
-
-def masks(joint, rows):
-    return torch.full((rows, joint.length), joint.mask_id), torch.arange(rows)
+ROWS = 20_000
+HARD = UncertaintyOrder(uncertainty=Entropy(), first="most_uncertain", importance=True)
+EASY = UncertaintyOrder(uncertainty=Entropy(), first="most_certain")
 
 
 def test_the_toy_has_the_entropy_that_is_published_for_it():
     assert toy().entropy == pytest.approx(ENTROPY, abs=5e-7)
 
 
-def test_ancestral_reproduces_the_joint():
+def test_the_exact_denoiser_agrees_with_counting():
     joint = toy()
-    sample = Ancestral(steps=500).sample(joint.denoiser, *masks(joint, 20_000), mask_id=joint.mask_id)
+    # z = 1 m m: the states 100, 101, 110, 111 weigh 1, 5, 2, 6.
+    z = torch.tensor([[1, 2, 2]])
+    where = torch.tensor([[False, True, True]])
+    assert joint.denoiser(z, None, where).exp().tolist() == [
+        pytest.approx([6 / 14, 8 / 14]),
+        pytest.approx([3 / 14, 11 / 14]),
+    ]
+    with pytest.raises(ValueError, match="8 weights"):
+        Joint([1.0, 2.0], length=3, vocabulary_size=2)
+
+
+@pytest.mark.parametrize("order", [LeftToRight(), Random(), HARD, EASY], ids=["left", "random", "hard", "easy"])
+def test_one_at_a_time_reproduces_the_joint(order):
+    joint = toy()
+    sampler = assemble(order=order, pace=Fixed(steps=3))
+    sample = sampler.sample(joint.denoiser, *masks(joint, ROWS), mask_id=2, importance=hashed_importance)
     assert fit(sample, joint) > 0.001
+    assert (sample.nfe == 3).all()
+    assert sample.max_nfe == 3
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [Ancestral(steps=500), assemble(pace=Binomial(steps=500, noise=Cosine()))],
+    ids=["linear", "cosine"],
+)
+def test_ancestral_reproduces_the_joint(sampler):
+    joint = toy()
+    assert fit(sampler.sample(joint.denoiser, *masks(joint, ROWS), mask_id=2), joint) > 0.001
 
 
 def test_ancestral_in_one_step_does_not():
     joint = toy()
-    sample = Ancestral(steps=1).sample(joint.denoiser, *masks(joint, 20_000), mask_id=joint.mask_id)
+    sample = Ancestral(steps=1).sample(joint.denoiser, *masks(joint, ROWS), mask_id=2)
     assert fit(sample, joint) < 1e-6
+    # It draws the product of the marginals instead.
+    product = toy()
+    first = joint.marginals(torch.full((1, 3), 2))[0]
+    product.p = torch.tensor([first[[0, 1, 2], s].prod() for s in joint.states])
+    assert fit(sample, product) > 0.001
+
+
+def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
+    """T = 2 on the toy, by summing over which tokens are unmasked in the first step, each with ½."""
+    joint = toy()
+    first = joint.marginals(torch.full((1, 3), 2))[0]
+    expected = torch.zeros_like(joint.p)
+    for index, x in enumerate(joint.states):
+        for code in range(8):
+            early = torch.tensor([bool(code >> i & 1) for i in range(3)])
+            z = torch.where(early, x, 2)
+            late = joint.marginals(z[None])[0]
+            probability = torch.where(early, first[[0, 1, 2], x], late[[0, 1, 2], x]).prod()
+            expected[index] += probability / 8
+    joint.p = expected
+    sample = Ancestral(steps=2).sample(toy().denoiser, *masks(joint, ROWS), mask_id=2)
+    assert fit(sample, joint) > 0.001
+
+
+def test_infilling_draws_from_the_conditional():
+    joint = toy()
+    tokens = torch.tensor([[2, 1, 2]]).expand(ROWS, 3)
+    sample = assemble(pace=Fixed(steps=3)).sample(joint.denoiser, tokens, torch.arange(ROWS), mask_id=2)
+    joint.p = torch.where(joint.states[:, 1] == 1, joint.p, 0)
+    joint.p /= joint.p.sum()
+    counts = torch.bincount(joint.index(sample.tokens), minlength=8)
+    assert not counts[joint.p == 0].any()
+    kept = joint.p > 0
+    from scipy.stats import chisquare
+
+    assert chisquare(counts[kept].double().numpy(), (joint.p[kept] * ROWS).numpy()).pvalue > 0.001
+
+
+def test_temperature_zero_is_greedy_and_the_adaptive_pace_counts_right():
+    joint = toy()
+    greedy = assemble(
+        order=LeftToRight(),
+        pace=Adaptive(min_steps=3, max_steps=3, uncertainty=Entropy()),
+        draw=Categorical(temperature=0),
+    )
+    sample = greedy.sample(joint.denoiser, *masks(joint, 4), mask_id=2)
+    # P(x1 = 1) = 14/24, P(x2 = 1 | 1) = 8/14, P(x3 = 1 | 11) = 6/8.
+    assert sample.tokens.tolist() == [[1, 1, 1]] * 4
+    assert sample.nfe.tolist() == [3] * 4

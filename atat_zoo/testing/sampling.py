@@ -1,0 +1,279 @@
+"""What must hold for every part of a sampler (MATH 6), for our own and for a plugin's.
+
+    from atat_zoo.testing.sampling import check_order
+
+    def test_my_order():
+        check_order(MyOrder())
+
+Each function raises `AssertionError` with what broke. The denoiser is `Hashed`,
+which is deterministic, reads all of z, and counts how often it is asked. Needs
+the extra `test`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from atat_zoo.diffusion.randomness import fold, uniform
+from atat_zoo.diffusion.steps import Step
+from atat_zoo.testing.toys import Hashed, hashed_importance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.draws import Draw
+    from atat_zoo.orders import Order
+    from atat_zoo.paces import Pace
+    from atat_zoo.remasks import Remask
+    from atat_zoo.samplers import Sample, Sampler
+    from atat_zoo.samplers.parts import Parts
+    from atat_zoo.stops import Stop
+
+LENGTHS, VOCABULARIES, ROWS = 12, 6, 5
+EXAMPLES = 50
+
+
+@attrs.frozen(kw_only=True)
+class Assembled:
+    """A sampler from parts that are in no registry."""
+
+    name = "assembled"
+    parts: Parts
+
+    def sample(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        *,
+        mask_id: int,
+        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+        reads_time: bool = False,
+        trace: bool = False,
+    ) -> Sample:
+        """Fill every mask; see `Sampler.sample`."""
+        from atat_zoo.samplers.loop import run
+
+        return run(
+            self.parts,
+            denoiser,
+            tokens,
+            seeds,
+            mask_id=mask_id,
+            importance=importance,
+            reads_time=reads_time,
+            trace=trace,
+        )
+
+
+def assemble(
+    *,
+    order: Order | None = None,
+    pace: Pace | None = None,
+    remask: Remask | None = None,
+    stop: Stop | None = None,
+    draw: Draw | None = None,
+) -> Assembled:
+    """Return a sampler of these parts; the others are those of `ancestral` in 6 steps."""
+    from atat_zoo.samplers.ancestral import Ancestral
+
+    given = {"order": order, "pace": pace, "remask": remask, "stop": stop, "draw": draw}
+    parts: Parts = attrs.evolve(Ancestral(steps=6).parts(), **{k: v for k, v in given.items() if v is not None})
+    return Assembled(parts=parts)
+
+
+def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
+    """Return z, int64 [B, L]: the first row all masked, the second all given, the others in between."""
+    keys = fold(torch.arange(rows), seed)
+    tokens = (uniform(fold(keys, 1), length, torch.float64) * vocabulary_size).long()
+    share = torch.tensor([1.0, 0.0, *[(i + 0.5) / max(rows - 2, 1) for i in range(rows)]])[:rows, None]
+    return tokens.masked_fill(uniform(fold(keys, 2), length) < share, vocabulary_size)
+
+
+def check_sampler(sampler: Sampler, *, examples: int = EXAMPLES) -> None:
+    """Hold a sampler to MATH 6: given tokens, no masks left, counted evaluations, seeds, and no leak between rows."""
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        st.integers(0, ROWS),
+        st.integers(1, LENGTHS),
+        st.integers(1, VOCABULARIES),
+        st.integers(-(2**63), 2**63 - 1),
+        st.sampled_from([0.0, 3.0, 20.0]),
+        st.booleans(),
+    )
+    def holds(rows: int, length: int, v: int, seed: int, sharpness: float, weighed: bool) -> None:
+        z = noisy(rows, length, v, seed)
+        kept = z.clone()
+        seeds = fold(torch.arange(rows), seed)
+        options: dict[str, Any] = {"mask_id": v, "importance": hashed_importance if weighed else None}
+        denoiser = Hashed(v, sharpness=sharpness)
+        made = sampler.sample(denoiser, z, seeds, trace=True, **options)
+
+        masked = kept == v
+        assert torch.equal(z, kept), "the caller's tokens were written to"
+        assert torch.equal(made.tokens[~masked], kept[~masked]), "a given token was changed"
+        assert bool((made.tokens >= 0).all()), "a token is negative"
+        assert bool((made.tokens < v).all()), "a mask is left, or was drawn"
+        assert torch.equal(made.nfe > 0, masked.any(1)), "a row without masks cost something, or one with masks nothing"
+        assert int(made.nfe.max() if rows else 0) <= made.max_nfe, "more evaluations than the stated maximum"
+        assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of evaluations"
+        assert torch.equal(_replayed(kept, made, v), made.tokens), "the trace does not lead to the text"
+
+        again = sampler.sample(Hashed(v, sharpness=sharpness), z, seeds, **options)
+        assert torch.equal(again.tokens, made.tokens), "the same seed gave another text"
+        assert again.trace is None, "a trace that nobody asked for"
+        for row in range(rows):
+            cut = slice(row, row + 1)
+            alone = sampler.sample(Hashed(v, sharpness=sharpness), z[cut], seeds[cut], **options)
+            assert torch.equal(alone.tokens, made.tokens[cut]), "a row depends on its batch"
+            assert torch.equal(alone.nfe, made.nfe[cut]), "the cost of a row depends on its batch"
+
+    holds()
+
+
+def _replayed(tokens: Tensor, made: Sample, mask_id: int) -> Tensor:
+    """Carry out the trace on z."""
+    tokens = tokens.clone()
+    for record in made.trace or []:
+        if "hidden" in record:
+            tokens[record["hidden"]["rows"], record["hidden"]["positions"]] = mask_id
+        else:
+            assert bool((tokens[record["rows"], record["positions"]] == mask_id).all()), "a visible token was filled"
+            tokens[record["rows"], record["positions"]] = torch.tensor(record["tokens"], dtype=torch.int64)
+    return tokens
+
+
+def example_step(
+    needs: frozenset[str], *, rows: int = 4, length: int = 9, vocabulary_size: int = 5, seed: int = 0
+) -> Step:
+    """Return a step in the middle of a run, with everything in `needs` filled in, for rows with something open."""
+    z = noisy(rows + 1, length, vocabulary_size, seed)[[0, *range(2, rows + 1)]]
+    z[:, 0] = vocabulary_size
+    keys = fold(torch.arange(rows), seed)
+    open_ = z == vocabulary_size
+    denoiser = Hashed(vocabulary_size)
+    step = Step(
+        number=2,
+        final=False,
+        mask_id=vocabulary_size,
+        rows=torch.arange(rows),
+        tokens=z,
+        open=open_,
+        free=torch.ones_like(open_),
+        total=torch.full((rows,), length),
+        remaining=open_.sum(1),
+        seeds=keys,
+        host_seeds=keys,
+        memory={},
+        denoiser=denoiser,
+        rates=(0.6, 0.4),
+    )
+    step.log_probs = denoiser(z, None, open_)
+    if "importance" in needs:
+        step.importance = hashed_importance(z.masked_fill(open_, 0), open_)
+    if "drawn" in needs:
+        step.drawn = step.log_probs.argmax(-1)
+        step.drawn_log_probs = step.log_probs.amax(-1)
+    if "history" in needs:
+        step.history = torch.cat([torch.full((rows, 2), torch.nan).double(), uniform(keys, 3, torch.float64)], 1)
+    if "confidence" in needs:
+        step.confidence = torch.where(open_, 1.0, uniform(keys, length))
+    return step
+
+
+def check_order(order: Order) -> None:
+    """Hold an order to its contract, and a sampler with it to MATH 6."""
+    step = example_step(order.needs)
+    score = order(step)
+    assert score.shape == step.open.shape, "an order gives a score per position"
+    assert score.dtype.is_floating_point, "a score is a floating number"
+    assert not bool(score[step.open].isnan().any()), "a score is not a number"
+    assert torch.equal(order(step), score), "the same step gave other scores"
+    _known(order.needs, {"log_probs", "importance", "drawn", "history"})
+    check_sampler(assemble(order=order))
+
+
+def check_pace(pace: Pace) -> None:
+    """Hold a pace to its contract, and a sampler with it to MATH 6."""
+    most = [pace.most(n) for n in range(1, 200)]
+    assert most[0] >= 1, "a pace allows at least one step"
+    assert most == sorted(most), "the most steps fall with a longer text"
+    rates = pace.rates(0)
+    assert rates is None or 0 <= rates[1] <= rates[0] <= 1, "rates do not fall, or are no shares"
+    step = example_step(pace.needs)
+    step.ranking = step.open.double().sort(dim=1, descending=True, stable=True).indices
+    step.rates = pace.rates(step.number % most[0])
+    taken = pace.take(step)
+    if taken.dtype == torch.bool:
+        assert taken.shape == step.open.shape, "which positions: bool [A, L]"
+    else:
+        assert taken.dtype == torch.int64, "how many: int64"
+        assert taken.shape == step.rows.shape, "how many: one number a row"
+    _known(pace.needs, {"log_probs", "history"})
+    check_sampler(assemble(pace=pace))
+
+
+def check_remask(remask: Remask) -> None:
+    """Hold a remask to its contract, and a sampler with it to MATH 6."""
+    step = example_step(remask.needs)
+    step.fresh = torch.zeros_like(step.open)
+    rate = torch.as_tensor(remask.rate(step))
+    assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate is a share"
+    hidden = remask(step)
+    assert hidden.dtype == torch.bool, "what is hidden: bool"
+    assert hidden.shape == step.open.shape, "what is hidden: bool [A, L]"
+    _known(remask.needs, {"confidence"})
+    check_sampler(assemble(remask=remask))
+
+
+def check_stop(stop: Stop) -> None:
+    """Hold a stop to its contract, and a sampler with it to MATH 6."""
+    step = example_step(stop.needs)
+    stopped = stop(step)
+    assert stopped.dtype == torch.bool, "which rows are finished: bool"
+    assert stopped.shape == step.rows.shape, "which rows are finished: bool [A]"
+    assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped"
+    _known(stop.needs, {"log_probs", "history"})
+    check_sampler(assemble(stop=stop))
+
+
+def check_draw(draw: Draw) -> None:
+    """Hold a draw to its contract: a function of key and distribution, which never draws what has no probability."""
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
+    step = example_step(draw.needs)
+    rows = step.open.nonzero()[:, 0]
+
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(st.integers(1, 40), st.integers(0, 2**63 - 1))
+    def holds(v: int, seed: int) -> None:
+        keys = fold(torch.arange(len(rows)), seed)
+        # The two ends of the uniform as well.
+        keys[:2] = torch.tensor([0, -1])
+        logits = uniform(fold(keys, 1), v, torch.float64) * 30
+        excluded = uniform(fold(keys, 2), v) < 0.5
+        excluded[:, seed % v] = False
+        log_probs = logits.masked_fill(excluded, -torch.inf).log_softmax(-1)
+        drawn = draw(log_probs, keys, step, rows)
+        assert drawn.dtype == torch.int64, "a token is int64"
+        assert drawn.shape == keys.shape, "one token per distribution"
+        assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token without probability was drawn"
+        assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
+
+    holds()
+    _known(draw.needs, {"history"})
+    check_sampler(assemble(draw=draw))
+
+
+def _known(needs: frozenset[str], allowed: set[str]) -> None:
+    assert needs <= allowed, f"unknown needs: {', '.join(sorted(needs - allowed))}"
