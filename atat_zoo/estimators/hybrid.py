@@ -29,9 +29,10 @@ class Hybrid:
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit its parts."""
-        for inner in (self.learned, self.prior):
+        for place, inner in (("learned", self.learned), ("prior", self.prior)):
             if hasattr(inner, "check"):
-                yield from inner.check(experiment)
+                # The part knows itself as the table `estimator`; here it stands one table further in.
+                yield from (text.replace("estimator.", f"estimator.{place}.") for text in inner.check(experiment))
 
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`."""

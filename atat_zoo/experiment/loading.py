@@ -129,7 +129,7 @@ def _combination(made: Experiment, table: Table) -> list[str]:
 
 def _unknown(key: str, known: list[str]) -> str:
     if key in KINDS:
-        return f" is no table of an experiment; a {key} is a parameter of the part that uses it"
+        return " is no table of an experiment; it is a parameter of the part that uses it"
     return f" is no key of an experiment{nearest(key, known)} (there are: {', '.join(known)})"
 
 

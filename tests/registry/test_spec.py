@@ -207,8 +207,7 @@ _values = st.recursive(
 def test_convert_never_changes_a_value_but_int_to_float(value, tp):
     try:
         found = convert(value, tp)
-    except Mismatch as error:
-        assert str(error).startswith("expected ")
+    except Mismatch:
         return
     assert found == (tuple(value) if isinstance(value, list) else value)
     assert convert(found, tp) == found
@@ -322,7 +321,7 @@ def test_unstructure_writes_everything_and_structure_reads_it(zoo):
         "table": {"a": 1.0},
         "inner": {"use": "inner", "strength": 0.5},
     }
-    assert list(table)[0] == "use"
+    assert next(iter(table)) == "use"
     table.pop("use")
     assert structure(Outer, table, "here", zoo) == (spec, [])
 

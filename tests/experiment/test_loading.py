@@ -1,0 +1,414 @@
+"""Files and overrides to one validated experiment."""
+
+import os
+
+import attrs
+import pytest
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.experiment import find, from_table, load
+from atat_zoo.registry import TABLES, component
+from atat_zoo.registry.manifest import Manifest, entry_of, read, shipped
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def refused(*args, **kwargs):
+    """Return what `load` says of a mistake, as lines."""
+    with pytest.raises(UserError) as caught:
+        load(*args, **kwargs)
+    return str(caught.value).splitlines()
+
+
+# What is merged
+
+
+def test_an_empty_file_is_every_default(write):
+    made = load(write("plain.toml", ""))
+    assert (made.name, made.seed) == ("plain", 17)
+    assert {kind: spec.name for kind, spec in made.parts.items()} == TABLES
+    assert made.parts == {kind: Zoo.load().spec(kind, name) for kind, name in TABLES.items()}
+
+
+def test_a_part_is_a_name_or_a_table_with_or_without_use(write):
+    path = write(
+        "a.toml", 'masking = "importance"\n[estimator]\nuse = "transformer"\nlayers = 1\n[backbone]\npreset = "nano"'
+    )
+    made = load(path)
+    assert made.parts["masking"].name == "importance"
+    assert made.parts["estimator"].layers == 1
+    assert made.parts["backbone"].preset == "nano"
+
+
+def test_an_alias_is_resolved_to_the_name(write):
+    made = load(write("a.toml", '[masking]\nuse = "time_only"'))
+    assert made.to_table()["masking"] == {"use": "uniform"}
+
+
+def test_extends_is_relative_to_the_file_that_says_it(write, monkeypatch, tmp_path):
+    write("base/deep/one.toml", "seed = 1\n[train]\nsteps = 11\nbatch_size = 22")
+    write("base/two.toml", 'extends = "deep/one.toml"\n[train]\nsteps = 33')
+    path = write("mine/exp.toml", 'extends = ["../base/two.toml"]\n[train]\nclip = 0.5')
+    monkeypatch.chdir(tmp_path)
+    made = load(path)
+    assert (made.seed, made.train.steps, made.train.batch_size, made.train.clip) == (1, 33, 22, 0.5)
+    assert load("mine/exp.toml") == made
+
+
+def test_extends_may_be_absolute(write):
+    base = write("base.toml", "seed = 5")
+    assert load(write("else/where/a.toml", f'extends = ["{base}"]')).seed == 5
+
+
+def test_of_several_bases_the_later_wins_and_the_file_itself_last(write):
+    write("one.toml", "seed = 1\n[train]\nsteps = 1\nclip = 0.1\nkeep = 7")
+    write("two.toml", "seed = 2\n[train]\nsteps = 2\nclip = 0.2")
+    path = write("a.toml", 'extends = ["one.toml", "two.toml"]\n[train]\nsteps = 3')
+    made = load(path)
+    assert (made.seed, made.train.steps, made.train.clip, made.train.keep) == (2, 3, 0.2, 7)
+
+
+def test_two_ways_to_one_base_are_no_circle(write):
+    write("root.toml", "seed = 9")
+    write("left.toml", 'extends = "root.toml"')
+    write("right.toml", 'extends = "root.toml"')
+    assert load(write("a.toml", 'extends = ["left.toml", "right.toml"]')).seed == 9
+
+
+def test_a_name_is_not_inherited(write):
+    write("base.toml", 'name = "base-name"')
+    assert load(write("child.toml", 'extends = "base.toml"')).name == "child"
+    assert load(write("named.toml", 'extends = "base.toml"\nname = "mine"')).name == "mine"
+    assert load(write("experiments/owt/atat.toml", "")).name == "owt-atat"
+
+
+def test_tables_merge_and_a_changed_use_drops_what_the_old_part_was_given(write):
+    write(
+        "base.toml",
+        '[masking]\nuse = "importance"\ntemperature = 0.7\n[curriculum]\nuse = "three_stage"\nsharpness = 3',
+    )
+    same = load(write("same.toml", 'extends = "base.toml"\n[curriculum]\nwarmup_steps = 5'))
+    assert same.parts["masking"].temperature == 0.7
+    assert (same.parts["curriculum"].sharpness, same.parts["curriculum"].warmup_steps) == (3.0, 5)
+    # `power` has a temperature too: it must not be the one that importance was given.
+    other = load(write("other.toml", 'extends = "base.toml"\nmasking = "power"\ncurriculum = "none"'))
+    assert other.parts["masking"] == Zoo.load().spec("masking", "power")
+    assert other.parts["curriculum"].name == "none"
+    again = load(write("again.toml", 'extends = "base.toml"\n[masking]\nuse = "importance"'))
+    assert again.parts["masking"].temperature == 0.7
+    short = load(write("short.toml", 'extends = "base.toml"\nmasking = "importance"'))
+    assert short.parts["masking"].temperature == 0.7
+
+
+def test_a_name_in_a_base_takes_parameters_in_a_child(write):
+    write("base.toml", 'masking = "importance"')
+    child = load(write("child.toml", 'extends = "base.toml"\n[masking]\ntemperature = 0.5'))
+    assert child.parts["masking"] == Zoo.load().spec("masking", {"use": "importance", "temperature": 0.5})
+
+
+def test_the_default_part_is_the_same_part_when_it_is_named(write):
+    write("base.toml", '[backbone]\npreset = "nano"')
+    child = load(write("child.toml", 'extends = "base.toml"\n[backbone]\nuse = "dit"\ndropout = 0.1'))
+    assert (child.parts["backbone"].preset, child.parts["backbone"].dropout) == ("nano", 0.1)
+
+
+def test_parts_inside_parts_merge_alike(write):
+    write("base.toml", '[estimator]\nuse = "hybrid"\nmix = 0.6\nlearned = "uniform"')
+    child = load(write("child.toml", 'extends = "base.toml"\n[estimator]\nmix = 0.5'))
+    assert (child.parts["estimator"].mix, child.parts["estimator"].learned.name) == (0.5, "uniform")
+    write("base.toml", '[estimator]\nuse = "hybrid"\nmix = 0.6\n[estimator.learned]\nlayers = 1\nwidth = 8')
+    child = load(write("child.toml", 'extends = "base.toml"\n[estimator.learned]\nheads = 2'))
+    learned = child.parts["estimator"].learned
+    assert (learned.name, learned.layers, learned.width, learned.heads) == ("transformer", 1, 8, 2)
+    child = load(write("child.toml", 'extends = "base.toml"\n[estimator.learned]\nuse = "uniform"'))
+    assert (child.parts["estimator"].mix, child.parts["estimator"].learned.name) == (0.6, "uniform")
+
+
+def test_an_int_is_taken_where_a_float_is_wanted(write):
+    made = load(write("a.toml", '[masking]\nuse = "importance"\ntemperature = 2\n[train]\nbetas = [0, 0.5]'))
+    assert made.parts["masking"].temperature == 2.0
+    assert type(made.parts["masking"].temperature) is float
+    assert made.train.betas == (0.0, 0.5)
+    assert type(made.train.betas[0]) is float
+
+
+# Overrides
+
+
+def test_overrides_are_toml_or_a_bare_word(write):
+    path = write("a.toml", 'name = "a"\n[masking]\nuse = "importance"\ntemperature = 0.7')
+    made = load(
+        path,
+        ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"',
+         "train.betas=[0.5, 0.6]", "data.root=some/folder"],
+    )  # fmt: skip
+    assert (made.train.steps, made.parts["masking"].temperature, made.data.special) == (5, 0.2, "document")
+    assert (made.train.compile, made.name, made.train.betas) == (True, "b", (0.5, 0.6))
+    assert made.data.root == "some/folder"
+    assert load(path, ["train.steps=5", "train.steps=6"]).train.steps == 6
+    assert load(path, ["train={steps=8, clip=2}"]).train.clip == 2.0
+
+
+def test_overrides_change_a_part_in_any_order(write):
+    path = write("a.toml", '[masking]\nuse = "importance"\ntemperature = 0.7')
+    expected = Zoo.load().spec("masking", {"use": "power", "temperature": 0.2})
+    for overrides in (
+        ["masking.use=power", "masking.temperature=0.2"],
+        ["masking.temperature=0.2", "masking.use=power"],
+        ["masking=power", "masking.temperature=0.2"],
+        ["masking.temperature=0.2", "masking=power"],
+    ):
+        assert load(path, overrides).parts["masking"] == expected
+    # What the file gave the old part is dropped.
+    assert load(path, ["masking=power"]).parts["masking"] == Zoo.load().spec("masking", "power")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.steps", "'train.steps' on the command line: expected key=value, like train.steps=200"),
+        ("=3", "'=3' on the command line: expected key=value, like train.steps=200"),
+        ("train.steps=many", "'train.steps=many' on the command line: train.steps: expected int, got 'many' (str)"),
+        ("train.steps=", "'train.steps=' on the command line: train.steps: expected int, got '' (str)"),
+        ("train.steps=1.5", "'train.steps=1.5' on the command line: train.steps: expected int, got 1.5 (float)"),
+        ("train.steps=true", "'train.steps=true' on the command line: train.steps: expected int, got True (bool)"),
+        (
+            "train.clip=nan",
+            "'train.clip=nan' on the command line: train.clip: expected a finite number, got nan (float)",
+        ),
+        ("train.steps=0", "'train.steps=0' on the command line: train.steps must be at least 1, not 0"),
+        ("seed.x=1", "'seed.x=1' on the command line: seed: expected an int from 0 to 2**63 - 1, got {'x': 1}"),
+        ("train=fast", "'train=fast' on the command line: train: expected a table, got 'fast'"),
+        (
+            "train.stepz=3",
+            "'train.stepz=3' on the command line: train.stepz is not a parameter of 'train'; did you mean 'steps'?",
+        ),
+        (
+            "masking=importence",
+            "'masking=importence' on the command line: masking.use: there is no masking named 'importence'",
+        ),
+        ("extends=other.toml", "'extends=other.toml' on the command line: extends: can only stand in a file"),
+        (
+            "trian.steps=3",
+            "'trian.steps=3' on the command line: trian is no key of an experiment; did you mean 'train'?",
+        ),
+    ],
+)
+def test_overrides_take_the_same_validation(write, override, words):
+    lines = refused(write("a.toml", ""), [override])
+    assert len(lines) == 1
+    assert lines[0].startswith(words)
+
+
+# What is refused: one sentence, with the file, the key and the remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[maskin]\nuse = 'x'", "maskin is no key of an experiment; did you mean 'masking'? (there are: name, seed,"),
+        (
+            "[train]\nlerning_rate = 1",
+            "train.lerning_rate is not a parameter of 'train'; did you mean 'learning_rate'?",
+        ),
+        (
+            "[masking]\nuse = 'importance'\ntemperatur = 1",
+            "masking.temperatur is not a parameter of 'importance'; did you mean 'temperature'? (it takes: temperature)",
+        ),
+        ("[train]\nsteps = 'ten'", "train.steps: expected int, got 'ten' (str)"),
+        ("[train]\nsteps = true", "train.steps: expected int, got True (bool)"),
+        ("[train]\nsteps = 1.0", "train.steps: expected int, got 1.0 (float)"),
+        ("[train]\ncompile = 1", "train.compile: expected bool, got 1 (int)"),
+        ("[train]\nclip = false", "train.clip: expected float, got False (bool)"),
+        ("[train]\nclip = inf", "train.clip: expected a finite number, got inf (float)"),
+        ("[train]\nclip = nan", "train.clip: expected a finite number, got nan (float)"),
+        (f"[train]\nclip = 1{'0' * 400}", "train.clip: expected a finite number, got 1000000000"),
+        (f"[train]\nsteps = {2**63}", "train.steps: expected an integer of at most 64 bits, got 9223372036854775808"),
+        ("[train]\nmicrobatch_size = inf", "train.microbatch_size: expected int, got inf (float)"),
+        ("[train]\nclip = -1", "train.clip must be at least 0, not -1"),
+        ("[train]\nbetas = [0.9, 1.0]", "train.betas must be less than 1, not [0.9, 1.0]"),
+        ("[train]\nbetas = [0.9]", "train.betas: expected 2 values, [float, float], got 1"),
+        ("[train]\nbetas = 0.9", "train.betas: expected [float, float], got 0.9 (float)"),
+        (
+            "[train]\nschedule = 'cosin'",
+            """train.schedule: expected "constant" | "cosine" | "linear", got 'cosin' (str); did you mean 'cosine'?""",
+        ),
+        ("train = 3", "train: expected a table, got 3"),
+        ("masking = 3", "masking: expected a masking's name or a table {use = …}, got 3"),
+        ("masking = ['uniform']", "masking: expected a masking's name or a table {use = …}, got ['uniform']"),
+        (
+            "masking = 2024-01-02",
+            "masking: expected a masking's name or a table {use = …}, got datetime.date(2024, 1, 2)",
+        ),
+        ("[masking]\nuse = 3", "masking.use: expected a masking's name, one of "),
+        (
+            "masking = 'importence'",
+            "masking.use: there is no masking named 'importence'; did you mean 'importance'? (there are: importance, ",
+        ),
+        (
+            "[estimator]\nuse = 'hybrid'\n[estimator.learned]\nuse = 'transformr'",
+            "estimator.learned.use: there is no estimator named 'transformr'; did you mean 'transformer'?",
+        ),
+        ("[order]\nuse = 'random'", "order is no table of an experiment; it is a parameter of the part that uses it"),
+        ("name = 3", "name: expected a word that can name a folder, without '/', got 3"),
+        ("name = ''", "name: expected a word that can name a folder"),
+        ("name = '..'", "name: expected a word that can name a folder"),
+        ("name = 'a/b'", "name: expected a word that can name a folder"),
+        ('name = "a\\nb"', "name: expected a word that can name a folder"),
+        ("seed = -1", "seed: expected an int from 0 to 2**63 - 1, got -1"),
+        ("seed = 1.0", "seed: expected an int from 0 to 2**63 - 1, got 1.0"),
+        ("seed = true", "seed: expected an int from 0 to 2**63 - 1, got True"),
+        (
+            "[curriculum]\nuse = 'three_stage'\nboundaries = [0.8, 0.2]",
+            "curriculum: boundaries must not fall, not [0.8, 0.2]",
+        ),
+        ("[data]\nlength = 2000", "data.length = 2000 is longer than backbone.max_length = 1024; shorten the one or"),
+        (
+            "[backbone]\nheads = 5",
+            "backbone.width = 768 does not divide into 5 heads of even width; change backbone.heads",
+        ),
+        (
+            "[data]\nlength = 64\n[estimator]\nuse = 'hybrid'\n[estimator.learned]\nmax_length = 32",
+            "data.length = 64 is longer than estimator.learned.max_length = 32; shorten the one or raise the other",
+        ),
+        (
+            "[estimator]\nuse = 'transformer'\nheads = 3",
+            "estimator.width = 256 does not divide into 3 heads; change estimator.heads",
+        ),
+    ],
+)
+def test_every_mistake_is_one_sentence_with_file_and_key(write, text, words):
+    path = write("mine.toml", text)
+    lines = refused(path)
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"{path}: {words}"), lines[0]
+
+
+def test_all_mistakes_are_said_at_once_each_with_the_file_that_made_it(write):
+    base = write("base.toml", "[train]\nsteps = 0\nclip = -1")
+    path = write("child.toml", "extends = 'base.toml'\nmasking = 'nothing'\n[train]\nclip = 'x'")
+    assert [line.split(": ")[:2] for line in refused(path, ["data.length=0"])] == [
+        [path, "masking.use"],
+        ["'data.length=0' on the command line", "data.length must be at least 1, not 0"],
+        [base, "train.steps must be at least 1, not 0"],
+        [path, "train.clip"],
+    ]
+
+
+def test_broken_toml_names_the_line(write):
+    path = write("a.toml", "seed = 1\n[train\nsteps = 2")
+    (line,) = refused(path)
+    assert line.startswith(f"{path}: is not valid TOML: ")
+    assert "line 2" in line
+    (line,) = refused(write("digits.toml", f"seed = {'1' * 5000}"))
+    assert "is not valid TOML" in line
+    (line,) = refused(write("nested.toml", f"seed = {'[' * 5000}"))
+    assert "is not valid TOML" in line
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path):
+    path = tmp_path / "latin.toml"
+    path.write_bytes("name = 'ü'".encode("latin-1"))
+    (line,) = refused(str(path))
+    assert line.startswith(f"{path}: is not UTF-8 text: ")
+    assert line.endswith("save it as UTF-8")
+
+
+def test_a_missing_file_names_what_there_is(tmp_path):
+    (line,) = refused(str(tmp_path / "nothing.toml"))
+    assert "there is no experiment" in line
+    assert "(shipped: " in line
+    (line,) = refused("quikstart")
+    assert "did you mean 'quickstart'?" in line
+    (line,) = refused(str(tmp_path))
+    assert line == f"{tmp_path} is a folder; name the experiment file in it"
+    (line,) = refused("x" * 5000)
+    assert "cannot be read" in line
+
+
+def test_a_missing_base_names_both_files(write, tmp_path):
+    path = write("a.toml", "extends = 'gone.toml'")
+    assert refused(path) == [f"{path}: extends {str(tmp_path / 'gone.toml')!r}, which does not exist"]
+
+
+def test_a_base_that_is_a_folder_is_refused(write, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (line,) = refused(write("a.toml", "extends = 'folder'"))
+    assert line.startswith(f"{tmp_path / 'folder'}: cannot be read: Is a directory")
+
+
+@pytest.mark.parametrize("value", ["3", "[1]", "{a = 1}", "['a.toml', 2]"])
+def test_extends_is_a_name_or_names(write, value):
+    path = write("a.toml", f"extends = {value}")
+    (line,) = refused(path)
+    assert line.startswith(f"{path}: extends: expected a file name or a list of them, got ")
+
+
+def test_circles_are_refused(write, tmp_path):
+    path = write("self.toml", "extends = 'self.toml'")
+    (line,) = refused(path)
+    assert line == f"{path}: extends itself by way of self.toml; break the circle"
+    write("one.toml", "extends = 'two.toml'")
+    write("two.toml", "extends = 'three/../one.toml'")
+    (tmp_path / "three").mkdir()
+    (line,) = refused(str(tmp_path / "one.toml"))
+    assert "extends itself by way of one.toml, two.toml" in line
+    os.symlink(tmp_path / "four.toml", tmp_path / "link.toml")
+    (line,) = refused(write("four.toml", "extends = 'link.toml'"))
+    assert "extends itself" in line
+
+
+@component
+class Plain:
+    """An objective that uses little."""
+
+    name = "plain"
+    summary = "an objective that uses a backbone and noise only"
+    uses = frozenset({"backbone", "noise"})
+
+
+@pytest.fixture(scope="module")
+def larger():
+    menu = read(shipped())
+    return Zoo(attrs.evolve(menu, entries=(*menu.entries, entry_of("objective", Plain, "here"))), [])
+
+
+def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
+    path = write("a.toml", "objective = 'plain'\nmasking = 'importance'\n[curriculum]\nuse = 'none'")
+    assert refused(path, zoo=larger) == [
+        f"{path}: masking: objective 'plain' uses no masking; leave this table out",
+        f"{path}: curriculum: objective 'plain' uses no curriculum; leave this table out",
+    ]
+
+
+def test_an_experiment_without_those_kinds_resolves_to_itself(write, larger):
+    made = load(write("a.toml", "objective = 'plain'\n[backbone]\npreset = 'nano'"), zoo=larger)
+    assert made.kinds == ["corpus", "tokenizer", "backbone", "noise", "objective", "sampler"]
+    table = made.to_table()
+    assert "masking" not in table
+    assert from_table(table, zoo=larger) == made
+    # What is not used is not checked either: a long sequence is no problem of an absent estimator.
+    load(write("b.toml", "objective = 'plain'\n[data]\nlength = 2000\n[backbone]\nmax_length = 2000"), zoo=larger)
+
+
+def test_find_prefers_the_path_and_takes_shipped_names(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped_one = find("quickstart")
+    assert shipped_one.name == "quickstart.toml"
+    assert find("quickstart.toml") == shipped_one
+    write("quickstart.toml", "")
+    assert find("quickstart.toml").resolve() == tmp_path / "quickstart.toml"
+
+
+def test_a_manifest_without_parts_says_so(write):
+    (line, *_) = refused(write("a.toml", ""), zoo=Zoo(Manifest(), []))
+    assert "there is no corpus named 'sotu' (there are: none)" in line

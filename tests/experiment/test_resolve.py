@@ -1,0 +1,136 @@
+"""A resolved experiment loads back identically, whatever its parameters."""
+
+import json
+import math
+import tomllib
+import types
+import typing
+
+import attrs
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.experiment import from_table, load
+from atat_zoo.experiment.schema import SECTIONS
+from atat_zoo.registry import KINDS, TABLES
+from atat_zoo.registry.spec import fields_of, structure, unstructure
+
+_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def values(tp, bounds):
+    """Draw a value of a parameter's type within its bounds."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin is typing.Literal:
+        return st.sampled_from(args)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values(a, bounds) for a in args if a is not type(None)])
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(values(args[0], bounds), max_size=3)
+    if origin is tuple:
+        return st.tuples(*(values(a, bounds) for a in args)).map(list)
+    if origin is dict:
+        return st.dictionaries(_words, values(args[1], bounds), max_size=3)
+    low = bounds.get("ge", bounds.get("gt"))
+    high = bounds.get("le", bounds.get("lt"))
+    if tp is float:
+        return st.floats(
+            low, high, exclude_min="gt" in bounds, exclude_max="lt" in bounds, allow_nan=False, allow_infinity=False
+        )
+    if tp is int:
+        low = None if low is None else low + ("gt" in bounds)
+        high = None if high is None else high - ("lt" in bounds)
+        return st.integers(-(2**63) if low is None else math.ceil(low), 2**63 - 1 if high is None else math.floor(high))
+    return {bool: st.booleans(), str: _words}[tp]
+
+
+@st.composite
+def tables(draw, cls):
+    """Draw a table for a component or a section: some parameters, parts inside it included."""
+    table = {"use": cls.name} if hasattr(cls, "name") else {}
+    for field in fields_of(cls):
+        if field.default is not attrs.NOTHING and draw(st.booleans()):
+            continue
+        if field.kind:
+            table[field.name] = draw(parts(field.kind))
+        else:
+            table[field.name] = draw(values(field.type, field.bounds))
+    return table
+
+
+@st.composite
+def parts(draw, kind):
+    zoo = Zoo.load()
+    name = draw(st.sampled_from(zoo.names(kind)))
+    return draw(tables(zoo.component(kind, name)))
+
+
+@st.composite
+def experiments(draw):
+    chosen = draw(st.sets(st.sampled_from(sorted(TABLES)), max_size=4))
+    table = {kind: draw(parts(kind)) for kind in chosen}
+    table |= {section: draw(tables(cls)) for section, cls in SECTIONS.items()}
+    return table | {"name": "drawn", "seed": draw(st.integers(0, 2**63 - 1))}
+
+
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_a_part_is_written_and_read_back(data, kind):
+    zoo = Zoo.load()
+    made, problems = zoo.structure(kind, data.draw(parts(kind)), kind)
+    assume(not problems)  # a rule of the part's own
+    table = unstructure(made)
+    again, problems = zoo.structure(kind, table, kind)
+    assert (again, problems) == (made, [])
+    assert unstructure(again) == table
+
+
+@given(table=experiments())
+def test_an_experiment_resolves_to_itself(table, tmp_path_factory):
+    try:
+        made = from_table(table)
+    except UserError:
+        assume(False)
+    path = tmp_path_factory.mktemp("resolved") / "resolved.toml"
+    path.write_text(made.to_toml(), encoding="utf-8")
+    again = load(str(path))
+    assert again == made
+    assert again.to_toml() == made.to_toml()
+    # As it stands in model.json.
+    assert from_table(json.loads(json.dumps(made.to_table()))) == made
+
+
+@given(table=experiments(), data=st.data())
+def test_a_wrong_type_is_refused_wherever_it_stands(table, data):
+    keys = [(section, field) for section, cls in SECTIONS.items() for field in fields_of(cls)]
+    section, field = data.draw(st.sampled_from(keys))
+    wrong = {bool: 1, str: 1}.get(field.type, True)  # True is an int in Python, and must not be one here
+    table[section][field.name] = wrong
+    with pytest.raises(UserError) as caught:
+        from_table(table)
+    assert any(f"{section}.{field.name}: expected " in line for line in str(caught.value).splitlines())
+
+
+def test_resolve_says_every_parameter(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('[estimator]\nuse = "hybrid"\nlearned = "uniform"')
+    table = tomllib.loads(load(str(path)).to_toml())
+    assert list(table) == ["name", "seed", *TABLES, *SECTIONS]
+    assert table["estimator"] == {
+        "use": "hybrid",
+        "mix": 0.7,
+        "learned": {"use": "uniform"},
+        "prior": {"use": "frequency"},
+    }
+    for section, cls in SECTIONS.items():
+        absent = {field.name for field in fields_of(cls)} - set(table[section])
+        assert absent == {field.name for field in fields_of(cls) if field.default is None}
+
+
+def test_sections_are_documented():
+    for cls in SECTIONS.values():
+        for field in fields_of(cls):
+            assert field.help, field.name
+            assert field.default is not attrs.NOTHING, field.name
+        assert structure(cls, {}, "here", Zoo.load()) == (cls(), [])
