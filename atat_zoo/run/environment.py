@@ -21,7 +21,8 @@ def describe(plugins: list[Any], device: str, ranks: int) -> dict[str, Any]:
         ranks: processes that trained.
     """
     return {
-        "command": sys.argv,
+        # An argument may hold bytes that are no UTF-8, which JSON could not.
+        "command": [word.encode(errors="backslashreplace").decode() for word in sys.argv],
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "plugins": {p.name: f"{p.distribution} {p.version} ({p.status})" for p in plugins},

@@ -29,13 +29,13 @@ class Checkpoint(NamedTuple):
 class RunFolder:
     """A run folder.
 
-        resolved.toml     the experiment, every parameter in full
-        environment.json  versions, git state, hardware, seed
-        metrics.jsonl     one line per logged step
-        checkpoints/      Composer's, only ever loaded to continue this run
-        model/            the trained model: safetensors and JSON
-        evaluations/      results, one JSON each
-        samples.txt       what it wrote
+    resolved.toml     the experiment, every parameter in full
+    environment.json  versions, git state, hardware, seed
+    metrics.jsonl     one line per logged step
+    checkpoints/      Composer's, only ever loaded to continue this run
+    model/            the trained model: safetensors and JSON
+    evaluations/      results, one JSON each
+    samples.txt       what it wrote
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,8 +61,13 @@ class RunFolder:
             UserError: when there is no run here.
         """
         if not self.exists:
-            raise UserError(f"{self.path} is no run folder: it has no resolved.toml; name a folder that `atat train` made")
-        return tomllib.loads(self.resolved.read_text(encoding="utf-8"))
+            raise UserError(
+                f"{self.path} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
+            )
+        try:
+            return tomllib.loads(self.resolved.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
+            raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -71,9 +76,14 @@ class RunFolder:
         Raises:
             UserError: when another process holds it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        # The file is never deleted: a lock on a deleted file would guard nothing.
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            # The file is never deleted: a lock on a deleted file would guard nothing.
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be a run folder: {error.strerror}; choose another folder with --out"
+            ) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +113,9 @@ class RunFolder:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise UserError(f"{self.metrics} cannot be written: {error.strerror}; free some space and resume") from error
+            raise UserError(
+                f"{self.metrics} cannot be written: {error.strerror}; free some space and resume"
+            ) from error
 
     def records(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl; a last line that was cut off is left out."""
@@ -126,20 +138,27 @@ class RunFolder:
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
         """Yield a path to write step's checkpoint to; afterwards it is whole, hashed, and old ones are gone."""
         path = self.checkpoints / f"step-{step:08d}.pt"
+        # What a killed process left half written; the lock says that nobody is writing it.
+        for part in self.checkpoints.glob(".step-*.part"):
+            part.unlink(missing_ok=True)
         with atomic.replacing(path) as beside:
             yield beside
             digest = _digest(beside)
         # The hash comes last: a checkpoint without it was interrupted.
         atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
-        for old in sorted(self.checkpoints.glob("step-*.pt"))[:-keep]:
+        # A later step is of a future that was given up, since this one did not follow it: it must
+        # neither count among those that are kept nor be what a resumed run goes on from.
+        found = sorted(self.checkpoints.glob("step-*.pt"))
+        here = found.index(path)
+        for old in found[: max(0, here + 1 - keep)] + found[here + 1 :]:
             old.with_suffix(".json").unlink(missing_ok=True)
-            old.unlink()
+            old.unlink(missing_ok=True)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint whose hash is right, or None."""
         for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
             path = note.with_suffix(".pt")
-            with suppress(OSError, ValueError, KeyError):
+            with suppress(OSError, ValueError, KeyError, TypeError):
                 said = json.loads(note.read_text(encoding="utf-8"))
                 if _digest(path) == said["sha256"]:
                     return Checkpoint(int(said["step"]), path)

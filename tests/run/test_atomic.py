@@ -1,0 +1,139 @@
+"""A file is there whole or not at all."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from atat_zoo import UserError
+from atat_zoo.run import write_bytes, write_json, write_text
+from atat_zoo.run.atomic import replacing, sync_folder
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_with_its_folders(tmp_path):
+    path = tmp_path / "a" / "b" / "file.txt"
+    write_text(path, "ünïcode\n")
+    assert path.read_bytes() == "ünïcode\n".encode()
+    write_bytes(path, b"\0\xff")
+    assert path.read_bytes() == b"\0\xff"
+    write_json(path, {"a": [1, 2.5, None], "ü": True})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"a": [1, 2.5, None], "ü": True}
+    assert path.read_text(encoding="utf-8").endswith("}\n")
+    assert listing(path.parent) == ["file.txt"]
+
+
+def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as beside:
+        beside.write_text("half of the n")
+        assert path.read_text() == "old"
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert listing(tmp_path) == ["file"]
+
+
+def test_an_interruption_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as beside:
+        beside.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert listing(tmp_path) == ["file"]
+
+
+def test_readers_see_the_old_file_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with path.open() as reader:
+        write_text(path, "new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("blocked", ["file in the way", "folder in the way", "nothing written"])
+def test_what_the_file_system_refuses_is_a_sentence(tmp_path, blocked):
+    if blocked == "file in the way":
+        (tmp_path / "a").write_text("a file")
+        path = tmp_path / "a" / "b"
+    elif blocked == "folder in the way":
+        path = tmp_path / "a"
+        (path / "inside").mkdir(parents=True)
+    else:
+        path = tmp_path / "a"
+    with pytest.raises(UserError) as caught, replacing(path) as beside:
+        if blocked != "nothing written":
+            beside.write_text("new")
+    text = str(caught.value)
+    assert text.startswith(f"{path} cannot be written: ")
+    assert "choose another folder" in text
+    assert "\n" not in text
+    assert not list(tmp_path.rglob("*.part"))
+
+
+FULL_DISK = """
+    import resource, sys
+    from pathlib import Path
+    from atat_zoo import UserError
+    from atat_zoo.run import RunFolder, write_bytes
+
+    folder = RunFolder(Path(sys.argv[1]))
+    write_bytes(folder.path / "file", b"old")
+    with folder.writing_checkpoint(1, keep=2) as path:
+        path.write_bytes(b"x" * 1000)
+    folder.record({"step": 1})
+    # A file may not grow beyond this many bytes: the write fails halfway, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    said = []
+    for attempt in ("file", "checkpoint", "record"):
+        try:
+            if attempt == "file":
+                write_bytes(folder.path / "file", b"n" * 10_000)
+            elif attempt == "checkpoint":
+                with folder.writing_checkpoint(2, keep=1) as path:
+                    path.write_bytes(b"n" * 10_000)
+            else:
+                for step in range(2, 10_000):
+                    folder.record({"step": step})
+        except UserError as error:
+            said.append(str(error))
+    assert len(said) == 3, said
+    assert all("free some space" in text and "\\n" not in text for text in said), said
+    assert (folder.path / "file").read_bytes() == b"old"
+    assert folder.last_checkpoint().step == 1
+    assert [p.name for p in folder.checkpoints.iterdir() if p.suffix == ".part"] == []
+    # The line that was cut off is left out, the others are there.
+    steps = [line["step"] for line in folder.records()]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) > 100
+    print("as it should be")
+"""
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("as it should be", "")
+
+
+def test_a_folder_is_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    write_text(tmp_path / "file", "x")
+    # First the file under its other name, then the folder with the new name.
+    assert len(synced) == 2
+    assert synced[0].endswith(".part")
+    assert synced[1] == str(tmp_path)
+    sync_folder(tmp_path)
+    assert synced[2] == str(tmp_path)

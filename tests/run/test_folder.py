@@ -1,0 +1,301 @@
+"""The run folder: lock, records, checkpoints."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.run import RunFolder
+from atat_zoo.run.environment import describe
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    return folder
+
+
+def save(folder, step, keep=2, data=None):
+    with folder.writing_checkpoint(step, keep) as path:
+        path.write_bytes(data if data is not None else b"weights of step %d" % step)
+    return folder.checkpoints / f"step-{step:08d}.pt"
+
+
+def steps(folder):
+    return sorted(int(p.stem.removeprefix("step-")) for p in folder.checkpoints.glob("step-*.pt"))
+
+
+# The experiment
+
+
+def test_a_folder_without_a_run_is_said(tmp_path):
+    folder = RunFolder(tmp_path / "nothing")
+    assert not folder.exists
+    with pytest.raises(UserError, match=r"nothing is no run folder: it has no resolved\.toml; name a folder"):
+        folder.table()
+    assert not folder.path.exists()  # naming and asking make nothing
+
+
+@pytest.mark.parametrize("data", [b"[half", b"\xff\xfe"])
+def test_a_broken_resolved_file_is_said(folder, data):
+    folder.resolved.write_bytes(data)
+    assert folder.exists
+    with pytest.raises(UserError, match=r"resolved\.toml cannot be read: .*; copy the run again") as caught:
+        folder.table()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_resolved_file_is_read(folder):
+    folder.resolved.write_text('name = "ü"\n[train]\nsteps = 3', encoding="utf-8")
+    assert folder.table() == {"name": "ü", "train": {"steps": 3}}
+
+
+# The lock
+
+HOLDER = """
+    import sys
+    from pathlib import Path
+    from atat_zoo.run import RunFolder
+
+    with RunFolder(Path(sys.argv[1])).lock():
+        print("held", flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError) as caught, folder.lock():
+            pass
+        assert str(caught.value).startswith(f"{folder.path} is in use by another process (process {holder.pid} on ")
+        assert "--out" in str(caught.value)
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        assert holder.wait(20) == 0
+    with folder.lock():
+        assert (folder.path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
+        holder.wait(20)
+    with folder.lock():
+        pass
+
+
+def test_a_lock_ends_with_its_block(folder):
+    for _ in range(2):
+        with folder.lock():
+            pass
+    with pytest.raises(ZeroDivisionError), folder.lock():
+        raise ZeroDivisionError
+    with folder.lock(), pytest.raises(UserError, match="in use"), folder.lock():
+        pass
+
+
+def test_a_file_where_the_folder_should_be_is_said(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(UserError, match="cannot be a run folder: File exists; choose another folder with --out"):
+        with RunFolder(tmp_path / "run").lock():
+            pass
+
+
+def test_clear_leaves_the_lock_only(folder):
+    with folder.lock():
+        for path in (folder.resolved, folder.environment, folder.metrics, folder.samples):
+            path.write_text("x")
+        save(folder, 1)
+        folder.model.mkdir()
+        folder.evaluations.mkdir()
+        folder.clear()
+        assert [path.name for path in folder.path.iterdir()] == [".lock"]
+        folder.clear()
+
+
+# The records
+
+
+def test_records_are_what_was_recorded(folder):
+    assert folder.records() == []
+    lines = [{"step": 1, "loss": 2.5, "stage": "ünïcode\u2028\x85"}, {"step": 2, "loss": None}]
+    for line in lines:
+        folder.record(line)
+    assert folder.records() == lines
+
+
+@given(kept=st.integers(0, 6), cut=st.integers(1, 14))
+def test_a_last_line_that_was_cut_off_is_left_out(kept, cut, tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("run"))
+    whole = [{"step": step, "x": step / 3} for step in range(kept)]
+    for line in whole:
+        folder.record(line)
+    with folder.metrics.open("a") as file:
+        file.write(json.dumps({"step": 99, "x": 1.5})[:-cut])
+    assert folder.records() == whole
+    folder.cut_records(1000)
+    folder.record({"step": 7})
+    assert folder.records() == [*whole, {"step": 7}]
+
+
+def test_records_after_the_checkpoint_are_dropped(folder):
+    for step in range(10, 60, 10):
+        folder.record({"step": step, "loss": step * 0.1})
+    folder.cut_records(30)
+    assert [line["step"] for line in folder.records()] == [10, 20, 30]
+    assert folder.records()[2] == {"step": 30, "loss": 30 * 0.1}
+    folder.cut_records(0)
+    assert folder.records() == []
+    assert folder.metrics.read_bytes() == b""
+
+
+def test_zeros_at_the_end_of_a_file_after_a_power_failure_are_no_record(folder):
+    folder.record({"step": 1})
+    with folder.metrics.open("ab") as file:
+        file.write(b"\0" * 100)
+    assert folder.records() == [{"step": 1}]
+
+
+def test_a_record_that_cannot_be_written_is_said(folder):
+    folder.metrics.mkdir()
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written: Is a directory"):
+        folder.record({"step": 1})
+
+
+# The checkpoints
+
+
+def test_a_checkpoint_is_hashed_and_found(folder):
+    assert folder.last_checkpoint() is None
+    path = save(folder, 5, data=b"abc")
+    said = json.loads(path.with_suffix(".json").read_text())
+    assert said == {"step": 5, "sha256": hashlib.sha256(b"abc").hexdigest()}
+    assert folder.last_checkpoint() == (5, path)
+
+
+def test_keep_counts_the_newest(folder):
+    for step in (1, 2, 3, 10, 20):
+        save(folder, step, keep=3)
+    assert steps(folder) == [3, 10, 20]
+    assert len(list(folder.checkpoints.iterdir())) == 6
+    save(folder, 30, keep=1)
+    assert steps(folder) == [30]
+    assert folder.last_checkpoint().step == 30
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "no note", "half a note", "a note of nothing", "gone"])
+def test_a_checkpoint_that_is_not_whole_is_skipped(folder, damage):
+    good, bad = save(folder, 1), save(folder, 2)
+    note = bad.with_suffix(".json")
+    if damage == "truncated":
+        bad.write_bytes(bad.read_bytes()[:-1])
+    elif damage == "changed":
+        bad.write_bytes(b"W" + bad.read_bytes()[1:])
+    elif damage == "no note":
+        note.unlink()
+    elif damage == "half a note":
+        note.write_bytes(note.read_bytes()[:20])
+    elif damage == "a note of nothing":
+        note.write_text("[]")
+    else:
+        bad.unlink()
+    assert folder.last_checkpoint() == (1, good)
+    good.unlink()
+    assert folder.last_checkpoint() is None
+
+
+def test_a_checkpoint_that_was_killed_halfway_is_skipped_and_cleaned_up(folder):
+    save(folder, 1)
+    half = folder.checkpoints / ".step-00000002.pt.12345.part"
+    half.write_bytes(b"half")
+    assert folder.last_checkpoint().step == 1
+    save(folder, 2)
+    assert not half.exists()
+    assert steps(folder) == [1, 2]
+
+
+def test_a_failure_while_writing_leaves_the_others(folder):
+    save(folder, 1)
+    with pytest.raises(ZeroDivisionError), folder.writing_checkpoint(2, keep=1) as path:
+        path.write_bytes(b"half")
+        raise ZeroDivisionError
+    assert steps(folder) == [1]
+    assert folder.last_checkpoint().step == 1
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_a_broken_later_checkpoint_never_pushes_out_a_whole_one(folder, keep):
+    """Step 20 is damaged, the run goes on from 10 and saves 15: 15 must be what is found then."""
+    save(folder, 10, keep)
+    later = save(folder, 20, keep=3)
+    later.write_bytes(b"damaged")
+    assert folder.last_checkpoint().step == 10
+    save(folder, 15, keep)
+    assert folder.last_checkpoint().step == 15
+    assert steps(folder) == ([15] if keep == 1 else [10, 15])
+    save(folder, 20, keep)
+    assert folder.last_checkpoint().step == 20
+
+
+def test_a_step_that_is_saved_again_replaces_its_checkpoint(folder):
+    save(folder, 4, data=b"first")
+    path = save(folder, 4, data=b"second")
+    assert path.read_bytes() == b"second"
+    assert folder.last_checkpoint() == (4, path)
+
+
+# The environment
+
+
+def test_the_environment_can_be_written_as_json(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["atat", "train", "ü", os.fsdecode(b"\xff.toml")])
+    monkeypatch.chdir(tmp_path)
+    said = describe(Zoo.load().plugins, "cpu", 2)
+    text = json.dumps(said, ensure_ascii=False).encode("utf-8")
+    assert json.loads(text) == said
+    assert said["command"] == ["atat", "train", "ü", "\\udcff.toml"]
+    assert said["machine"]["ranks"] == 2
+    assert said["machine"]["cores"] == os.cpu_count()
+    assert said["packages"]["torch"].startswith("2.")
+    assert said["git"] is None  # no repository here
+
+
+def test_the_git_state_is_that_of_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def git(*words):
+        author = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        return subprocess.run(["git", *author, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("x")
+    git("add", "file")
+    git("commit", "-q", "-m", "x")
+    commit = git("rev-parse", "HEAD")
+    assert describe([], "cpu", 1)["git"] == {"commit": commit, "changed": False}
+    (tmp_path / "file").write_text("y")
+    assert describe([], "cpu", 1)["git"] == {"commit": commit, "changed": True}
