@@ -9,7 +9,6 @@ import os
 import shutil
 import tomllib
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
@@ -17,6 +16,7 @@ from atat_zoo.run import atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Checkpoint(NamedTuple):
@@ -90,7 +90,8 @@ class RunFolder:
             except BlockingIOError:
                 owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
                 raise UserError(
-                    f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
+                    f"{self.path} is in use by another process ({owner}); "
+                    "wait for it, or choose another folder with --out"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)

@@ -221,8 +221,8 @@ def test_overrides_take_the_same_validation(write, override, words):
             "train.lerning_rate is not a parameter of 'train'; did you mean 'learning_rate'?",
         ),
         (
-            "[masking]\nuse = 'importance'\ntemperatur = 1",
-            "masking.temperatur is not a parameter of 'importance'; did you mean 'temperature'? (it takes: temperature)",
+            "[masking]\nuse = 'importance'\ntemper = 1",
+            "masking.temper is not a parameter of 'importance'; did you mean 'temperature'? (it takes: temperature)",
         ),
         ("[train]\nsteps = 'ten'", "train.steps: expected int, got 'ten' (str)"),
         ("[train]\nsteps = true", "train.steps: expected int, got True (bool)"),

@@ -153,7 +153,7 @@ def zoo_without_plugins():
     return Zoo(read(shipped()), [])
 
 
-HEAVY = ("torch", "composer", "numpy", "rich", "webdataset", "tokenizers", "hypothesis", "pytest")
+HEAVY = ("torch", "composer", "rich", "webdataset", "tokenizers", "hypothesis", "pytest")
 
 
 @pytest.mark.parametrize(

@@ -29,23 +29,19 @@ def test_a_file_is_written_with_its_folders(tmp_path):
     assert listing(path.parent) == ["file.txt"]
 
 
-def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path):
+@pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path, failure):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), replacing(path) as beside:
-        beside.write_text("half of the n")
-        assert path.read_text() == "old"
-        raise ZeroDivisionError
-    assert path.read_text() == "old"
-    assert listing(tmp_path) == ["file"]
 
+    def fail():
+        with replacing(path) as beside:
+            beside.write_text("half of the n")
+            assert path.read_text() == "old"
+            raise failure
 
-def test_an_interruption_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as beside:
-        beside.write_text("half")
-        raise KeyboardInterrupt
+    with pytest.raises(failure):
+        fail()
     assert path.read_text() == "old"
     assert listing(tmp_path) == ["file"]
 
@@ -69,9 +65,14 @@ def test_what_the_file_system_refuses_is_a_sentence(tmp_path, blocked):
         (path / "inside").mkdir(parents=True)
     else:
         path = tmp_path / "a"
-    with pytest.raises(UserError) as caught, replacing(path) as beside:
-        if blocked != "nothing written":
-            beside.write_text("new")
+
+    def write():
+        with replacing(path) as beside:
+            if blocked != "nothing written":
+                beside.write_text("new")
+
+    with pytest.raises(UserError) as caught:
+        write()
     text = str(caught.value)
     assert text.startswith(f"{path} cannot be written: ")
     assert "choose another folder" in text

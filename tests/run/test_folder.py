@@ -120,9 +120,9 @@ def test_a_lock_ends_with_its_block(folder):
 
 def test_a_file_where_the_folder_should_be_is_said(tmp_path):
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(UserError, match="cannot be a run folder: File exists; choose another folder with --out"):
-        with RunFolder(tmp_path / "run").lock():
-            pass
+    words = "cannot be a run folder: File exists; choose another folder with --out"
+    with pytest.raises(UserError, match=words), RunFolder(tmp_path / "run").lock():
+        pass
 
 
 def test_clear_leaves_the_lock_only(folder):
@@ -240,9 +240,14 @@ def test_a_checkpoint_that_was_killed_halfway_is_skipped_and_cleaned_up(folder):
 
 def test_a_failure_while_writing_leaves_the_others(folder):
     save(folder, 1)
-    with pytest.raises(ZeroDivisionError), folder.writing_checkpoint(2, keep=1) as path:
-        path.write_bytes(b"half")
-        raise ZeroDivisionError
+
+    def fail():
+        with folder.writing_checkpoint(2, keep=1) as path:
+            path.write_bytes(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert steps(folder) == [1]
     assert folder.last_checkpoint().step == 1
 
