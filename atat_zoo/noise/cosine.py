@@ -23,8 +23,8 @@ class Cosine:
     refs = ("arXiv:2406.04329", "arXiv:2202.04200")
 
     def alpha(self, t: Tensor) -> Tensor:
-        """Return 1 − cos(π(1 − t)/2), as 2 sin²(π(1 − t)/4), which keeps its digits near t = 1."""
-        return t.neg().add(1).mul(math.pi / 4).sin().square().mul(2).clamp(0, 1)
+        """Return 1 − cos(π(1 − t)/2), as 1 − sin(πt/2), which is exact at both ends."""
+        return t.mul(math.pi / 2).sin().neg().add(1).clamp(0, 1)
 
     def weight(self, t: Tensor) -> Tensor:
         """Return −α'/(1 − α) = (π/2) cot(πt/2)."""

@@ -38,7 +38,12 @@ def context(**changes: Any) -> Context:
 def tried(examples: int) -> settings:
     """Return the settings of a check: so many examples, the same each time, nothing written to disk."""
     return settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
     )
 
 

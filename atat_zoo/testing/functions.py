@@ -24,12 +24,14 @@ def check_noise(noise: Any, examples: int = 50) -> None:
             assert alpha.dtype == dtype, f"α has the precision of t, {dtype}, not {alpha.dtype}"
             assert alpha.shape == t.shape, "α has the shape of t"
             holds((alpha >= 0) & (alpha <= 1), "α is in [0, 1]")
-            holds(alpha.diff() <= 0, "α does not rise")
+            holds(alpha.diff() <= 4 * torch.finfo(dtype).eps, "α does not rise, beyond the rounding of its precision")
         inner = t[t > 0].requires_grad_()
         alpha = noise.alpha(inner)
         (slope,) = torch.autograd.grad(alpha.sum(), inner)
-        weight = noise.weight(inner).detach()
-        wanted = (-slope / (1 - alpha)).detach()
+        # Where the rate is tiny, 1 − α has no digits left to compare with.
+        told = (1 - alpha > 1e-6).detach()
+        weight = noise.weight(inner).detach()[told]
+        wanted = (-slope / (1 - alpha)).detach()[told]
         # Relative to 1 + the weight: it grows without bound towards t = 0, and may vanish at t = 1.
         close((weight - wanted) / (1 + wanted), torch.zeros_like(wanted), 1e-6, "the weight is −α'/(1 − α)")
 
