@@ -31,8 +31,11 @@ class Parts:
 
     @property
     def looks(self) -> bool:
-        """Whether the distributions at all open positions are needed, not only at the chosen ones."""
-        return bool(self.needs - {"confidence"})
+        """Whether the distributions at all open positions are needed, not only at the chosen ones.
+
+        A stop may fill them all, whatever it goes by.
+        """
+        return self.stop.active or bool(self.needs - {"confidence"})
 
     def max_nfe(self, n: int) -> int:
         """Return the most network evaluations for a row with n open positions.

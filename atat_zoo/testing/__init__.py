@@ -28,6 +28,14 @@ from atat_zoo.testing.description import check_description, check_imports
 from atat_zoo.testing.estimators import check_estimator
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.masking import check_masking
+from atat_zoo.testing.sampling import (
+    check_draw,
+    check_order,
+    check_pace,
+    check_remask,
+    check_sampler,
+    check_stop,
+)
 from atat_zoo.testing.steps import (
     check_bias,
     check_curriculum,
@@ -43,11 +51,17 @@ __all__ = [
     "check_bias",
     "check_curriculum",
     "check_description",
+    "check_draw",
     "check_drawing",
     "check_estimator",
     "check_imports",
     "check_masking",
     "check_noise",
+    "check_order",
+    "check_pace",
+    "check_remask",
+    "check_sampler",
+    "check_stop",
     "check_target",
     "check_uncertainty",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.registry import KINDS, Zoo
-from atat_zoo.testing import masking, steps
+from atat_zoo.testing import masking, sampling, steps
 from atat_zoo.testing.description import check_description, check_imports
 from atat_zoo.testing.estimators import check_estimator
 from atat_zoo.testing.functions import check_noise, check_uncertainty
@@ -28,6 +28,12 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "uncertainty": {"contract": check_uncertainty},
     "noise": {"contract": check_noise},
     "estimator": {"contract": check_estimator},
+    "sampler": {"invariants": sampling.check_sampler},
+    "order": {"contract": sampling.check_order},
+    "pace": {"contract": sampling.check_pace},
+    "remask": {"contract": sampling.check_remask},
+    "stop": {"contract": sampling.check_stop},
+    "draw": {"contract": sampling.check_draw},
 }
 
 

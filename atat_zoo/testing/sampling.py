@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
+from atat_zoo.testing.batches import tried
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
 if TYPE_CHECKING:
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
     from atat_zoo.stops import Stop
 
 LENGTHS, VOCABULARIES, ROWS = 12, 6, 5
-EXAMPLES = 50
 
 
 @attrs.frozen(kw_only=True)
@@ -83,8 +85,15 @@ def assemble(
     """Return a sampler of these parts; the others are those of `ancestral` in 6 steps."""
     from atat_zoo.samplers.ancestral import Ancestral
 
-    given = {"order": order, "pace": pace, "remask": remask, "stop": stop, "draw": draw}
-    parts: Parts = attrs.evolve(Ancestral(steps=6).parts(), **{k: v for k, v in given.items() if v is not None})
+    usual = Ancestral(steps=6).parts()
+    parts = attrs.evolve(
+        usual,
+        order=order or usual.order,
+        pace=pace or usual.pace,
+        remask=remask or usual.remask,
+        stop=stop or usual.stop,
+        draw=draw or usual.draw,
+    )
     return Assembled(parts=parts)
 
 
@@ -96,12 +105,10 @@ def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
     return tokens.masked_fill(uniform(fold(keys, 2), length) < share, vocabulary_size)
 
 
-def check_sampler(sampler: Sampler, *, examples: int = EXAMPLES) -> None:
+def check_sampler(sampler: Sampler, examples: int = 50) -> None:
     """Hold a sampler to MATH 6: given tokens, no masks left, counted evaluations, seeds, and no leak between rows."""
-    from hypothesis import given, settings
-    from hypothesis import strategies as st
 
-    @settings(max_examples=examples, deadline=None)
+    @settings(tried(examples), report_multiple_bugs=False)
     @given(
         st.integers(0, ROWS),
         st.integers(1, LENGTHS),
@@ -190,7 +197,7 @@ def example_step(
     return step
 
 
-def check_order(order: Order) -> None:
+def check_order(order: Order, examples: int = 50) -> None:
     """Hold an order to its contract, and a sampler with it to MATH 6."""
     step = example_step(order.needs)
     score = order(step)
@@ -199,10 +206,10 @@ def check_order(order: Order) -> None:
     assert not bool(score[step.open].isnan().any()), "a score is not a number"
     assert torch.equal(order(step), score), "the same step gave other scores"
     _known(order.needs, {"log_probs", "importance", "drawn", "history"})
-    check_sampler(assemble(order=order))
+    check_sampler(assemble(order=order), examples)
 
 
-def check_pace(pace: Pace) -> None:
+def check_pace(pace: Pace, examples: int = 50) -> None:
     """Hold a pace to its contract, and a sampler with it to MATH 6."""
     most = [pace.most(n) for n in range(1, 200)]
     assert most[0] >= 1, "a pace allows at least one step"
@@ -219,10 +226,10 @@ def check_pace(pace: Pace) -> None:
         assert taken.dtype == torch.int64, "how many: int64"
         assert taken.shape == step.rows.shape, "how many: one number a row"
     _known(pace.needs, {"log_probs", "history"})
-    check_sampler(assemble(pace=pace))
+    check_sampler(assemble(pace=pace), examples)
 
 
-def check_remask(remask: Remask) -> None:
+def check_remask(remask: Remask, examples: int = 50) -> None:
     """Hold a remask to its contract, and a sampler with it to MATH 6."""
     step = example_step(remask.needs)
     step.fresh = torch.zeros_like(step.open)
@@ -232,10 +239,10 @@ def check_remask(remask: Remask) -> None:
     assert hidden.dtype == torch.bool, "what is hidden: bool"
     assert hidden.shape == step.open.shape, "what is hidden: bool [A, L]"
     _known(remask.needs, {"confidence"})
-    check_sampler(assemble(remask=remask))
+    check_sampler(assemble(remask=remask), examples)
 
 
-def check_stop(stop: Stop) -> None:
+def check_stop(stop: Stop, examples: int = 50) -> None:
     """Hold a stop to its contract, and a sampler with it to MATH 6."""
     step = example_step(stop.needs)
     stopped = stop(step)
@@ -243,18 +250,15 @@ def check_stop(stop: Stop) -> None:
     assert stopped.shape == step.rows.shape, "which rows are finished: bool [A]"
     assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped"
     _known(stop.needs, {"log_probs", "history"})
-    check_sampler(assemble(stop=stop))
+    check_sampler(assemble(stop=stop), examples)
 
 
-def check_draw(draw: Draw) -> None:
+def check_draw(draw: Draw, examples: int = 50) -> None:
     """Hold a draw to its contract: a function of key and distribution, which never draws what has no probability."""
-    from hypothesis import given, settings
-    from hypothesis import strategies as st
-
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
 
-    @settings(max_examples=EXAMPLES, deadline=None)
+    @settings(tried(examples), report_multiple_bugs=False)
     @given(st.integers(1, 40), st.integers(0, 2**63 - 1))
     def holds(v: int, seed: int) -> None:
         keys = fold(torch.arange(len(rows)), seed)
@@ -272,7 +276,7 @@ def check_draw(draw: Draw) -> None:
 
     holds()
     _known(draw.needs, {"history"})
-    check_sampler(assemble(draw=draw))
+    check_sampler(assemble(draw=draw), examples)
 
 
 def _known(needs: frozenset[str], allowed: set[str]) -> None:

@@ -24,7 +24,9 @@ def key_of(u: Fraction) -> int:
     return bits - 2**64 if bits >= 2**63 else bits
 
 
-@pytest.mark.parametrize("draw", [Categorical(), Categorical(temperature=0.3), Categorical(temperature=0), ConfidenceTempered()])
+@pytest.mark.parametrize(
+    "draw", [Categorical(), Categorical(temperature=0.3), Categorical(temperature=0), ConfidenceTempered()]
+)
 def test_conformance(draw):
     check_draw(draw)
 

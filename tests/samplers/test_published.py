@@ -18,7 +18,13 @@ CONFIDENT = UncertaintyOrder(uncertainty=Confidence())
 
 @pytest.mark.parametrize(
     "pace",
-    [published.Cosine(), published.FirstHitting(), published.Threshold(), published.EntropyBounded(), published.Stable()],
+    [
+        published.Cosine(),
+        published.FirstHitting(),
+        published.Threshold(),
+        published.EntropyBounded(),
+        published.Stable(),
+    ],
     ids=lambda pace: pace.name,
 )
 def test_paces(pace):

@@ -1,0 +1,191 @@
+"""The checks of a sampler's parts catch parts that are broken."""
+
+import attrs
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Flaky
+
+from atat_zoo.draws.categorical import Categorical
+from atat_zoo.orders.random import Random
+from atat_zoo.paces.fixed import Fixed
+from atat_zoo.remasks.none import NoRemask
+from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.stops.steps import Steps
+from atat_zoo.testing import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop, sampling
+
+BROKEN = (AssertionError, Flaky)  # Flaky: broken in another way each time
+
+
+@pytest.fixture(autouse=True)
+def without_shrinking(monkeypatch):
+    # The first failure will do; finding the smallest takes seconds.
+    quick = settings(
+        max_examples=30,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    monkeypatch.setattr(sampling, "tried", lambda examples: quick)
+
+
+class Wrapped:
+    name = "wrapped"
+
+    def __init__(self, change):
+        self.change = change
+
+    def sample(self, denoiser, tokens, seeds, **options):
+        made = Ancestral(steps=4).sample(denoiser, tokens, seeds, **options)
+        return self.change(made, tokens, seeds)
+
+
+def changed(**fields):
+    return lambda made, tokens, seeds: attrs.evolve(made, **{k: f(made, tokens) for k, f in fields.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(tokens=lambda made, z: torch.zeros_like(z)), "given token|mask is left"),
+        (changed(tokens=lambda made, z: z), "mask is left"),
+        (changed(nfe=lambda made, z: made.nfe + 1), "cost something|maximum"),
+        (changed(nfe=lambda made, z: made.nfe * 2), "maximum|number of evaluations"),
+        (changed(nfe=lambda made, z: made.nfe.sign() * 4), "maximum|number of evaluations"),
+        (changed(max_nfe=lambda made, z: made.max_nfe - 1), "maximum"),
+        (changed(trace=lambda made, z: made.trace[:-1] if made.trace else made.trace), "trace"),
+        (changed(trace=lambda made, z: made.trace or []), "nobody asked"),
+    ],
+)
+def test_broken_samplers(change, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sampler(Wrapped(change))
+
+
+def test_a_sampler_that_writes_to_its_input():
+    def change(made, tokens, seeds):
+        tokens.copy_(made.tokens)
+        return made
+
+    with pytest.raises(AssertionError, match="written to"):
+        check_sampler(Wrapped(change))
+
+
+def test_a_sampler_with_a_generator_of_its_own():
+    class Careless(Wrapped):
+        def sample(self, denoiser, tokens, seeds, **options):
+            return super().sample(denoiser, tokens, torch.randint(99, seeds.shape), **options)
+
+    with pytest.raises(AssertionError, match="same seed"):
+        check_sampler(Careless(lambda made, *_: made))
+
+
+def test_a_sampler_whose_rows_share_a_seed():
+    class Shared(Wrapped):
+        def sample(self, denoiser, tokens, seeds, **options):
+            return super().sample(denoiser, tokens, seeds + len(seeds), **options)
+
+    with pytest.raises(AssertionError, match="depends on its batch"):
+        check_sampler(Shared(lambda made, *_: made))
+
+
+class Part:
+    """A part with one method replaced."""
+
+    def __init__(self, good, **changes):
+        self.good, self.changes = good, changes
+
+    def __getattr__(self, name):
+        return self.changes.get(name, getattr(self.good, name))
+
+    def __call__(self, *args):
+        return self.changes.get("call", self.good)(*args)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda step: step.open.long(), "floating"),
+        (lambda step: step.rows.double(), "per position"),
+        (lambda step: torch.full(step.open.shape, torch.nan), "not a number"),
+        (lambda step: torch.rand(step.open.shape), "other scores"),
+        (lambda step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))), "batch"),
+    ],
+)
+def test_broken_orders(change, message):
+    with pytest.raises(AssertionError, match=message):
+        check_order(Part(Random(), call=change))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"most": lambda n: 0}, "at least one step"),
+        ({"most": lambda n: 200 - n}, "fall with"),
+        ({"rates": lambda number: (0.2, 0.4)}, "rates"),
+        ({"take": lambda step: step.remaining.double()}, "int64"),
+        ({"take": lambda step: step.remaining[:1]}, "one number a row"),
+        ({"take": lambda step: step.open[:1]}, "bool"),
+        ({"take": lambda step: torch.full_like(step.remaining, len(step.remaining))}, "batch"),
+        ({"needs": frozenset({"drawn"})}, "unknown needs: drawn"),
+    ],
+)
+def test_broken_paces(changes, message):
+    with pytest.raises(AssertionError, match=message):
+        check_pace(Part(Fixed(steps=5), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rate": lambda step: 1.5}, "share"),
+        ({"call": lambda step: step.open.float()}, "bool"),
+        ({"call": lambda step: step.open[:, :1]}, "hidden"),
+    ],
+)
+def test_broken_remasks(changes, message):
+    with pytest.raises(AssertionError, match=message):
+        check_remask(Part(NoRemask(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"call": lambda step: step.rows}, "bool"),
+        ({"call": lambda step: step.open}, "finished"),
+        ({"call": lambda step: step.rows >= 0}, "has stopped"),
+        ({"active": True, "call": lambda step: step.rows > 0}, "batch"),
+    ],
+)
+def test_broken_stops(changes, message):
+    with pytest.raises(AssertionError, match=message):
+        check_stop(Part(Steps(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda log_probs, keys, step, rows: log_probs.argmin(-1), "without probability"),
+        (lambda log_probs, keys, step, rows: keys.remainder(log_probs.shape[-1]), "without probability"),
+        (lambda log_probs, keys, step, rows: log_probs.argmax(-1).int(), "int64"),
+        (lambda log_probs, keys, step, rows: log_probs.argmax(-1, keepdim=True), "one token"),
+    ],
+)
+def test_broken_draws(change, message):
+    with pytest.raises(AssertionError, match=message):
+        check_draw(Part(Categorical(), call=change))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda: check_remask(Part(NoRemask(), active=True, call=lambda step: torch.rand(step.open.shape) < 0.5)),
+        lambda: check_draw(Part(Categorical(), call=lambda log_probs, *_: log_probs.exp().multinomial(1).squeeze(1))),
+    ],
+    ids=["remask", "draw"],
+)
+def test_parts_that_use_the_global_generator(check):
+    with pytest.raises(BROKEN):
+        check()
