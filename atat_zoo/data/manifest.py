@@ -138,7 +138,7 @@ def load(folder: Path) -> Manifest:
         raise UserError(f"{path} is of format {content['format']!r}, this version reads {FORMAT}; {_again(folder)}")
     try:
         return _manifest(content)
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is not a manifest of shards ({error}); {_again(folder)}") from None
 
 

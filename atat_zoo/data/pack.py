@@ -59,7 +59,7 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
         end = min(start + size, len(document))
         if end < len(document):
             window = max(start + 1, end - 4096)
-            cuts = [match.start() for match in _CUT.finditer(document, window, end + 1)]
+            cuts = [match.start() for match in _CUT.finditer(document, window, end + 2)]
             end = cuts[-1] if cuts else end
         text = document[start:end]
         words = len(text.split())

@@ -75,7 +75,7 @@ class CharactersModel(TableModel):
 
     def content(self) -> dict[str, object]:
         """Return what `save` writes."""
-        return {"type": "characters", "alphabet": ALPHABET, "special": self._special, "unknown": self._unknown}
+        return {"type": "characters", "special": self._special, "unknown": self._unknown, "alphabet": ALPHABET}
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json`."""

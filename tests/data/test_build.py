@@ -1,0 +1,354 @@
+"""Building: the same bytes from the same input, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import pytest
+from in_memory import Memory, experiment_of, texts
+
+from atat_zoo.corpora.shards import Shards
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build, folder_of
+from atat_zoo.data.shards import read_shard
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers.bpe import BPE
+from atat_zoo.tokenizers.bytes import Bytes, BytesModel
+from atat_zoo.tokenizers.characters import Characters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Make = Callable[..., Any]
+
+LONG = texts(8000)  # several batches of documents, several groups of shards
+BIG = {"length": 64, "shard": 256}
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def stored(folder: Path, split: str = "train") -> np.ndarray:
+    found = manifest.load(folder)
+    record = found.splits[split]
+    return np.concatenate([read_shard(folder / s.name, s.sequences, found.length, found.dtype) for s in record.shards])
+
+
+def test_the_shards_hold_the_text(experiment: Make) -> None:
+    made = experiment()
+    folder = build(made)
+    assert folder == folder_of(made)
+    assert folder.name.startswith("memory-bytes-16-")
+    found = manifest.verify(folder, full=True)
+    assert bytes(stored(folder, "validation").reshape(-1).tolist()) == (b"held out" * 40)
+    train = bytes(stored(folder).reshape(-1).tolist()).decode()
+    there = [text for text in texts(40) if text in train]
+    assert len(there) >= 39  # the last one may be cut
+    places = [train.index(text) for text in there]
+    assert places != sorted(places)  # in another order than the corpus has them
+    record = found.split("train")
+    assert record.documents == 40
+    assert record.bytes == sum(len(text.encode()) for text in texts(40))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["manifest.json", "tokenizer.json", "counts.npy", *(s.name for r in found.splits.values() for s in r.shards)]
+    )
+
+
+def test_the_same_bytes_from_the_same_input(tmp_path: Path) -> None:
+    corpus = Memory(train=texts(60))
+    first = build(experiment_of(tmp_path / "a", corpus=corpus, tokenizer=BPE(vocabulary_size=300)))
+    second = build(experiment_of(tmp_path / "b", corpus=corpus, tokenizer=BPE(vocabulary_size=300)))
+    assert first.name == second.name
+    assert hashes(first) == hashes(second)
+
+
+def test_a_finished_build_is_not_repeated(experiment: Make) -> None:
+    folder = build(experiment())
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    stages: list[str] = []
+    assert build(experiment(), progress=lambda stage, done, total: stages.append(stage)) == folder
+    assert not stages
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"length": 17},
+        {"special": "document"},
+        {"remainder": "pad"},
+        {"block": 5},
+        {"shard": 9},
+        {"dtype": "uint32"},
+        {"lanes": 3},
+        {"corpus": Memory(train=texts(41))},
+        {"tokenizer": BPE(vocabulary_size=300)},
+    ],
+)
+def test_the_folder_follows_the_settings(experiment: Make, change: dict[str, Any]) -> None:
+    assert folder_of(experiment(**change)) != folder_of(experiment())
+
+
+def test_the_folder_does_not_follow_the_rest(experiment: Make) -> None:
+    assert folder_of(experiment(workers=2)) == folder_of(experiment())
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(9, [3, 2, 2, 2]), (32, [8] * 4), (34, [8] * 4 + [2]), (69, [8] * 8 + [2, 1, 1, 1])]
+)
+def test_sizes_of_the_shards(experiment: Make, rows: int, sizes: list[int]) -> None:
+    folder = build(experiment(corpus=Memory(train=("x" * (16 * rows),))))
+    assert [shard.sequences for shard in manifest.load(folder).split("train").shards] == sizes
+
+
+def test_too_few_sequences_for_the_lanes(experiment: Make) -> None:
+    with pytest.raises(UserError, match=r"makes 3 sequences of data\.length = 16, fewer than data\.lanes = 4"):
+        build(experiment(corpus=Memory(train=("x" * 60,))))
+
+
+def test_held_out_text_shorter_than_a_sequence(experiment: Make) -> None:
+    folder = build(experiment(corpus=Memory(train=texts(40), test=("short",))))
+    record = manifest.load(folder).split("test")
+    assert (record.sequences, record.dropped, record.shards) == (0, 5, ())
+
+
+def test_vocabulary_too_large_for_the_dtype(experiment: Make) -> None:
+    class Huge(BytesModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vocabulary_size = 70_000
+
+    class HugeTokenizer(Bytes):
+        def train(self, documents: Any) -> Huge:
+            return Huge()
+
+        def load(self, folder: Path) -> Huge:
+            return Huge()
+
+    with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 .* "auto" or "uint32"'):
+        build(experiment(tokenizer=HugeTokenizer(), dtype="uint16"))
+    folder = build(experiment(tokenizer=HugeTokenizer()))
+    assert stored(folder).dtype == np.uint32
+
+
+def test_a_mistake_in_the_text_is_passed_on(experiment: Make) -> None:
+    with pytest.raises(UserError, match=r"tokenizer 'characters' knows the space and a to z, not '[0-9]'"):
+        build(experiment(tokenizer=Characters()))
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(big(tmp_path_factory.mktemp("whole")))
+
+
+def big(root: Path) -> Any:
+    return experiment_of(root, corpus=Memory(train=LONG), **BIG)
+
+
+@pytest.mark.parametrize("when", ["tokenizer", "train", "validation", "test"])
+def test_an_interrupted_build_goes_on(tmp_path: Path, whole: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = big(tmp_path)
+
+    def interrupt(stage: str, done: int, total: int | None) -> None:
+        if stage == when and (done > 300_000 or stage != "train"):
+            raise Stop
+
+    with pytest.raises(Stop):
+        build(made, progress=interrupt)
+    folder = folder_of(made)
+    assert not folder.exists()
+    kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / f"{folder.name}.partial").glob("*.tar")}
+    encoded: Counter[str] = Counter()
+    encode_batch = BytesModel.encode_batch
+
+    def counted(self: BytesModel, batch: Any) -> Any:
+        encoded["characters"] += sum(map(len, batch))
+        return encode_batch(self, batch)
+
+    monkeypatch.setattr(BytesModel, "encode_batch", counted)
+    assert build(made) == folder
+    assert hashes(folder) == hashes(whole)
+    total = sum(map(len, LONG))
+    if when == "train":
+        assert kept
+        assert 0 < encoded["characters"] < total * 0.75  # what was done is not encoded again
+    if when in ("validation", "test"):
+        assert encoded["characters"] < 1000
+    assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept  # nor written again
+    assert sorted(p.name for p in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+
+def test_a_killed_build_goes_on(tmp_path: Path, whole: Path) -> None:
+    script = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from test_build import big
+from atat_zoo.data.build import build
+from pathlib import Path
+def kill(stage, done, total):
+    if stage == "train" and done > 300_000:
+        os.kill(os.getpid(), signal.SIGKILL)
+build(big(Path(sys.argv[1])), progress=kill)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
+    killed = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list(tmp_path.glob("*.partial/train-*.tar"))
+    assert hashes(build(big(tmp_path))) == hashes(whole)
+
+
+@pytest.mark.parametrize("damage", ["shard", "settings"])
+def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, damage: str) -> None:
+    made = big(tmp_path)
+
+    def interrupt(stage: str, done: int, total: int | None) -> None:
+        if stage == "validation":
+            raise Stop
+
+    with pytest.raises(Stop):
+        build(made, progress=interrupt)
+    work = next(tmp_path.glob("*.partial"))
+    target = work / ("train-000002.tar" if damage == "shard" else "settings")
+    target.write_bytes(b"x" * target.stat().st_size)
+    assert hashes(build(made)) == hashes(whole)
+
+
+def test_two_processes_build_once(tmp_path: Path) -> None:
+    script = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from test_build import experiment_of
+from atat_zoo.data.build import build
+from pathlib import Path
+def show(stage, done, total):
+    print(stage, flush=True)
+    if stage == "tokenizer":
+        while not (Path(sys.argv[1]) / "go").exists():
+            time.sleep(0.01)
+print(build(experiment_of(Path(sys.argv[1])), progress=show), flush=True)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "tokenizer\n"
+    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    assert second.stdout.readline() == "waiting\n"
+    (tmp_path / "go").touch()
+    ends = [process.communicate()[0].splitlines() for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0]
+    assert ends[0][-1] == ends[1][-1]
+    assert ends[1][:-1] == []  # the second found what the first had built
+    manifest.verify(Path(ends[0][-1]), full=True)
+
+
+def test_full_disk(tmp_path: Path, whole: Path) -> None:
+    made = big(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"the disk is full \(File too large\); free some space") as error:
+            build(made)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "run the same command again" in str(error.value)
+    assert not list(tmp_path.glob("*.partial/*.tar*"))  # no half shard
+    assert hashes(build(made)) == hashes(whole)
+
+
+def test_full_disk_between_the_shards(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = big(tmp_path)
+    fsync, calls = os.fsync, Counter[str]()
+
+    def full(descriptor: int) -> None:
+        calls["fsync"] += 1
+        if calls["fsync"] == 7:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match=r"the disk is full \(No space left on device\)"):
+            build(made)
+    assert not list(tmp_path.glob("*.partial/*.tmp"))
+    assert hashes(build(made)) == hashes(whole)
+
+
+def test_a_folder_that_is_something_else(experiment: Make) -> None:
+    made = experiment()
+    folder = folder_of(made)
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match=r"exists but holds no manifest\.json; move it away or delete it"):
+        build(made)
+    assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("")
+    with pytest.raises(UserError, match=r"data\.root: cannot write in .*/root"):
+        build(experiment_of(tmp_path / "root"))
+
+
+def test_shards_that_do_not_match_their_manifest(experiment: Make) -> None:
+    folder = build(experiment())
+    path = folder / "train-000001.tar"
+    path.write_bytes(path.read_bytes()[:-512])
+    with pytest.raises(UserError, match=r"train-000001\.tar is damaged .* run `atat data build` again"):
+        build(experiment())
+
+
+def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
+    moved = Path(shutil.move(build(experiment()), tmp_path / "moved"))
+    made = experiment(corpus=Shards(path=str(moved)))
+    assert build(made) == folder_of(made) == moved
+    for change, message in (
+        ({"length": 17}, "data.length: the shards in .* have 16, the experiment says 17"),
+        ({"special": "document"}, 'data.special: .* have "none", the experiment says "document"'),
+        ({"tokenizer": BPE()}, "tokenizer: .* have use = 'bytes', the experiment says use = 'bpe', vocabulary_size"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build(experiment(corpus=Shards(path=str(moved)), **change))
+    with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):
+        next(iter(Shards(path=str(moved)).documents("train")))
+    with pytest.raises(UserError, match=r"holds no manifest\.json"):
+        build(experiment(corpus=Shards(path=str(tmp_path / "nothing"))))
+    assert Shards(path=str(moved)).fingerprint() == manifest.load(moved).fingerprint
+
+
+def test_shards_of_other_settings_under_the_same_name(experiment: Make) -> None:
+    folder = build(experiment())
+    found = manifest.load(folder)
+    (folder / "manifest.json").write_text(attrs.evolve(found, settings="0" * 64).to_json())
+    with pytest.raises(UserError, match="holds shards of other settings"):
+        build(experiment())
+
+
+def test_building_needs_no_torch(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_build import experiment_of
+from atat_zoo.data.build import build
+from pathlib import Path
+build(experiment_of(Path(sys.argv[1])))
+sys.exit("torch" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)], check=True)

@@ -1,0 +1,161 @@
+"""Packing, against the concatenation written out."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.data.pack import Packer, batches, dtype_for, pieces, spread
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers.bytes import BytesModel
+from atat_zoo.tokenizers.characters import CharactersModel
+
+words = st.text(st.sampled_from("ab \n é"), max_size=30)
+documents = st.lists(words, max_size=8)
+
+
+def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, np.ndarray]:
+    packer = Packer(
+        BytesModel(), **{"length": 5, "special": "none", "remainder": "drop", "dtype": "uint16", **settings}
+    )
+    rows = []
+    for batch in batches(texts):
+        packer.add(batch)
+        while packer.ready >= chunk:
+            rows.append(packer.take(chunk))
+    if packer.ready:
+        rows.append(packer.take(packer.ready))
+    rows.append(packer.finish())
+    return packer, np.concatenate(rows)
+
+
+@given(documents, st.integers(1, 3), st.sampled_from(["drop", "pad"]), st.sampled_from(["none", "document"]))
+def test_the_tokens_follow_each_other(texts: list[str], chunk: int, remainder: str, special: str) -> None:
+    packer, rows = packed(texts, chunk, remainder=remainder, special=special)
+    end = [257] if special == "document" else []
+    running = [token for text in texts for token in [*text.encode(), *end]]
+    stored = [token for token in rows.reshape(-1).tolist() if token != 65535]
+    kept = len(running) if remainder == "pad" else len(running) // 5 * 5
+    assert stored == running[:kept]
+    totals = packer.totals
+    assert rows.dtype == np.uint16
+    assert (totals.documents, totals.tokens, totals.dropped) == (len(texts), kept, len(running) - kept)
+    assert totals.sequences * 5 == rows.size == totals.tokens + totals.padded
+    assert totals.characters == sum(map(len, texts))
+    assert totals.bytes == sum(len(text.encode()) for text in texts)
+    assert totals.words == sum(len(text.split()) for text in texts)
+    assert totals.special_tokens == stored.count(257)
+    assert packer.counts.tolist() == np.bincount(stored, minlength=258).tolist()
+    if rows.size:
+        assert (rows[:-1] != 65535).all()  # only the last sequence is padded, at its end
+        assert (np.diff((rows[-1] == 65535).astype(int)) >= 0).all()
+
+
+@given(documents, st.sampled_from(["drop", "pad"]))
+def test_every_sequence_begins_and_ends(texts: list[str], remainder: str) -> None:
+    packer, rows = packed(texts, special="sequence", remainder=remainder)
+    running = "".join(texts).encode()
+    bodies = [bytes(t for t in row if t < 256) for row in rows.tolist()]
+    kept = running if remainder == "pad" else running[: len(running) // 3 * 3]
+    assert b"".join(bodies) == kept
+    for row, body in zip(rows.tolist(), bodies, strict=True):
+        assert row == [256, *body, 257] + [65535] * (3 - len(body))
+    assert packer.totals.special_tokens == 2 * len(rows)
+    assert packer.totals.dropped == len(running) - len(kept)
+
+
+@given(documents, st.integers(0, 6))
+def test_restored_packer_goes_on(texts: list[str], cut: int) -> None:
+    settings = {"length": 5, "special": "document", "remainder": "pad", "dtype": "uint16"}
+    whole, halves = Packer(BytesModel(), **settings), Packer(BytesModel(), **settings)
+    for text in texts:
+        whole.add(next(batches([text])))
+    for text in texts[:cut]:
+        halves.add(next(batches([text])))
+    later = Packer(BytesModel(), **settings)
+    later.restore(*halves.state())
+    for text in texts[cut:]:
+        later.add(next(batches([text])))
+    if whole.ready:
+        assert later.take(later.ready).tolist() == whole.take(whole.ready).tolist()
+    assert later.finish().tolist() == whole.finish().tolist()
+    assert later.totals == whole.totals
+    assert later.counts.tolist() == whole.counts.tolist()
+
+
+@given(st.text(st.sampled_from("ab \n\té"), max_size=200), st.integers(1, 50))
+def test_pieces_are_the_document(document: str, size: int) -> None:
+    found = list(pieces(document, size))
+    assert "".join(piece.text for piece in found) == document
+    assert all(len(piece.text) <= size for piece in found)
+    assert sum(piece.words for piece in found) == len(document.split())
+    assert [piece.last for piece in found] == [False] * (len(found) - 1) + [True]
+
+
+def test_pieces_are_cut_between_words() -> None:
+    assert [piece.text for piece in pieces("aaaa bbbb cccc", 10)] == ["aaaa bbbb", " cccc"]
+    assert [piece.text for piece in pieces("aaaa bbbb cccc", 9)] == ["aaaa bbbb", " cccc"]
+    assert [piece.text for piece in pieces("aaaa  bb\ncc", 8)] == ["aaaa  bb", "\ncc"]
+    assert [piece.text for piece in pieces("a" * 25, 10)] == ["a" * 10, "a" * 10, "a" * 5]
+
+
+def test_batches_are_bounded() -> None:
+    found = list(batches(itertools.repeat("x" * 1000, 5000)))
+    assert max(sum(len(p.text) for p in batch) for batch in found) <= (1 << 20) + 1000
+    assert sum(len(batch) for batch in found) == 5000
+    assert max(map(len, batches(itertools.repeat("x", 5000)))) == 1024
+
+
+@given(st.lists(st.text(max_size=5), max_size=60), st.integers(1, 40))
+def test_spread_keeps_every_document(texts: list[str], size: int) -> None:
+    assert sorted(spread(texts, 3, size)) == sorted(texts)
+    assert list(spread(texts, 3, size)) == list(spread(texts, 3, size))
+
+
+def test_spread_mixes() -> None:
+    texts = [str(i) for i in range(200)]
+    order = [int(text) for text in spread(texts, 3)]
+    assert abs(np.corrcoef(order, range(200))[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"special": "document"}, 'data.special = "document" needs a tokenizer with EOS'),
+        ({"special": "sequence"}, 'data.special = "sequence" needs a tokenizer with BOS and EOS'),
+        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room between BOS and EOS"),
+    ],
+)
+def test_special_tokens_that_are_not_there(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        Packer(
+            CharactersModel(special=False, unknown="error"),
+            **{"length": 8, "remainder": "drop", "dtype": "uint16", **settings},
+        )
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("size", "found"), [(2, "uint16"), (65535, "uint16"), (65536, "uint32")])
+def test_dtype_keeps_a_value_for_padding(size: int, found: str) -> None:
+    assert dtype_for(size, "auto") == found
+    assert dtype_for(size, "uint32") == "uint32"
+
+
+def test_vocabulary_too_large_for_the_dtype() -> None:
+    with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens .* 65536'):
+        dtype_for(65536, "uint16")
+
+
+def test_a_tokenizer_that_breaks_its_promise() -> None:
+    class Wrong(BytesModel):
+        def encode_batch(self, texts: Any) -> list[list[int]]:
+            return [[258] for _ in texts]
+
+    packer = Packer(Wrong(), length=4, special="none", remainder="drop", dtype="uint16")
+    with pytest.raises(ValueError, match="outside 0 … 257"):
+        packer.add(next(batches(["x"])))

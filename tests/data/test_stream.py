@@ -1,0 +1,242 @@
+"""The stream: the same samples whatever the workers and ranks, and after a resume."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import Memory, experiment_of, texts
+
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.data.loader import StreamLoader, held_out, train_loader
+from atat_zoo.data.order import Order
+from atat_zoo.data.shards import read_shard
+from atat_zoo.data.stream import TokenStream
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# More workers than the machine has cores: what is tested is the order.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+ROWS = 480  # compared: more than two epochs of the shards
+
+
+def rows(loader: StreamLoader, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (index, tokens) of the first samples of a loader."""
+    size = loader.batch_size
+    assert size is not None
+    iterator = iter(loader)
+    batches = [next(iterator) for _ in range(count // size)]
+    assert all(batch["tokens"].shape == (size, 16) for batch in batches)
+    return torch.cat([b["index"] for b in batches]), torch.cat([b["tokens"] for b in batches])
+
+
+@pytest.fixture(scope="module")
+def expected(shards: Path) -> torch.Tensor:
+    """The stream by its definition, [ROWS, 16]."""
+    found = manifest.load(shards)
+    record = found.split("train")
+    contents = [read_shard(shards / s.name, s.sequences, 16, "uint16").astype(np.int64) for s in record.shards]
+    order = Order([s.sequences for s in record.shards], lanes=4, seed=17)
+    assert 2 * record.sequences < ROWS
+    return torch.from_numpy(np.stack([contents[p.shard][p.row] for p in map(order.locate, range(ROWS))]))
+
+
+def test_without_workers(shards: Path, expected: torch.Tensor) -> None:
+    index, tokens = rows(train_loader(shards, seed=17, lanes=4, batch_size=12), ROWS)
+    assert index.tolist() == list(range(ROWS))
+    assert torch.equal(tokens, expected)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_order_does_not_depend_on_the_workers(shards: Path, expected: torch.Tensor, workers: int) -> None:
+    index, tokens = rows(train_loader(shards, seed=17, lanes=4, batch_size=12, workers=workers), ROWS)
+    assert index.tolist() == list(range(ROWS))
+    assert torch.equal(tokens, expected)
+
+
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (2, 0), (4, 0), (2, 2), (4, 1)])
+def test_ranks_share_every_global_batch(shards: Path, expected: torch.Tensor, world_size: int, workers: int) -> None:
+    found = torch.empty_like(expected)
+    size = 12 // world_size
+    for rank in range(world_size):
+        loader = train_loader(
+            shards, seed=17, lanes=4, batch_size=12, rank=rank, world_size=world_size, workers=workers
+        )
+        index, tokens = rows(loader, ROWS // world_size)
+        assert (index % world_size == rank).all()
+        # The rank's batch b is its part of the global batch b.
+        assert torch.equal(index // 12, torch.arange(ROWS // world_size) // size)
+        found[index] = tokens
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("start", [0, 1, 12, 37, 120])
+def test_a_resume_continues_on_the_next_sample(
+    shards: Path, expected: torch.Tensor, start: int, world_size: int, workers: int
+) -> None:
+    count = 96
+    found = torch.full((ROWS, 16), -1)
+    for rank in range(world_size):
+        arguments: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12, "rank": rank, "world_size": world_size}
+        before = TokenStream(shards, **arguments)
+        state = before.state_dict(start, True)
+        loader = train_loader(shards, workers=workers, **arguments)
+        loader.dataset.load_state_dict(state)  # type: ignore[attr-defined]
+        index, tokens = rows(loader, count // world_size)
+        found[index] = tokens
+    assert torch.equal(found[start : start + count], expected[start : start + count])
+    assert (found[:start] == -1).all()
+    assert (found[start + count :] == -1).all()
+
+
+def test_states_count_from_the_beginning_or_from_the_last_resume(shards: Path) -> None:
+    stream = TokenStream(shards, seed=17, lanes=4, batch_size=12)
+    stream.load_state_dict(stream.state_dict(24, True))
+    assert stream.state_dict(36, True)["sample"] == 36  # Composer counts over the whole epoch
+    assert stream.state_dict(12, False)["sample"] == 36
+
+
+def test_a_loader_can_be_resumed_after_it_was_iterated(shards: Path, expected: torch.Tensor) -> None:
+    loader = train_loader(shards, seed=17, lanes=4, batch_size=12, workers=1)
+    rows(loader, 24)
+    loader.dataset.load_state_dict(loader.dataset.state_dict(60, True))  # type: ignore[attr-defined]
+    index, tokens = rows(loader, 24)
+    assert index.tolist() == list(range(60, 84))
+    assert torch.equal(tokens, expected[60:84])
+
+
+@pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}])
+def test_a_state_of_another_order_is_refused(shards: Path, change: dict[str, int]) -> None:
+    settings = {"seed": 17, "lanes": 4, "batch_size": 12}
+    state = TokenStream(shards, **settings).state_dict(12, True)
+    key = next(iter(change))
+    with pytest.raises(UserError, match=f"made with {key} = {settings[key]} and this run has {change[key]}"):
+        TokenStream(shards, **(settings | change)).load_state_dict(state)
+
+
+def test_a_state_of_other_shards_is_refused(shards: Path, tmp_path: Path) -> None:
+    settings = {"seed": 17, "lanes": 4, "batch_size": 12}
+    other = build(experiment_of(tmp_path, corpus=Memory(train=texts(39))))
+    state = TokenStream(shards, **settings).state_dict(12, True)
+    with pytest.raises(UserError, match="continue with the settings and shards of the run"):
+        TokenStream(other, **settings).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"world_size": 3}, r"data\.lanes = 4 is not a multiple of the 3 ranks; set it to 3,"),
+        ({"world_size": 4, "batch_size": 10}, r"train\.batch_size = 10 is not a multiple of the 4 ranks; set it to 8,"),
+        ({"lanes": 64, "batch_size": 64}, r"data\.lanes = 64, but the training split has \d+ shards"),
+    ],
+)
+def test_ranks_and_lanes_that_do_not_fit(shards: Path, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TokenStream(shards, **{"seed": 17, "lanes": 4, "batch_size": 12, **settings})
+
+
+def test_padding_is_not_maskable(tmp_path: Path) -> None:
+    corpus = Memory(train=("x" * 128, "yz"), validation=("abc",))
+    folder = build(experiment_of(tmp_path, corpus=corpus, remainder="pad"))
+    samples = list(itertools.islice(TokenStream(folder, seed=0, lanes=4, batch_size=4), 40))
+    padded = [s for s in samples if not s["maskable"].all()]
+    assert padded
+    for sample in padded:
+        count = int(sample["maskable"].sum())
+        assert 0 < count < 16
+        assert sample["tokens"].dtype == np.int64
+        assert not sample["tokens"][~sample["maskable"]].any()
+    tokens, maskable = held_out(folder, "validation")
+    assert tokens.tolist() == [[*b"abc", *[0] * 13]]
+    assert maskable.tolist() == [[True] * 3 + [False] * 13]
+
+
+def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    read = TokenStream._read
+
+    def counted(self: TokenStream, number: int) -> Any:
+        reads.append(number)
+        return read(self, number)
+
+    monkeypatch.setattr(TokenStream, "_read", counted)
+    stream = TokenStream(shards, seed=17, lanes=4, batch_size=4)
+    total = stream.manifest.split("train").sequences
+    list(itertools.islice(stream, total))
+    # About one read per shard and epoch: lanes of unequal length are up to a shard ahead or behind.
+    assert len(reads) <= len(stream._shards) + 4
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -> None:
+    folder = shutil.copytree(shards, tmp_path / "copy")
+    loader = train_loader(folder, seed=17, lanes=4, batch_size=12, workers=workers)
+    for path in folder.glob("train-*.tar"):
+        path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(UserError) as error:
+        next(iter(loader))
+    text = str(error.value)
+    assert text.startswith(f"shard {folder}/train-00000")
+    assert "is damaged" in text
+    assert text.endswith(f"delete the folder {folder} and run `atat data build` again")
+    with pytest.raises(UserError, match="is damaged"):
+        train_loader(folder, seed=17, lanes=4, batch_size=12)
+
+
+@settings(max_examples=20)
+@given(limit=st.integers(0, 250))
+def test_held_out_is_spread_evenly(shards: Path, limit: int) -> None:
+    everything, maskable = held_out(shards, "train")
+    tokens, some = held_out(shards, "train", limit)
+    total = len(everything)
+    assert maskable.all()
+    assert some.shape == tokens.shape
+    count = min(limit, total) if limit else total
+    places = [i * total // count for i in range(count)]
+    assert torch.equal(tokens, everything[places])
+
+
+def test_held_out_of_an_empty_split(tmp_path: Path) -> None:
+    folder = build(experiment_of(tmp_path, corpus=Memory(train=texts(40), test=("short",))))
+    with pytest.raises(UserError, match=r"the test split in .* has no sequence of 16 tokens"):
+        held_out(folder, "test")
+
+
+def test_batches_are_for_composer(shards: Path) -> None:
+    loader = train_loader(shards, seed=17, lanes=4, batch_size=12, world_size=2, rank=1)
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    assert loader.batch_size == 6
+    batch = next(iter(loader))
+    assert {key: (value.dtype, tuple(value.shape)) for key, value in batch.items()} == {
+        "tokens": (torch.int64, (6, 16)),
+        "maskable": (torch.bool, (6, 16)),
+        "index": (torch.int64, (6,)),
+    }
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gets_the_same_batches(shards: Path, expected: torch.Tensor) -> None:
+    loader = train_loader(shards, seed=17, lanes=4, batch_size=12, workers=2, device="cuda")
+    found = []
+    for batch in itertools.islice(loader, ROWS // 12):
+        assert all(value.is_cuda for value in batch.values())
+        # Work that keeps the memory of this batch in use while the next one is copied.
+        product = torch.rand(2000, 2000, device="cuda")
+        for _ in range(5):
+            product = product @ product / 1000
+        found.append((batch["tokens"] + 0 * product.sum().nan_to_num(0, 0, 0).long()).cpu())
+    assert torch.equal(torch.cat(found), expected)

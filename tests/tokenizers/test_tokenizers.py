@@ -1,0 +1,283 @@
+"""Tokenizers: what goes in comes out, the bytes add up, and files are refused in words."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.data.pack import pieces
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers.bpe import BPE
+from atat_zoo.tokenizers.bytes import Bytes
+from atat_zoo.tokenizers.characters import ALPHABET, Characters
+from atat_zoo.tokenizers.pretrained import Pretrained
+
+TEXTS = (
+    "It was the best of times, it was the worst of times; it was the age of wisdom.",
+    "Grüße! 日本語 und 12 345 Zeichen…\n\n  <bos> is a text here, and so is <|endoftext|>.",
+) * 20
+
+
+@functools.cache
+def model(name: str) -> Any:
+    spec = {"bytes": Bytes(), "bpe": BPE(vocabulary_size=320)}[name]
+    return spec.train(lambda: iter(TEXTS))
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe"])
+@given(text=st.text())
+def test_any_text_comes_back(name: str, text: str) -> None:
+    tokenizer = model(name)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= i < tokenizer.vocabulary_size for i in ids)
+    assert not {tokenizer.bos, tokenizer.eos} & set(ids)
+    assert tokenizer.byte_counts()[ids].sum() == len(text.encode())
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe"])
+@pytest.mark.parametrize("text", [*TEXTS[:2], "<bos><eos>[MASK]", "\0\r\n\t \u2028", "", " ", "👩‍👩‍👧"])
+def test_awkward_texts_come_back(name: str, text: str) -> None:
+    tokenizer = model(name)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.byte_counts()[tokenizer.encode(text)].sum() == len(text.encode())
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe"])
+@given(texts=st.lists(st.text(), max_size=5))
+def test_a_batch_is_its_texts(name: str, texts: list[str]) -> None:
+    tokenizer = model(name)
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe"])
+@given(ids=st.lists(st.integers(0, 258)))
+def test_any_ids_are_written(name: str, ids: list[int]) -> None:
+    # Early in training a model writes nonsense; it must be shown, not crash.
+    tokenizer = model(name)
+    ids = [i % (tokenizer.vocabulary_size + 1) for i in ids]
+    text = tokenizer.decode(ids)
+    assert text.count("[MASK]") >= ids.count(tokenizer.vocabulary_size)
+    assert tokenizer.decode([i for i in ids if i not in (tokenizer.bos, tokenizer.eos)]) == text
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe"])
+def test_special_tokens(name: str) -> None:
+    tokenizer = model(name)
+    size = tokenizer.vocabulary_size
+    assert (tokenizer.bos, tokenizer.eos) == (size - 2, size - 1)
+    ids = [tokenizer.bos, *tokenizer.encode("a"), size, *tokenizer.encode("b"), tokenizer.eos]
+    assert tokenizer.decode(ids) == "a[MASK]b"
+    counts = tokenizer.byte_counts()
+    assert counts.dtype == np.int64
+    assert counts.shape == (size,)
+    assert (counts[:-2] > 0).all()
+    assert counts[-2:].tolist() == [0, 0]
+
+
+@given(st.text(st.sampled_from("ab \n\t,.'sé日1"), max_size=120), st.integers(1, 30))
+def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text: str, size: int) -> None:
+    tokenizer = model("bpe")
+    found = [piece.text for piece in pieces(text, size)]
+    if all(
+        right[0] == " " and not right[1:2].isspace() and not left[-1].isspace()
+        for left, right in itertools.pairwise(found)
+    ):
+        assert [i for ids in tokenizer.encode_batch(found) for i in ids] == tokenizer.encode(text)
+
+
+def test_bytes() -> None:
+    tokenizer = Bytes().train(lambda: iter(()))
+    assert tokenizer.vocabulary_size == 258
+    assert tokenizer.encode("é") == [0xC3, 0xA9]
+    assert tokenizer.decode([0xC3]) == "\ufffd"
+
+
+def test_bpe_learns_pairs_and_stops_when_there_are_none() -> None:
+    tokenizer = model("bpe")
+    assert tokenizer.vocabulary_size == 320
+    assert len(tokenizer.encode(TEXTS[0])) < len(TEXTS[0]) / 2
+    assert (
+        BPE(vocabulary_size=5000).train(lambda: iter(["aaaa"])).vocabulary_size == 260
+    )  # bytes, "aa", "aaaa", BOS, EOS
+
+
+def test_bpe_is_the_same_in_another_process(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from atat_zoo.tokenizers.bpe import BPE
+sys.path.insert(0, sys.argv[2])
+from test_tokenizers import TEXTS
+BPE(vocabulary_size=320).train(lambda: iter(TEXTS)).save(Path(sys.argv[1]))
+"""
+    found = []
+    for threads in ("1", "2"):
+        folder = tmp_path / threads
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": threads, "RAYON_NUM_THREADS": threads}
+        command = [sys.executable, "-c", script, str(folder), str(Path(__file__).parent)]
+        subprocess.run(command, check=True, env=environment)
+        found.append((folder / "tokenizer.json").read_bytes())
+    assert found[0] == found[1]
+
+
+def test_bpe_needs_room_for_the_bytes() -> None:
+    with pytest.raises(ValueError, match="at least 258"):
+        BPE(vocabulary_size=257)
+
+
+def test_characters() -> None:
+    plain = Characters().train(lambda: iter(()))
+    assert (plain.vocabulary_size, plain.bos, plain.eos) == (27, None, None)
+    assert plain.encode(ALPHABET) == list(range(27))
+    assert plain.decode([*range(27), 27]) == f"{ALPHABET}[MASK]"
+    special = Characters(special=True).train(lambda: iter(()))
+    assert (special.vocabulary_size, special.bos, special.eos) == (29, 27, 28)
+    assert special.decode([27, 1, 28, 29]) == "a[MASK]"
+    assert special.byte_counts().tolist() == [1] * 27 + [0, 0]
+    assert special.encode_batch(["ab", ""]) == [[1, 2], []]
+
+
+@given(st.text(ALPHABET))
+def test_characters_come_back(text: str) -> None:
+    tokenizer = Characters().train(lambda: iter(()))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_unknown_characters() -> None:
+    with pytest.raises(UserError, match=r'not \'É\'; set tokenizer\.unknown = "space"'):
+        Characters().train(lambda: iter(())).encode("caf\u00c9")
+    assert Characters(unknown="space").train(lambda: iter(())).encode("aÉ7b") == [1, 0, 0, 2]
+
+
+SPECS = [Bytes(), Characters(), Characters(special=True, unknown="space"), BPE(vocabulary_size=300)]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_saved_and_loaded(tmp_path: Path, spec: Any) -> None:
+    trained = spec.train(lambda: iter(["the cat sat on the mat"]))
+    trained.save(tmp_path)
+    loaded = spec.load(tmp_path)
+    text = "the cat"
+    assert loaded.encode(text) == trained.encode(text)
+    assert loaded.byte_counts().tolist() == trained.byte_counts().tolist()
+    assert (loaded.vocabulary_size, loaded.bos, loaded.eos) == (trained.vocabulary_size, trained.bos, trained.eos)
+    again = tmp_path / "again"
+    again.mkdir()
+    loaded.save(again)
+    assert (again / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_files_that_are_missing_or_broken(tmp_path: Path, spec: Any) -> None:
+    with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
+        spec.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"not readable JSON|not one that the tokenizers library reads"):
+        spec.load(tmp_path)
+
+
+def test_the_file_of_another_tokenizer(tmp_path: Path) -> None:
+    Bytes().train(lambda: iter(())).save(tmp_path)
+    for spec in (Characters(), BPE()):
+        with pytest.raises(UserError, match=r"of another tokenizer|not one that the tokenizers library reads"):
+            spec.load(tmp_path)
+    Characters().train(lambda: iter(())).save(tmp_path)
+    with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
+        Characters(special=True).load(tmp_path)
+
+
+# -- pretrained -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A folder with a vocabulary and merges as GPT-2's, the special token last."""
+    folder = tmp_path / "gpt"
+    folder.mkdir()
+    trained = BPE(vocabulary_size=300).train(lambda: iter(TEXTS))
+    content = json.loads(trained.library.to_str())
+    vocabulary = {**content["model"]["vocab"], "<|endoftext|>": 298}
+    merges = [" ".join(pair) for pair in content["model"]["merges"]]
+    (folder / "encoder.json").write_text(json.dumps(vocabulary))
+    (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    return folder
+
+
+def test_a_pair_of_files(pair: Path, tmp_path: Path) -> None:
+    spec = Pretrained(path=str(pair), bos="<|endoftext|>", eos="<|endoftext|>")
+    tokenizer = spec.train(lambda: iter(()))
+    assert (tokenizer.vocabulary_size, tokenizer.bos, tokenizer.eos) == (299, 298, 298)
+    reference = BPE(vocabulary_size=300).train(lambda: iter(TEXTS))
+    for text in TEXTS[:2]:
+        assert tokenizer.encode(text) == reference.encode(text)  # the special token's name is text
+        assert tokenizer.decode([298, *tokenizer.encode(text), 299, 298]) == f"{text}[MASK]"
+        assert tokenizer.byte_counts()[tokenizer.encode(text)].sum() == len(text.encode())
+    assert tokenizer.byte_counts()[298] == 0
+    tokenizer.save(tmp_path)
+    loaded = spec.load(tmp_path)
+    assert loaded.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
+    assert loaded.byte_counts().tolist() == tokenizer.byte_counts().tolist()
+    assert Pretrained(path=str(pair / "encoder.json")).train(lambda: iter(())).eos is None
+
+
+def test_ways_to_name_a_tokenizer(pair: Path) -> None:
+    expected = Pretrained(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0])
+    (pair / "my.json").write_bytes((pair / "encoder.json").read_bytes())
+    (pair / "my.txt").write_bytes((pair / "vocab.bpe").read_bytes())
+    named = Pretrained(path=str(pair / "my.json"), merges=str(pair / "my.txt"))
+    assert named.train(lambda: iter(())).encode(TEXTS[0]) == expected
+    named.train(lambda: iter(())).save(pair)  # writes tokenizer.json, which a folder is asked for first
+    assert Pretrained(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0]) == expected
+    assert Pretrained(path=str(pair / "tokenizer.json")).train(lambda: iter(())).encode(TEXTS[0]) == expected
+
+
+def test_the_fingerprint_follows_the_file(pair: Path) -> None:
+    before = Pretrained(path=str(pair)).fingerprint()
+    assert Pretrained(path=str(pair)).fingerprint() == before
+    (pair / "vocab.bpe").write_text("#version: 0.2\n")
+    assert Pretrained(path=str(pair)).fingerprint() != before
+
+
+def test_pretrained_mistakes(pair: Path, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
+        ({"path": str(tmp_path / "no.json")}, r"tokenizer\.path: there is no file .*no\.json"),
+        ({"path": str(tmp_path)}, r"holds no tokenizer\.json, vocab\.json or encoder\.json"),
+        ({"path": str(pair / "encoder.json"), "merges": "no.txt"}, r"tokenizer\.merges: there is no file no\.txt"),
+        ({"path": str(pair / "vocab.bpe")}, "not one that the tokenizers library reads"),
+        ({"path": str(pair / "encoder.json"), "merges": str(pair / "encoder.json")}, "are no byte-pair encoding"),
+        ({"path": str(pair), "eos": "<|endoftex|>"}, r"tokenizer\.eos: .* no token '<\|endoftex\|>'; did you mean"),
+    ]
+    for settings, message in cases:
+        with pytest.raises(UserError, match=message):
+            Pretrained(**settings).train(lambda: iter(()))
+
+
+def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = {"[UNK]": 0, "the": 1, "cat": 2, "##s": 3, "[SEP]": 4}
+    library = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.decoder = decoders.WordPiece()
+    library.add_special_tokens(["[SEP]"])
+    library.enable_truncation(2)
+    library.enable_padding(length=9)
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Pretrained(path=str(tmp_path), eos="[SEP]").train(lambda: iter(()))
+    ids = tokenizer.encode("the cats the cats")
+    assert ids == [1, 2, 3, 1, 2, 3]  # neither truncated nor padded
+    assert tokenizer.decode([*ids[:3], 5, *ids[3:], 4]) == "the cats[MASK]the cats"
+    assert tokenizer.byte_counts().tolist() == [5, 3, 3, 1, 0]
