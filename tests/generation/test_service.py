@@ -1,0 +1,98 @@
+"""Prompts, seeds and decoding around a sampler."""
+
+import pytest
+import torch
+
+from atat_zoo.errors import UserError
+from atat_zoo.generation import fill, write
+from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+from atat_zoo.testing.toys import Hashed, hashed_importance
+
+
+class Letters:
+    """a … h are 0 … 7, BOS is 8, EOS 9."""
+
+    vocabulary_size, bos, eos = 10, 8, 9
+
+    def encode(self, text):
+        return ["abcdefgh".index(letter) for letter in text]
+
+    def decode(self, ids):
+        return "".join("abcdefgh"[i] if i < 8 else "" if i < 10 else "[MASK]" for i in ids)
+
+
+def texts(number=3, length=12, seed=0, tokenizer=None, sampler=None, **options):
+    return write(
+        Hashed(10),
+        tokenizer or Letters(),
+        sampler or Ancestral(steps=5),
+        number=number,
+        length=length,
+        seed=seed,
+        **options,
+    )
+
+
+def test_texts_begin_with_the_prompt_and_end_with_the_suffix():
+    made = texts(prompt="abc", suffix="hg")
+    assert made.sample.tokens.shape == (3, 12)
+    assert all(text.startswith("abc") and text.endswith("hg") and "[MASK]" not in text for text in made.texts)
+    assert len(set(made.texts)) == 3
+    assert made.seconds > 0
+
+
+def test_sequences_with_special_tokens_are_given_both_ends():
+    made = texts(prompt="a", suffix="b", special="sequence")
+    assert (made.sample.tokens[:, 0] == 8).all()
+    assert (made.sample.tokens[:, -1] == 9).all()
+    assert (made.sample.tokens[:, 1] == 0).all()
+    plain = texts(prompt="a", suffix="b", special="document")
+    assert (plain.sample.tokens[:, 0] == 0).all()
+
+
+def test_a_tokenizer_without_special_tokens():
+    tokenizer = Letters()
+    tokenizer.bos = tokenizer.eos = None
+    assert (texts(prompt="a", special="sequence", tokenizer=tokenizer).sample.tokens[:, 0] == 0).all()
+
+
+def test_a_text_depends_on_its_seed_and_number_alone():
+    sampler = UncertaintyGuided(min_steps=2, max_steps=5, threshold=0.1)
+    options = {"sampler": sampler, "importance": hashed_importance}
+    seven = texts(number=7, **options)
+    assert texts(number=3, **options).texts == seven.texts[:3]
+    assert texts(number=7, batch_size=2, **options).texts == seven.texts
+    assert texts(number=7, seed=1, **options).texts != seven.texts
+
+
+def test_batches_are_joined():
+    z = torch.full((5, 6), 10)
+    z[3] = 1
+    whole = fill(Hashed(10), Ancestral(steps=4), z, seed=2, mask_id=10, trace=True)
+    pieces = fill(Hashed(10), Ancestral(steps=4), z, seed=2, mask_id=10, trace=True, batch_size=2)
+    assert torch.equal(whole.tokens, pieces.tokens)
+    assert torch.equal(whole.nfe, pieces.nfe)
+    assert whole.max_nfe == pieces.max_nfe == 4
+    for made in (whole, pieces):
+        replayed = z.clone()
+        for record in made.trace:
+            replayed[record["rows"], record["positions"]] = torch.tensor(record["tokens"])
+        assert torch.equal(replayed, made.tokens)
+
+
+def test_no_texts_at_all():
+    assert texts(number=0).texts == []
+
+
+def test_a_prompt_that_fills_everything():
+    made = texts(prompt="abcdef", suffix="abcdef")
+    assert made.texts == ["abcdefabcdef"] * 3
+    assert made.sample.nfe.tolist() == [0, 0, 0]
+
+
+def test_a_prompt_that_does_not_fit():
+    with pytest.raises(UserError, match=r"prompt and suffix are 13 tokens together.* and the length is 12"):
+        texts(prompt="abcdefg", suffix="abcdef")
+    with pytest.raises(UserError, match="13 tokens together"):
+        texts(prompt="abcdef", suffix="abcde", special="sequence")

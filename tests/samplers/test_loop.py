@@ -1,0 +1,150 @@
+"""What a step costs: the network is asked for no row and no position that cannot change."""
+
+import pytest
+import torch
+
+from atat_zoo.diffusion.randomness import fold
+from atat_zoo.orders.left_to_right import LeftToRight
+from atat_zoo.orders.random import Random
+from atat_zoo.orders.uncertainty import UncertaintyOrder
+from atat_zoo.paces.fixed import Fixed
+from atat_zoo.registry import Zoo
+from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.samplers.combination import Combination
+from atat_zoo.samplers.confidence_history import ConfidenceHistory
+from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+from atat_zoo.testing import check_sampler
+from atat_zoo.testing.sampling import assemble, example_step, noisy
+from atat_zoo.testing.toys import Hashed, hashed_importance
+from atat_zoo.uncertainty.entropy import Entropy
+from atat_zoo.uncertainty.margin import Margin
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Ancestral(steps=1),
+        Ancestral(steps=7, temperature=0.0),
+        UncertaintyGuided(min_steps=1, max_steps=5, importance=False, threshold=0.9),
+        UncertaintyGuided(uncertainty=Margin(), first="most_uncertain", threshold=0.0),
+        ConfidenceHistory(steps=6, window=2, threshold=0.4),
+        Combination(),
+    ],
+    ids=str,
+)
+def test_conformance(sampler):
+    check_sampler(sampler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ancestral", "uncertainty_guided", "confidence_history", "combination"])
+def test_conformance_of_the_defaults_under_many_examples(name):
+    check_sampler(Zoo.load().spec("sampler", name), examples=500)
+
+
+def sample(sampler, tokens, denoiser=None, **options):
+    denoiser = denoiser or Hashed(9)
+    made = sampler.sample(denoiser, tokens, fold(torch.arange(len(tokens)), 5), mask_id=9, **options)
+    return made, denoiser
+
+
+@pytest.mark.parametrize("order", [Random(), LeftToRight()], ids=lambda order: order.name)
+def test_only_the_chosen_positions_are_asked_for(order):
+    z = noisy(6, 10, 9, 1)
+    _, denoiser = sample(assemble(order=order), z)
+    assert denoiser.asked == (z == 9).sum()
+
+
+def test_rows_leave_the_batch_when_they_are_finished():
+    z = torch.full((4, 12), 9)
+    z[0, 1:] = z[1, 3:] = z[2, 6:] = 0
+    made, denoiser = sample(assemble(order=UncertaintyOrder(uncertainty=Entropy()), pace=Fixed(steps=12)), z)
+    assert made.nfe.tolist() == [1, 3, 6, 12]
+    assert denoiser.evaluated == 22
+    assert made.max_nfe == 12
+
+
+def test_a_step_that_changes_nothing_is_not_evaluated():
+    made, denoiser = sample(Ancestral(steps=1000), torch.full((3, 4), 9))
+    assert (made.nfe <= 4).all()
+    assert made.max_nfe == 4
+    assert denoiser.calls <= 12
+
+
+def test_nothing_to_fill_costs_nothing():
+    z = torch.zeros(3, 4, dtype=torch.int64)
+    made, denoiser = sample(Ancestral(), z)
+    assert torch.equal(made.tokens, z)
+    assert (denoiser.calls, made.max_nfe, made.nfe.tolist()) == (0, 0, [0, 0, 0])
+
+
+def test_the_draft_has_the_most_probable_token_at_every_mask():
+    z = noisy(4, 10, 9, 3)
+    seen = []
+
+    def importance(draft, masked):
+        expected = draft.clone()
+        current = draft.masked_fill(masked, 9)
+        expected[masked] = Hashed(9)(current, None, masked).argmax(-1)
+        seen.append(torch.equal(draft, expected) and not (draft == 9).any())
+        return hashed_importance(draft, masked)
+
+    sample(UncertaintyGuided(min_steps=2, max_steps=6, threshold=0.0), z, importance=importance)
+    assert len(seen) >= 2
+    assert all(seen)
+
+
+def test_importance_is_not_asked_for_unless_the_order_wants_it():
+    def importance(draft, masked):
+        raise AssertionError("asked")
+
+    sample(UncertaintyGuided(importance=False), torch.full((2, 5), 9), importance=importance)
+    sample(Ancestral(), torch.full((2, 5), 9), importance=importance)
+
+
+def test_no_gradient_is_kept_and_no_global_random_number_drawn():
+    weight = torch.zeros(9, requires_grad=True)
+    state = torch.get_rng_state()
+
+    def denoiser(tokens, t, where):
+        return weight.log_softmax(-1).expand(int(where.sum()), 9)
+
+    made, _ = sample(UncertaintyGuided(), torch.full((2, 5), 9), denoiser)
+    assert not made.tokens.requires_grad
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_part_that_hides_what_it_needs_is_told():
+    step = example_step(frozenset())
+    step.log_probs = None
+    with pytest.raises(RuntimeError, match="without log_probs among its needs"):
+        step.measure(Entropy())
+
+
+def test_a_metric_is_computed_once_a_step():
+    calls = []
+
+    class Counting:
+        def __call__(self, logits):
+            calls.append(1)
+            return Entropy()(logits)
+
+    step, metric = example_step(frozenset()), Counting()
+    assert step.measure(metric) is step.measure(metric)
+    assert len(calls) == 1
+
+
+def test_combinations_are_declared_in_tables():
+    made = Zoo.load().spec(
+        "sampler",
+        {
+            "use": "combination",
+            "order": {"use": "uncertainty", "uncertainty": "margin", "first": "most_uncertain"},
+            "pace": {"use": "fixed", "steps": 3},
+            "stop": {"use": "confidence_history", "window": 2},
+            "draw": {"use": "categorical", "temperature": 0.7},
+        },
+    )
+    assert made.order.uncertainty == Margin()
+    assert made.parts().pace == Fixed(steps=3)
+    check_sampler(made, examples=10)

@@ -1,0 +1,71 @@
+"""Stops end when they say, and fill the rest from the distributions they judged."""
+
+import pytest
+import torch
+
+from atat_zoo.paces.fixed import Fixed
+from atat_zoo.stops.confidence_history import ConfidenceHistory
+from atat_zoo.stops.steps import Steps
+from atat_zoo.stops.uncertainty import UncertaintyStop
+from atat_zoo.testing import check_stop
+from atat_zoo.testing.sampling import assemble, example_step
+from atat_zoo.testing.toys import Hashed
+from atat_zoo.uncertainty.entropy import Entropy
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        Steps(),
+        UncertaintyStop(threshold=0.9, uncertainty=Entropy()),
+        ConfidenceHistory(window=1, threshold=0.5),
+        ConfidenceHistory(window=3, threshold=0.3),
+        ConfidenceHistory(window=100),
+    ],
+    ids=str,
+)
+def test_conformance(stop):
+    check_stop(stop)
+
+
+def test_the_mean_uncertainty_is_over_what_is_masked():
+    step = example_step(frozenset(), rows=4)
+    means = [Entropy()(logits).mean() for logits in step.log_probs.split(step.open.sum(1).tolist())]
+    threshold = float(sorted(means)[1]) + 1e-6
+    stopped = UncertaintyStop(threshold=threshold, uncertainty=Entropy())(step)
+    assert stopped.tolist() == [bool(mean < threshold) for mean in means]
+    assert stopped.sum() == 2
+
+
+def run(stop, *, sharpness, steps=8):
+    denoiser = Hashed(50, sharpness=sharpness)
+    sampler = assemble(pace=Fixed(steps=steps), stop=stop)
+    return sampler.sample(denoiser, torch.full((3, 16), 50), torch.arange(3), mask_id=50, trace=True), denoiser
+
+
+def test_a_text_that_is_certain_is_filled_in_one_evaluation():
+    made, denoiser = run(UncertaintyStop(threshold=0.3, uncertainty=Entropy()), sharpness=1e4)
+    assert made.nfe.tolist() == [1, 1, 1]
+    assert denoiser.calls == 1
+    made, _ = run(UncertaintyStop(threshold=0.3, uncertainty=Entropy()), sharpness=0.1)
+    assert made.nfe.tolist() == [8, 8, 8]
+    made, _ = run(UncertaintyStop(threshold=0.0, uncertainty=Entropy()), sharpness=1e4)
+    assert made.nfe.tolist() == [8, 8, 8]
+
+
+def test_the_history_must_be_full():
+    made, _ = run(ConfidenceHistory(window=3, threshold=0.9), sharpness=1e6)
+    assert made.nfe.tolist() == [3, 3, 3]
+    assert [len(record["rows"]) // 3 for record in made.trace] == [2, 2, 12]
+    made, _ = run(ConfidenceHistory(window=3, threshold=1.0), sharpness=1e6)
+    assert made.nfe.tolist() == [8, 8, 8]
+
+
+def test_the_running_confidence_is_a_mean_over_the_window():
+    step = example_step(frozenset(), rows=3)
+    nan = torch.nan
+    step.history = torch.tensor([[0.1, 0.8, 0.9], [nan, 0.9, 0.9], [nan, nan, 0.9]], dtype=torch.float64)
+    assert ConfidenceHistory(window=2, threshold=0.84)(step).tolist() == [True, True, False]
+    assert ConfidenceHistory(window=3, threshold=0.59)(step).tolist() == [True, False, False]
+    assert ConfidenceHistory(window=3, threshold=0.61)(step).tolist() == [False, False, False]
+    assert ConfidenceHistory(window=4, threshold=0.0)(step).tolist() == [False, False, False]
