@@ -112,7 +112,10 @@ class Files:
             matches = [match for match in matches if match.is_file()]
             if not matches:
                 there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}")
+                raise UserError(
+                    f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; "
+                    "name files that are there: a path is taken from the folder in which atat is started"
+                )
             paths += [match for match in matches if match not in paths]
         return paths
 

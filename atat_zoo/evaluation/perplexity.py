@@ -95,8 +95,8 @@ class Evaluation:
     frequency_spearman: float | None
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object."""
-        return attrs.asdict(self)
+        """Return the numbers as a JSON object; what is not finite becomes null."""
+        return {k: _number(v) if isinstance(v, float) else v for k, v in attrs.asdict(self).items()}
 
     def sentence(self) -> str:
         """Return the numbers as one line."""
@@ -209,9 +209,9 @@ def summarise(
         tokens=int(n.sum()),
         bytes=int(sizes.sum()),
         nats_per_token=nats,
-        perplexity=math.exp(nats),
-        perplexity_stderr=math.exp(nats) * nats_error,
-        perplexity_without_special=math.exp(without_special),
+        perplexity=_exp(nats),
+        perplexity_stderr=_exp(nats) * nats_error,
+        perplexity_without_special=_exp(without_special),
         bits_per_byte=bits,
         bits_per_byte_stderr=bits_error,
         unigram_perplexity=unigram,
@@ -220,6 +220,11 @@ def summarise(
     )
 
 
+def _exp(nats: float) -> float:
+    """Return e^nats; infinity for a model that has diverged."""
+    return math.exp(nats) if nats < 700 else math.inf
+
+
 def _number(value: float) -> float | None:
-    """Return None for NaN, which JSON cannot say."""
-    return None if value != value else value
+    """Return None for what JSON cannot say."""
+    return value if math.isfinite(value) else None

@@ -36,8 +36,13 @@ def find(name: str) -> Path:
             return shipped
     known = sorted(str(p.relative_to(root).with_suffix("")) for root in roots for p in root.rglob("*.toml"))
     raise UserError(
-        f"there is no experiment {name!r}: no such file{nearest(name, known)} (shipped: {', '.join(known)})"
+        f"there is no experiment {name!r}: no such file{nearest(name, known)} "
+        f"(shipped: {', '.join(n for n in known if '/' not in n)}; more in {', '.join(_folders(known))})"
     )
+
+
+def _folders(known: list[str]) -> list[str]:
+    return sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
 
 
 def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Experiment:

@@ -136,7 +136,7 @@ class Zoo:
     def _why_missing(self) -> str:
         off = [p for p in self.plugins if p.status != "ok"]
         if not off:
-            return ""
+            return "; if a plugin offers it, install that plugin"
         return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in off)
 
 

@@ -177,10 +177,11 @@ class Checkpoints(Callback):
         try:
             with self.folder.writing_checkpoint(step, self.spec.keep) as path:
                 save_checkpoint(state, str(path))
-        except RuntimeError as error:  # torch's writer reports a full disk so
+        except RuntimeError as error:
+            # torch's writer says only that a position in the file is not the one it expected.
             raise UserError(
-                f"the checkpoint of step {step} cannot be written to {self.folder.checkpoints}: {error}; "
-                "free some space and continue with --resume: earlier checkpoints are untouched"
+                f"the checkpoint of step {step} cannot be written whole to {self.folder.checkpoints}: is the disk full? "
+                f"Free some space and continue with --resume {self.folder.path}: earlier checkpoints are untouched"
             ) from error
 
 

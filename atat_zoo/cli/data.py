@@ -1,0 +1,66 @@
+"""`atat data`: shards of tokens. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import click
+
+from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.experiment import load
+
+
+@click.group()
+def data() -> None:
+    """Build shards of tokens, and say what they hold."""
+
+
+@data.command()
+@click.argument("experiment")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@json_option
+def build(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Build the shards of EXPERIMENT, unless they are there; an interrupted build goes on where it was."""
+    from atat_zoo.cli.bars import Bars
+    from atat_zoo.data.build import build as build_shards
+
+    made = load(experiment, overrides)
+    with Bars(silent=as_json) as bars:
+        folder = build_shards(made, progress=bars.building)
+    if as_json:
+        print_json({"folder": str(folder)})
+    else:
+        click.echo(f"the shards are in {folder}")
+
+
+@data.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--full", is_flag=True, help="Check the hash of every shard.")
+@json_option
+def info(folder: Path, full: bool, as_json: bool) -> None:
+    """Print what a FOLDER of shards holds, after checking that it is all there."""
+    from atat_zoo.data.manifest import verify
+
+    found = verify(folder, full=full)
+    if as_json:
+        print_json(attrs.asdict(found))
+        return
+    click.echo(f"{folder}: {found.corpus['use']} by {found.tokenizer['use']}, V = {found.vocabulary_size:,}")
+    click.echo(f"sequences of {found.length} tokens as {found.dtype}; special tokens: {found.special};")
+    click.echo(f"what is left over at the end of a split: {found.remainder}; cut for {found.lanes} lanes")
+    columns = ["split", "documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words", "shards"]
+    rows = [
+        [
+            name,
+            *(
+                f"{n:,}"
+                for n in (s.documents, s.sequences, s.tokens, s.dropped, s.padded, s.characters, s.bytes, s.words)
+            ),
+            str(len(s.shards)),
+        ]
+        for name, s in found.splits.items()
+    ]
+    table(columns, rows)
+    if full:
+        click.echo("every shard has the hash that the manifest says")

@@ -1,0 +1,216 @@
+"""Every kind of bad input, produced for real: `python -m tests.bad_input` writes docs/bad-input.md from it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE = Path(__file__).parents[1] / "docs" / "bad-input.md"
+ATAT = str(Path(sys.executable).with_name("atat"))
+
+BASE = """\
+[corpus]
+use = "files"
+train = ["text.txt"]
+validation = ["held-out.txt"]
+document = "line"
+[tokenizer]
+use = "bytes"
+[backbone]
+layers = 1
+width = 32
+heads = 2
+max_length = 64
+[data]
+root = "shards"
+length = 16
+block = 8
+shard = 64
+lanes = 2
+[train]
+steps = 6
+batch_size = 4
+log_every = 1
+save_every = 2
+[evaluation]
+sequences = 4
+samples = 0
+"""
+
+
+class Case(NamedTuple):
+    """One kind of bad input: what it is, the command, and how the folder for it is prepared."""
+
+    title: str
+    command: tuple[str, ...]
+    toml: str = ""
+    prepare: Callable[[Path], object] | None = None
+    file_limit: int | None = None  # bytes that a file may have: how a full disk looks to a writer
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def _shards(root: Path) -> Path:
+    """Build the shards and return their folder."""
+    subprocess.run([ATAT, "data", "build", "base.toml"], cwd=root, check=True, capture_output=True)
+    return next(p for p in (root / "shards").iterdir() if p.is_dir())
+
+
+def _rename(folder: Path) -> Path:
+    """Give the shards a name that does not depend on versions."""
+    return folder.rename(folder.parent / "mine")
+
+
+def _truncate(root: Path) -> None:
+    shard = next(_rename(_shards(root)).glob("train*.tar"))
+    os.truncate(shard, shard.stat().st_size // 2)
+
+
+def _flip(root: Path) -> None:
+    shard = next(_rename(_shards(root)).glob("train*.tar"))
+    data = bytearray(shard.read_bytes())
+    data[2000] ^= 1
+    shard.write_bytes(data)
+
+
+def _remove(root: Path) -> None:
+    next(_rename(_shards(root)).glob("train*.tar")).unlink()
+
+
+def _many_words(root: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(70_000)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(root / "words.json"))
+
+
+def _hold(root: Path) -> object:
+    (root / "runs" / "base").mkdir(parents=True)
+    lock = (root / "runs" / "base" / ".lock").open("w")
+    lock.write("process 4711 on another-machine\n")
+    lock.flush()
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def _broken_plugin(root: Path) -> None:
+    info = root / "plugins" / "spirals-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: atat-zoo-spirals\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[atat_zoo]\nspirals = spirals\n")
+    (root / "plugins" / "spirals.py").write_text("import a_library_that_is_missing\n")
+
+
+CASES: tuple[Case, ...] = (
+    Case("An unknown key", ("check", "bad.toml"), '[masking]\nuse = "importance"\ntemprature = 0.7\n'),
+    Case("A wrong type", ("check", "bad.toml"), '[train]\nsteps = "many"\n'),
+    Case("Not a finite number", ("check", "bad.toml"), '[masking]\nuse = "importance"\ntemperature = inf\n'),
+    Case("A number out of range", ("check", "bad.toml", "objective.importance_loss_weight=-1")),
+    Case("An unknown part", ("check", "bad.toml"), '[estimator]\nuse = "tranformer"\n'),
+    Case("A missing plugin", ("check", "bad.toml"), '[masking]\nuse = "spiral"\n'),
+    Case(
+        "A plugin that is broken",
+        ("check", "bad.toml"),
+        '[masking]\nuse = "spiral"\n',
+        _broken_plugin,
+        env=(("PYTHONPATH", "plugins"),),
+    ),
+    Case("A file that is not TOML", ("check", "bad.toml"), "[masking\n"),
+    Case("An experiment that is not there", ("train", "quickstrat")),
+    Case("A missing corpus", ("data", "build", "bad.toml"), '[corpus]\nuse = "files"\ntrain = ["novels/*.txt"]\n'),
+    Case(
+        "A vocabulary too large for the shards' type",
+        ("data", "build", "bad.toml"),
+        '[tokenizer]\nuse = "pretrained"\npath = "words.json"\n[data]\ndtype = "uint16"\n',
+        _many_words,
+    ),
+    Case("A sequence longer than the backbone's maximum", ("check", "bad.toml"), "[data]\nlength = 4096\n"),
+    Case("Too few shards for the lanes", ("data", "build", "bad.toml"), "[data]\nlanes = 4096\n"),
+    Case("Ranks that do not divide the lanes", ("train", "base.toml"), env=(("WORLD_SIZE", "3"),)),
+    Case("A truncated shard", ("data", "info", "shards/mine"), prepare=_truncate),
+    Case("A shard that is missing", ("data", "info", "shards/mine"), prepare=_remove),
+    Case("A manifest that does not match its shards", ("data", "info", "shards/mine", "--full"), prepare=_flip),
+    Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=200_000),
+    Case("A run folder in use by another process", ("train", "base.toml"), prepare=_hold),
+    Case("A run folder that has a run already", ("train", "base.toml"), prepare=lambda root: _begun(root)),
+    Case("A run without a final model", ("eval", "runs/base"), prepare=lambda root: _begun(root)),
+    Case("A loss that is no number", ("train", "base.toml", "train.learning_rate=1e38", "train.warmup_steps=0")),
+)
+
+
+def _begun(root: Path) -> None:
+    (root / "runs" / "base").mkdir(parents=True)
+    resolved = subprocess.run([ATAT, "resolve", "base.toml"], cwd=root, check=True, capture_output=True, text=True)
+    (root / "runs" / "base" / "resolved.toml").write_text(resolved.stdout)
+
+
+class Produced(NamedTuple):
+    """What a case printed."""
+
+    code: int
+    message: str
+    output: str
+
+
+def produce(case: Case) -> Produced:
+    """Prepare a folder, run the command in it, and return what it printed."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "base.toml").write_text(BASE)
+        (root / "bad.toml").write_text('extends = "base.toml"\n' + case.toml)
+        (root / "text.txt").write_text(
+            "".join(f"in year {year} the state of the union was strong and the people free\n" for year in range(1790, 1890))
+        )
+        (root / "held-out.txt").write_text("we the people of the union\n" * 10)
+        held = case.prepare(root) if case.prepare else None
+        done = subprocess.run(
+            [ATAT, *case.command],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)},
+            preexec_fn=(lambda: _limit(case.file_limit)) if case.file_limit else None,
+        )
+        del held
+    message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
+    # What differs from machine to machine: the hash in a folder's name.
+    message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message)
+    return Produced(done.returncode, message, done.stdout)
+
+
+def _limit(size: int | None) -> None:
+    assert size is not None
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def page(produced: dict[str, str]) -> str:
+    """Return the page from what each case printed."""
+    lines = [
+        "# What bad input prints",
+        "",
+        "One readable sentence per problem, on standard error, with exit code 2 and no traceback.",
+        "Every message below is produced by a test (`tests/test_bad_input.py`);",
+        "`python -m tests.bad_input` writes this page anew.",
+    ]
+    for case in CASES:
+        lines += ["", f"## {case.title}", "", "```console", f"$ atat {' '.join(case.command)}", produced[case.title], "```"]
+        if case.toml:
+            lines += ["", "with", "", "```toml", case.toml.rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page({case.title: produce(case).message for case in CASES}), encoding="utf-8")
+    print(json.dumps({"wrote": PAGE.name}))
