@@ -48,7 +48,10 @@ def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...
     manager.check_pending()
     found = []
     for kind in hookspecs.KINDS:
-        for classes in getattr(manager.hook, f"{hookspecs.PROJECT}_{kind}")():
+        hook = f"{hookspecs.PROJECT}_{kind}"
+        for classes in getattr(manager.hook, hook)():
+            if not isinstance(classes, list | tuple) or not all(isinstance(cls, type) for cls in classes):
+                raise TypeError(f"{hook} must return a list of classes, not {classes!r}")
             found += [manifest.entry_of(kind, cls, distribution) for cls in classes]
     return tuple(found)
 
@@ -63,22 +66,35 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
     chosen = None if allowed is None else {name.strip() for name in allowed.split(",")}
     seen = set()
     for distribution in distributions():
-        for point in distribution.entry_points:
+        try:
+            points = [point for point in distribution.entry_points if point.group == hookspecs.PROJECT]
+        except Exception as error:  # any package of the environment may have text there that is no entry point
+            if f"[{hookspecs.PROJECT}]" in (distribution.read_text("entry_points.txt") or ""):
+                owner = _said(distribution, "Name", "unknown")
+                yield _checked(_broken(owner, owner, _said(distribution, "Version", "unknown"), error))
+            continue
+        for point in points:
             # A path that stands twice on sys.path offers its distributions twice.
-            if point.group != hookspecs.PROJECT or (point.name, point.value) in seen:
+            if (point.name, point.value) in seen:
                 continue
             seen.add((point.name, point.value))
-            owner, version = distribution.metadata["Name"], distribution.version
+            # Read for plugins only: the metadata of every package takes longer than all the rest.
+            owner = _said(distribution, "Name", point.name)
+            version = _said(distribution, "Version", "unknown")
             if point.name in disabled or (chosen is not None and point.name not in chosen):
                 yield Plugin(name=point.name, distribution=owner, version=version, status="disabled")
-                continue
-            plugin = _load(point, distribution, owner, version)
-            if plugin.status == "broken" and os.environ.get(STRICT) == "1":
-                raise UserError(
-                    f"plugin {point.name!r} of {owner} is broken: {plugin.error} "
-                    f"(mend or uninstall {owner}, or unset {STRICT})"
-                )
-            yield plugin
+            else:
+                yield _checked(_load(point, distribution, owner, version))
+
+
+def _checked(plugin: Plugin) -> Plugin:
+    """Return the plugin; a broken one is an error if the environment wants it so."""
+    if plugin.status == "broken" and os.environ.get(STRICT) == "1":
+        raise UserError(
+            f"plugin {plugin.name!r} of {plugin.distribution} is broken: {plugin.error} "
+            f"(mend or uninstall {plugin.distribution}, or unset {STRICT})"
+        )
+    return plugin
 
 
 def _load(point: EntryPoint, distribution: Distribution, owner: str, version: str) -> Plugin:
@@ -86,17 +102,25 @@ def _load(point: EntryPoint, distribution: Distribution, owner: str, version: st
         own = _own_manifest(point, distribution)
         if own:
             read = manifest.read(own, owner)
-            return Plugin(name=point.name, distribution=owner, version=version, entries=read.entries, aliases=read.aliases)
+            return Plugin(
+                name=point.name, distribution=owner, version=version, entries=read.entries, aliases=read.aliases
+            )
         entries = hook_entries(point.load(), owner)
+        if not entries:
+            raise ImportError(f"{point.module} offers no parts; mark its functions with @hookimpl")
         return Plugin(name=point.name, distribution=owner, version=version, entries=entries)
-    except Exception as error:  # a plugin may fail in any way it likes, and breaks only itself
-        return Plugin(
-            name=point.name,
-            distribution=owner,
-            version=version,
-            status="broken",
-            error=f"{type(error).__name__}: {error}",
-        )
+    except (Exception, SystemExit) as error:  # a plugin may fail in any way it likes, and breaks only itself
+        return _broken(point.name, owner, version, error)
+
+
+def _broken(name: str, owner: str, version: str, error: BaseException) -> Plugin:
+    text = f"{type(error).__name__}: {error}"
+    return Plugin(name=name, distribution=owner, version=version, status="broken", error=text)
+
+
+def _said(distribution: Distribution, key: str, otherwise: str) -> str:
+    """Return a line of the metadata, which an interrupted installation may lack."""
+    return str(distribution.metadata[key]) if key in distribution.metadata else otherwise
 
 
 def _own_manifest(point: EntryPoint, distribution: Distribution) -> Path | None:

@@ -1,0 +1,11 @@
+"""An example plugin: one hook, one masking strategy."""
+
+from atat_zoo.registry import hookimpl
+
+
+@hookimpl
+def atat_zoo_masking() -> list[type]:
+    """Return the masking strategies of this package."""
+    from atat_zoo_example.rank import Rank
+
+    return [Rank]

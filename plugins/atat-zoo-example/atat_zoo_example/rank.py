@@ -1,0 +1,40 @@
+"""Masking by the rank of importance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@component
+class Rank:
+    """p_i = min(1, λ exp(ρ_i / T)), where ρ_i in [0, 1] is the rank of I_i among the row's maskable tokens.
+
+    Only the order of importance counts, not its size: an estimator that says 0.49
+    and 0.51 for everything is used as fully as one that says 0 and 1. Tokens of
+    equal importance share their mean rank.
+    """
+
+    name = "rank"
+    summary = "important tokens more often, by the rank of their importance and not its size"
+    refs = ()
+
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        import torch
+
+        from atat_zoo.diffusion.calibration import water_fill
+
+        values = importance.double().masked_fill(~maskable, torch.inf).contiguous()
+        rising = values.sort(dim=-1).values
+        below = torch.searchsorted(rising, values)
+        through = torch.searchsorted(rising, values, right=True)
+        # below … through − 1 are the ranks of a tie; (below + through)/2 is their mean plus a half.
+        rank = (below + through) / (2 * maskable.sum(-1, keepdim=True).clamp(min=1))
+        return water_fill(rank.double() / self.temperature, rate, maskable)

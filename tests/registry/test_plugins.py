@@ -1,0 +1,254 @@
+"""Plugins: found by entry point, loaded one at a time, never trusted to work.
+
+The distributions are made up: a module and a `dist-info` folder on `sys.path`.
+"""
+
+import sys
+import textwrap
+
+import pytest
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import Zoo, manifest, plugins
+from atat_zoo.registry import zoo as zoo_module
+
+GOOD = """
+    from atat_zoo.registry import component, hookimpl, param
+
+    @component
+    class {cls}:
+        "A masking strategy."
+        name = "{part}"
+        summary = "made up"
+        refs = ()
+        turns: int = param(2, help="how often", ge=1)
+
+    @hookimpl
+    def atat_zoo_masking():
+        return [{cls}]
+"""
+
+MANIFEST = """
+    [masking.{part}]
+    path = "{module}.strategies:{cls}"
+    summary = "made up"
+    [masking.{part}.parameters]
+    turns = {{ type = "int", default = 2, help = "how often" }}
+
+    [alias.masking]
+    twirl = "{part}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """No other plugin, no memory of earlier zoos, and the made-up modules forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.delenv(plugins.ALLOWED, raising=False)
+    monkeypatch.delenv(plugins.STRICT, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    real = plugins.distributions
+    monkeypatch.setattr(plugins, "distributions", lambda: real(path=[str(tmp_path)]))
+    zoo_module._load.cache_clear()
+    yield
+    zoo_module._load.cache_clear()
+    for name in set(sys.modules) - before:
+        if name.startswith("made_up"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Return a function that installs a distribution with one plugin."""
+
+    def install(name, source, *, module=None, entry_points=None, metadata=True, files=()):
+        module = module or f"made_up_{name}"
+        (tmp_path / module).mkdir()
+        (tmp_path / module / "__init__.py").write_text(textwrap.dedent(source))
+        for file, text in dict(files).items():
+            (tmp_path / module / file).write_text(textwrap.dedent(text))
+        info = tmp_path / f"atat_zoo_{name}-1.2.dist-info"
+        info.mkdir()
+        if metadata:
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: atat-zoo-{name}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(entry_points or f"[atat_zoo]\n{name} = {module}\n")
+        return module
+
+    return install
+
+
+def good(part="spiral", cls="Spiral"):
+    return textwrap.dedent(GOOD).format(part=part, cls=cls)
+
+
+def only(zoo):
+    (plugin,) = zoo.plugins
+    return plugin
+
+
+def test_a_good_plugin_is_listed_described_and_built(install):
+    install("good", good())
+    zoo = Zoo.load()
+    assert {"spiral", "uniform"} <= set(zoo.names("masking"))
+    entry = zoo.describe("masking", "spiral")
+    assert (entry.distribution, entry.parameters["turns"]["default"]) == ("atat-zoo-good", 2)
+    assert zoo.build("masking", {"use": "spiral", "turns": 3}).turns == 3
+    plugin = only(zoo)
+    assert (plugin.name, plugin.distribution, plugin.version, plugin.status) == ("good", "atat-zoo-good", "1.2", "ok")
+
+
+# What is wrong, and what the report says of it.
+BROKEN = {
+    "raises": ("raise RuntimeError('no such card')", "RuntimeError: no such card"),
+    "missing": ("import no_such_module_anywhere", "ModuleNotFoundError: No module named"),
+    "syntax": ("def broken(:", "SyntaxError"),
+    "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "misspelt": (good().replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
+    "hook_fails": (good().replace("return [Spiral]", "return [1 / 0]"), "ZeroDivisionError"),
+    "no_class": (good().replace("return [Spiral]", "return ['spiral']"), "TypeError"),
+    "no_list": (good().replace("return [Spiral]", "return Spiral"), "TypeError"),
+    "no_summary": (good().replace("summary = ", "saying = "), "has no text 'summary'"),
+    "no_mark": (good().replace("@hookimpl", ""), "offers no parts"),
+    "empty": ("", "offers no parts"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_plugin_is_reported_and_everything_else_works(how, install):
+    source, said = BROKEN[how]
+    install("broken", source)
+    install("good", good("helix", "Helix"))
+    zoo = Zoo.load()
+    (plugin,) = (p for p in zoo.plugins if p.name == "broken")
+    assert plugin.status == "broken"
+    assert said in plugin.error
+    assert {"helix", "uniform"} <= set(zoo.names("masking"))
+    with pytest.raises(UserError, match=r"no masking named 'spiral'.*not loaded: plugin broken \(broken\)"):
+        zoo.describe("masking", "spiral")
+
+
+def test_strict_makes_a_broken_plugin_an_error(install, monkeypatch):
+    install("broken", BROKEN["raises"][0])
+    assert only(Zoo.load()).status == "broken"
+    monkeypatch.setenv(plugins.STRICT, "1")
+    with pytest.raises(UserError, match="plugin 'broken' of atat-zoo-broken is broken: RuntimeError: no such card"):
+        Zoo.load()
+
+
+def test_an_empty_list_of_plugins_loads_none(install, monkeypatch):
+    module = install("good", good())
+    monkeypatch.setenv(plugins.ALLOWED, "")
+    zoo = Zoo.load()
+    assert "spiral" not in zoo.names("masking")
+    assert only(zoo).status == "disabled"
+    assert module not in sys.modules
+    with pytest.raises(UserError, match=r"plugin good \(disabled\)"):
+        zoo.describe("masking", "spiral")
+
+
+def test_a_list_of_plugins_loads_those(install, monkeypatch):
+    install("one", good("spiral", "Spiral"))
+    install("two", good("helix", "Helix"))
+    monkeypatch.setenv(plugins.ALLOWED, " two , three")
+    zoo = Zoo.load()
+    assert "helix" in zoo.names("masking")
+    assert "spiral" not in zoo.names("masking")
+
+
+def test_two_parts_of_one_name_name_both_distributions(install):
+    install("one", good())
+    install("two", good())
+    with pytest.raises(
+        UserError, match=r"masking 'spiral' is offered by both atat-zoo-(one and atat-zoo-two|two and atat-zoo-one)"
+    ):
+        Zoo.load()
+
+
+def test_a_name_of_ours_is_taken(install):
+    install("thief", good("uniform", "Uniform"))
+    with pytest.raises(UserError, match="masking 'uniform' is offered by both atat-zoo and atat-zoo-thief"):
+        Zoo.load()
+
+
+def test_a_plugin_with_a_menu_of_its_own_is_listed_without_being_imported(install):
+    menu = textwrap.dedent(MANIFEST).format(part="spiral", module="made_up_listed", cls="Spiral")
+    module = install("listed", "", files={"registry.toml": menu, "strategies.py": good()})
+    zoo = Zoo.load()
+    assert zoo.describe("masking", "twirl").name == "spiral"
+    assert zoo.describe("masking", "spiral").distribution == "atat-zoo-listed"
+    assert module not in sys.modules
+    assert zoo.build("masking", "twirl").turns == 2
+    assert module in sys.modules
+
+
+def test_a_part_whose_module_fails_when_it_is_used_names_the_distribution(install):
+    menu = textwrap.dedent(MANIFEST).format(part="spiral", module="made_up_listed", cls="Spiral")
+    install("listed", "", files={"registry.toml": menu, "strategies.py": "raise OSError('disk on fire')"})
+    with pytest.raises(UserError, match=r"masking 'spiral' of atat-zoo-listed cannot be imported.*disk on fire"):
+        Zoo.load().build("masking", "spiral")
+
+
+@pytest.mark.parametrize(
+    ("menu", "said"),
+    [
+        ("[masking.spiral", "is not valid TOML"),
+        ("[maskings.spiral]\npath = 'x:Y'", "is no kind of part"),
+        ("[masking.spiral]\nsummary = 'no path'", "lacks the key 'path'"),
+        ("masking = 3", "AttributeError"),
+    ],
+)
+def test_a_menu_that_is_wrong_breaks_only_its_plugin(menu, said, install):
+    install("listed", "", files={"registry.toml": menu})
+    zoo = Zoo.load()
+    assert only(zoo).status == "broken"
+    assert said in only(zoo).error
+    assert "uniform" in zoo.names("masking")
+
+
+def test_a_plugin_disabled_in_the_menu_is_not_imported(install, tmp_path):
+    module = install("good", good())
+    text = manifest.shipped().read_text(encoding="utf-8")
+    registry = tmp_path / "registry.toml"
+    registry.write_text(text.replace("disabled = []", 'disabled = ["good"]'), encoding="utf-8")
+    zoo = Zoo.load(registry)
+    assert only(zoo).status == "disabled"
+    assert "spiral" not in zoo.names("masking")
+    assert module not in sys.modules
+
+
+def test_entry_points_of_other_groups_are_left_alone(install):
+    install("other", "raise RuntimeError", entry_points="[console_scripts]\nx = made_up_other:main\n")
+    assert Zoo.load().plugins == []
+
+
+def test_an_entry_point_to_nowhere_is_broken(install):
+    install("lost", good(), entry_points="[atat_zoo]\nlost = made_up_nowhere\n")
+    assert "made_up_nowhere" in only(Zoo.load()).error
+
+
+def test_a_distribution_found_twice_is_one(install, monkeypatch, tmp_path):
+    install("good", good())
+    found = list(plugins.distributions())
+    monkeypatch.setattr(plugins, "distributions", lambda: found * 2)
+    assert len(Zoo.load().plugins) == 1
+
+
+def test_a_distribution_without_metadata_does_not_stop_the_rest(install):
+    install("bare", good(), metadata=False)
+    zoo = Zoo.load()
+    assert "spiral" in zoo.names("masking")
+    assert only(zoo).distribution == "bare"
+
+
+def test_a_distribution_with_unreadable_entry_points_does_not_stop_the_rest(install):
+    install("garbled", "", entry_points="[atat_zoo]\nthis is no entry point\n[[")
+    install("good", good())
+    zoo = Zoo.load()
+    assert "spiral" in zoo.names("masking")
+    (plugin,) = (p for p in zoo.plugins if p.distribution == "atat-zoo-garbled")
+    assert plugin.status == "broken"
+
+
+def test_unreadable_entry_points_of_a_stranger_are_none_of_our_business(install):
+    install("stranger", "", entry_points="[console_scripts]\nthis is no entry point\n")
+    assert Zoo.load().plugins == []
