@@ -245,6 +245,7 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
         "format": manifest.FORMAT,
         "corpus": unstructure(corpus),
         "text": corpus.fingerprint(),
+        "spread": [_SPREAD_SEED, SHUFFLED],
         "tokenizer": unstructure(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
         "data": {

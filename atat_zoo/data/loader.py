@@ -77,6 +77,7 @@ def train_loader(
         collate_fn=collate,
         pin_memory=on_gpu,
         prefetch_factor=4 if workers else None,
+        generator=torch.Generator(),  # else every iteration would draw from the global one
     )
     loader.gpu = torch.device(device) if on_gpu else None
     return loader

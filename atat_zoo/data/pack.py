@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20  # characters that are encoded at once
 BATCH = 1024  # pieces that are encoded at once
-SHUFFLED = 1 << 28  # characters of documents that are held in memory to be put in another order
+SHUFFLED = 1 << 27  # characters of documents that are held in memory to be put in another order
 
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 

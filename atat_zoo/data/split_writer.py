@@ -9,6 +9,7 @@ them again, checks the hashes, and continues.
 from __future__ import annotations
 
 import json
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -121,9 +122,12 @@ def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, b
     """
     if not path.is_file():
         return [], 0, False
-    with np.load(path, allow_pickle=False) as saved:
-        table = json.loads(saved["table"].tobytes())
-        waiting, counts = saved["waiting"], saved["counts"]
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            table = json.loads(saved["table"].tobytes())
+            waiting, counts = saved["waiting"], saved["counts"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return [], 0, False
     shards = [Shard(**shard) for shard in table["shards"]]
     for shard in shards:
         file = work / shard.name

@@ -214,7 +214,7 @@ build(big(Path(sys.argv[1])), progress=kill)
     assert hashes(build(big(tmp_path))) == hashes(whole)
 
 
-@pytest.mark.parametrize("damage", ["shard", "settings"])
+@pytest.mark.parametrize("damage", ["shard", "settings", "state"])
 def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, damage: str) -> None:
     made = big(tmp_path)
 
@@ -225,7 +225,7 @@ def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, da
     with pytest.raises(Stop):
         build(made, progress=interrupt)
     work = next(tmp_path.glob("*.partial"))
-    target = work / ("train-000002.tar" if damage == "shard" else "settings")
+    target = work / {"shard": "train-000002.tar", "settings": "settings", "state": "train.state.npz"}[damage]
     target.write_bytes(b"x" * target.stat().st_size)
     assert hashes(build(made)) == hashes(whole)
 

@@ -24,8 +24,10 @@ from atat_zoo.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# More workers than the machine has cores: what is tested is the order.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+# More workers than the machine has cores, and workers that fork beside torch's threads (a warning since Python 3.12).
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
 
 ROWS = 480  # compared: more than two epochs of the shards
 
@@ -226,6 +228,12 @@ def test_batches_are_for_composer(shards: Path) -> None:
     }
     with pytest.raises(TypeError):
         len(loader)
+
+
+def test_the_global_generator_is_not_touched(shards: Path) -> None:
+    before = torch.get_rng_state()
+    next(iter(train_loader(shards, seed=17, lanes=4, batch_size=12, workers=1)))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
