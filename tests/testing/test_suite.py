@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atat_zoo import testing
+from atat_zoo.drawings.bernoulli import Bernoulli
 from atat_zoo.masking.uniform import Uniform
 from atat_zoo.registry import Zoo, component
 from atat_zoo.registry.manifest import Manifest, entry_of
@@ -111,5 +112,5 @@ def test_the_core_does_not_need_the_suite():
 
 def test_the_suite_draws_nothing_from_the_global_generator():
     state = torch.get_rng_state()
-    testing.check_drawing(__import__("atat_zoo.drawings.bernoulli", fromlist=["Bernoulli"]).Bernoulli(), 3)
+    testing.check_drawing(Bernoulli(), 3)
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,56 @@
+"""The example plugin works as its README says, whether it is installed here or not."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PLUGINS = Path(__file__).parents[2] / "plugins"
+EXAMPLE = PLUGINS / "atat-zoo-example"
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of a process in which the plugin is installed: its folder and its metadata on the path."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    info = tmp_path / "atat_zoo_example-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    points = "".join(f"{name} = {value}\n" for name, value in project["entry-points"]["atat_zoo"].items())
+    (info / "entry_points.txt").write_text(f"[atat_zoo]\n{points}")
+    # An editable installation of atat_zoo may itself be found through the path.
+    path = os.pathsep.join([str(tmp_path), str(EXAMPLE), str(PLUGINS.parent)])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATAT_ZOO_", "PYTEST_"))}
+    return kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(arguments, environment):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_it_is_listed_without_torch(environment):
+    code = "import sys; from atat_zoo import Zoo; print(Zoo.load().names('masking'), 'torch' in sys.modules)"
+    done = run(["-c", code], environment)
+    assert done.returncode == 0, done.stderr
+    assert "'rank'" in done.stdout
+    assert done.stdout.strip().endswith("False")
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass(environment):
+    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_the_guide_shows_the_code_that_is_there():
+    guide = (PLUGINS / "README.md").read_text(encoding="utf-8")
+    for shown in ('[project.entry-points.atat_zoo]\n   example = "atat_zoo_example"', "return [Rank]", 'use = "rank"'):
+        assert shown in guide
+    assert 'cases(distribution="atat-zoo-example")' in guide
+    assert 'example = "atat_zoo_example"' in (EXAMPLE / "pyproject.toml").read_text()
