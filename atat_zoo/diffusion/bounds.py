@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.diffusion.randomness import fold, mix_int, to_unit, uniform
+from atat_zoo.diffusion.randomness import fold, stratified, stream, to_unit, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def exact_k(
             order = to_unit(fold(fold(keys, j)[:, None], torch.arange(x.shape[1], device=x.device)), torch.float64)
             rank = order.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
             masked = (rank < k[:, None]) & maskable
-            yield masked, n / k.clamp(min=1), time_at((k / n.clamp(min=1)).float())
+            yield masked, n.double() / k.clamp(min=1), time_at((k / n.clamp(min=1)).float())
 
     return _average(denoise, x, n, masks(), draws, mask_id)
 
@@ -96,25 +96,31 @@ def continuous_t(
     weight: Callable[[Tensor], Tensor],
     seed: int,
 ) -> Estimate:
-    """Estimate the NELBO with t stratified over the batch: t_j = 1 − ((u + j)/B mod 1), masks Bernoulli(1 − α(t)).
+    """Estimate the NELBO with t stratified over the batch: t_j = 1 − ((u + j/B) mod 1), masks Bernoulli(1 − α(t)).
 
     The variance diverges logarithmically at t → 0, so it is harmless only for
     long sequences; draws of one batch share u and are not independent.
 
     Args:
+        denoise: p_θ.
+        x: clean tokens, int64 [B, L].
+        maskable: bool [B, L].
+        keys: one key a sequence, int64 [B], for the masks.
+        draws: masks per sequence.
+        mask_id: m.
+        time_at: from mask rate to t, as in `exact_k`.
         alpha: α(t).
         weight: −α'(t)/(1 − α(t)).
         seed: what u is a function of, with the number of the draw.
-        denoise, x, maskable, keys, draws, mask_id, time_at: as in `exact_k`.
     """
     n = maskable.sum(1)
     B, L = x.shape
-    row = torch.arange(B, device=x.device, dtype=torch.float64)
+    row = torch.arange(B, device=x.device)
 
     def masks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for j in range(draws):
-            u = (mix_int(seed + j) % 2**53) / 2**53
-            t = 1 - (u + row) / B % 1.0
+            # Named by seed and draw: seed + j would give neighbouring seeds all but one of their draws in common.
+            t = 1 - stratified(stream(seed, f"time {j}"), row, B, torch.float64)
             masked = (uniform(fold(keys, j), L, torch.float64) < (1 - alpha(t))[:, None]) & maskable
             share = masked.sum(1) / n.clamp(min=1)
             yield masked, weight(t), time_at(share.float())

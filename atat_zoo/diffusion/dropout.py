@@ -17,7 +17,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.threshold = round(p * 65536)
+        self.threshold = min(round(p * 65536), 65535)  # something is kept: p < 1
         self.keys: Tensor | None = None
         self._call = 0
 

@@ -62,9 +62,12 @@ def row_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
 
 
 def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
-    """Return new keys from keys and numbers (a step, a draw, a position); they broadcast."""
+    """Return new keys from keys and numbers (a step, a draw, a position); they broadcast.
+
+    A number gives the same as a tensor that holds it.
+    """
     if isinstance(counters, int):
-        return mix(keys ^ mix_int(counters + _GOLDEN))
+        return mix(keys ^ mix_int((counters + 1) * _GOLDEN))
     return mix(keys ^ mix((counters + 1) * _signed(_GOLDEN)))
 
 
@@ -81,13 +84,21 @@ def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return _shift(bits, 40).to(torch.float32) * 2.0**-24
 
 
-def stratified(key: int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return (u + row)/rows mod 1 with one u for all rows: low-discrepancy times over a batch.
+def stratified(keys: Tensor | int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return (u + row/rows) mod 1 with one u in [0, 1) for all rows: low-discrepancy times over a batch.
+
+    Each of `rows` equal parts of [0, 1) gets one row, and each row by itself is
+    uniform on all of [0, 1): an average over a row's draws is not confined to
+    one part (Kingma et al., Variational Diffusion Models, 2021, appendix I.1).
 
     Args:
-        key: what u is a function of (the seed and the step).
+        keys: what u is a function of (the seed and the step), a number or int64 [B].
         row: number of each row in the global batch, int64 [B].
         rows: size of the global batch.
+        dtype: of the result.
     """
-    u = (mix_int(key) & _ALL) / 2.0**64
-    return ((u + row.to(torch.float64)) / rows % 1.0).to(dtype)
+    if isinstance(keys, int):
+        keys = torch.tensor(mix_int(keys), device=row.device)
+    unit = (to_unit(keys, torch.float64) + row.to(torch.float64) / rows) % 1.0
+    # Below 1 also where float32 would round up to it.
+    return unit.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

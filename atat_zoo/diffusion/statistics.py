@@ -10,7 +10,8 @@ def average_ranks(values: Tensor) -> Tensor:
     """Return ranks 0 … n−1 of a vector, ties averaged, float64 [n]."""
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double() - 1
-    return (last - (counts.double() - 1) / 2)[inverse]
+    ranks: Tensor = (last - (counts.double() - 1) / 2)[inverse]
+    return ranks
 
 
 def spearman(a: Tensor, b: Tensor) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from atat_zoo.diffusion.bounds import Estimate, exact_k
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.randomness import row_keys, to_unit
+from atat_zoo.diffusion.randomness import row_keys, stratified
 from atat_zoo.diffusion.records import Adaptive, Masked
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class MDLMModule(nn.Module):
         return Masked(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
 
     def times(self, index: Tensor) -> Tensor:
-        """Return t_j = 1 − ((u + j)/N mod 1), float32 [B]; one u for all rows of a step."""
+        """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step."""
         step, row = index // self.batch_size, index % self.batch_size
-        u = to_unit(row_keys(self.context.seed, "time", step), torch.float64)
-        return (1 - (u + row) / self.batch_size % 1.0).float()
+        keys = row_keys(self.context.seed, "time", step)
+        return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss and what to report of it; see `ObjectiveModule`."""

@@ -1,0 +1,332 @@
+"""Estimators of the bound agree with each other, with enumeration, and on a toy with the entropy."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from atat_zoo.backbones.dit import DiT
+from atat_zoo.diffusion import bounds
+from atat_zoo.diffusion.bounds import continuous_t, enumerate_masks, exact_k
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.noise.linear import Linear
+from atat_zoo.registry import Context
+from atat_zoo.testing.toys import ENTROPY, Hashed, toy
+
+linear = Linear()
+
+
+def ones(x):
+    return torch.ones_like(x, dtype=torch.bool)
+
+
+def by_k(denoise, x, maskable, draws=1, seed=0, mask_id=None, time_at=linear.time_at, first=0):
+    keys = row_keys(seed, "evaluation", torch.arange(first, first + len(x)))
+    return exact_k(denoise, x, maskable, keys, draws, mask_id=mask_id, time_at=time_at)
+
+
+def by_t(denoise, x, maskable, draws=1, seed=0, mask_id=None, weight=linear.weight, noise=linear):
+    keys = row_keys(seed, "evaluation", torch.arange(len(x)))
+    return continuous_t(
+        denoise, x, maskable, keys, draws, mask_id=mask_id, time_at=noise.time_at, alpha=noise.alpha, weight=weight,
+        seed=seed,
+    )  # fmt: skip
+
+
+class Watched:
+    """A denoiser that remembers what it was asked."""
+
+    def __init__(self, vocabulary_size, fail_on_visible=True):
+        self.vocabulary_size, self.z, self.t, self.where = vocabulary_size, [], [], []
+
+    def __call__(self, z, t, where):
+        assert torch.equal(where, z == self.vocabulary_size)
+        self.z.append(z)
+        self.t.append(t)
+        self.where.append(where)
+        return torch.full((int(where.sum()), self.vocabulary_size), -math.log(self.vocabulary_size))
+
+
+# The toy of MATH 5
+
+
+def test_enumeration_with_the_exact_denoiser_is_the_entropy():
+    joint = toy()
+    nelbo = enumerate_masks(joint.denoiser, joint.states, mask_id=joint.mask_id)
+    average = float((joint.p * nelbo).sum())
+    assert average == pytest.approx(joint.entropy, abs=1e-12)
+    assert average == pytest.approx(ENTROPY, abs=1e-6)
+    assert average == pytest.approx(1.910914, abs=1e-6)
+    # In every order the exact conditionals multiply to the joint, so the bound is tight for each sequence.
+    torch.testing.assert_close(nelbo, -joint.p.log())
+
+
+def test_enumeration_with_a_wrong_denoiser_is_above_the_entropy():
+    joint = toy()
+
+    def wrong(z, t, where):
+        return (joint.marginals(z)[where] * 0.9 + 0.05).log()
+
+    nelbo = enumerate_masks(wrong, joint.states, mask_id=joint.mask_id)
+    assert float((joint.p * nelbo).sum()) > ENTROPY + 1e-3
+
+
+def agreement(found, exact, groups):
+    """Return how many standard errors apart the mean over sequences is from the exact one.
+
+    `found` holds `groups` independent estimates of every sequence, [groups, B].
+    """
+    means = found.mean(1)
+    error = float(means.std()) / math.sqrt(groups)
+    return float((means.mean() - exact.mean()) / error)
+
+
+def estimates(denoise, x, groups, mask_id, how, **kwargs):
+    if how == "k":
+        tiled = x.repeat(groups, 1)
+        return by_k(denoise, tiled, ones(tiled), mask_id=mask_id, **kwargs).nelbo.view(groups, -1)
+    # Rows of a batch share their u: only batches are independent.
+    found = [by_t(denoise, x, ones(x), seed=seed, mask_id=mask_id, **kwargs).nelbo for seed in range(groups)]
+    return torch.stack(found)
+
+
+def perturbed(joint):
+    """A denoiser of the toy that is far from exact, so that sequences and masks differ in their losses."""
+
+    def denoise(z, t, where):
+        bias = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.35, 0.65]], dtype=torch.float64).expand(*z.shape, 2)
+        return (0.3 * joint.marginals(z)[where] + 0.7 * bias[where]).log()
+
+    return denoise
+
+
+@pytest.mark.parametrize("how", ["k", "t"])
+def test_estimates_agree_with_enumeration_on_the_toy(how):
+    joint = toy()
+    denoise = perturbed(joint)
+    exact = enumerate_masks(denoise, joint.states, mask_id=joint.mask_id)
+    groups = 3000 if how == "k" else 1000
+    assert abs(agreement(estimates(denoise, joint.states, groups, joint.mask_id, how), exact, groups)) < 3
+
+
+@pytest.mark.parametrize("how", ["k", "t"])
+def test_every_sequence_by_itself_agrees_with_enumeration(how):
+    """Else sequences would be measured in one part of the diffusion by their place in the batch."""
+    joint = toy()
+    denoise = perturbed(joint)
+    exact = enumerate_masks(denoise, joint.states, mask_id=joint.mask_id)
+    found = estimates(denoise, joint.states, 2000, joint.mask_id, how)
+    error = found.std(0) / math.sqrt(len(found))
+    assert ((found.mean(0) - exact).abs() / error).max() < 4
+
+
+def wrong_by_k(monkeypatch):
+    average = bounds._average
+
+    def wrong(denoise, x, n, masks, draws, mask_id):
+        changed = ((masked, n / (masked.sum(1) + 1), t) for masked, _, t in masks)
+        return average(denoise, x, n, changed, draws, mask_id)
+
+    monkeypatch.setattr(bounds, "_average", wrong)
+    return {}
+
+
+def test_a_wrong_weight_fails_the_cross_check(monkeypatch):
+    """The check above can fail: with n/(k+1) for n/k, and 1/(t + 0.1) for 1/t."""
+    joint = toy()
+    denoise = perturbed(joint)
+    exact = enumerate_masks(denoise, joint.states, mask_id=joint.mask_id)
+    found = estimates(denoise, joint.states, 1000, joint.mask_id, "t", weight=lambda t: 1 / (t + 0.1))
+    assert abs(agreement(found, exact, 1000)) > 6
+    wrong_by_k(monkeypatch)
+    found = estimates(denoise, joint.states, 3000, joint.mask_id, "k")
+    assert abs(agreement(found, exact, 3000)) > 6
+
+
+# A network
+
+
+def network(trained):
+    torch.manual_seed(0)
+    V, L = 5, 7
+    model = DiT(layers=1, width=16, heads=2, output_bias="zero").build(Context(vocabulary_size=V, length=L))
+    if trained:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(60):
+            x = (torch.randint(0, V, (64, 1)) + torch.arange(L)) % V
+            masked = torch.rand(64, L) < torch.rand(64, 1)
+            logits = model.head(model(torch.where(masked, V, x))[masked])
+            loss = torch.nn.functional.cross_entropy(logits, x[masked])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    else:
+        with torch.no_grad():  # zero-initialised, it would predict the uniform distribution everywhere
+            for parameter in model.parameters():
+                parameter.normal_(std=0.5)
+
+    @torch.no_grad()
+    def denoise(z, t, where):
+        return model.head(model(z)[where]).double().log_softmax(-1)
+
+    x = torch.cat([(torch.arange(4)[:, None] + torch.arange(L)) % V, torch.randint(0, V, (4, L))])
+    return denoise, x, V
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_estimates_agree_on_a_network(trained):
+    denoise, x, V = network(trained)
+    exact = enumerate_masks(denoise, x, mask_id=V)
+    by_steps = estimates(denoise, x, 400, V, "k")
+    by_times = estimates(denoise, x, 400, V, "t")
+    assert abs(agreement(by_steps, exact, 400)) < 3
+    assert abs(agreement(by_times, exact, 400)) < 3
+    assert by_steps.mean() == pytest.approx(float(exact.mean()), rel=0.05)
+    if trained:  # it has learned something: the rule costs less than noise
+        assert exact[:4].mean() < 0.5 * exact[4:].mean()
+
+
+def test_other_schedules_have_the_same_bound():
+    from atat_zoo.noise.cosine import Cosine
+
+    denoise, x, V = network(trained=False)
+    exact = enumerate_masks(denoise, x, mask_id=V)
+    cosine = Cosine()
+    found = estimates(denoise, x, 400, V, "t", noise=cosine, weight=cosine.weight)
+    assert abs(agreement(found, exact, 400)) < 3
+
+
+# The masks
+
+
+@given(n=st.integers(1, 12), padding=st.integers(0, 4), draws=st.integers(1, 15), seed=st.integers(0, 2**62))
+def test_exactly_k_of_the_maskable_tokens_are_masked(n, padding, draws, seed):
+    x = torch.zeros(3, n + padding, dtype=torch.int64)
+    maskable = ones(x)
+    maskable[:, n:] = False
+    watched = Watched(2)
+    estimate = by_k(watched, x, maskable, draws, seed, mask_id=2)
+    ks = torch.stack([where.sum(1) for where in watched.where], 1)
+    assert ks.shape == (3, draws)
+    assert ks.min() >= 1
+    assert ks.max() <= n
+    # k is stratified over the draws: draw j takes it from its part of 1 … n; with n draws every k comes once.
+    for j in range(draws):
+        assert ks[:, j].min() > j * n // draws
+        assert ks[:, j].max() <= math.ceil((j + 1) * n / draws)
+    if draws == n:
+        assert (ks.sort(1).values == torch.arange(1, n + 1)).all()
+    assert not torch.stack(watched.where).any(0)[:, n:].any()
+    # A denoiser that reads t gets the share that is masked, so that it is a function of z.
+    for where, t in zip(watched.where, watched.t, strict=True):
+        torch.testing.assert_close(t, where.sum(1) / n)
+    assert torch.equal(estimate.count, torch.full((3,), n))
+    assert torch.equal(estimate.loss_count, torch.stack(watched.where).sum(0))
+
+
+def test_k_and_the_masks_are_uniform():
+    watched = Watched(2)
+    x = torch.zeros(30_000, 4, dtype=torch.int64)
+    by_k(watched, x, ones(x), mask_id=2)
+    where = watched.where[0]
+    counts = torch.bincount((where * torch.tensor([1, 2, 4, 8])).sum(1), minlength=16)[1:]
+    expected = [30_000 / 4 / math.comb(4, bits.bit_count()) for bits in range(1, 16)]
+    assert stats.chisquare(counts.double().numpy(), expected).pvalue > 1e-3
+
+
+def test_masks_of_the_draws_are_independent():
+    watched = Watched(2)
+    x = torch.zeros(20_000, 3, dtype=torch.int64)
+    by_k(watched, x, ones(x), draws=3, mask_id=2)  # k = 1, 2, 3 in turn
+    single = watched.where[0].int().argmax(1)
+    pair = watched.where[1].int().argmin(1)
+    counts = torch.bincount(single * 3 + pair, minlength=9)
+    assert stats.chisquare(counts.double().numpy()).pvalue > 1e-3
+
+
+@given(seed=st.integers(0, 2**62), batch=st.integers(1, 6))
+def test_neither_masks_nor_losses_depend_on_the_batch(seed, batch):
+    hashed = Hashed(3)
+    x = torch.arange(30).view(6, 5) % 3
+    maskable = ones(x)
+    maskable[2, 3:] = False
+    whole = by_k(hashed, x, maskable, 3, seed, mask_id=3)
+    for first in range(0, 6, batch):
+        rows = slice(first, first + batch)
+        piece = by_k(hashed, x[rows], maskable[rows], 3, seed, mask_id=3, first=first)
+        assert torch.equal(piece.contribution, whole.contribution[rows])
+        assert torch.equal(piece.loss_count, whole.loss_count[rows])
+
+
+def test_masks_are_the_same_for_every_model():
+    x = torch.zeros(5, 9, dtype=torch.int64)
+    one, two = Watched(2), Watched(7)
+    by_k(one, x, ones(x), 4, mask_id=2)
+    by_k(two, x, ones(x), 4, mask_id=7)
+    assert all(torch.equal(a, b) for a, b in zip(one.where, two.where, strict=True))
+
+
+def place_costs(z, t, where):
+    """A denoiser that knows the position only."""
+    table = torch.tensor([[0.1, 0.9], [0.5, 0.5], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], dtype=torch.float64).log()
+    return table[: z.shape[1]].expand(len(z), -1, -1)[where]
+
+
+def test_padding_neither_costs_nor_counts():
+    x = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    padded = torch.nn.functional.pad(x, (0, 2))
+    maskable = torch.nn.functional.pad(ones(x), (0, 2))
+    plain = by_k(place_costs, x, ones(x), 5, mask_id=2)
+    wide = by_k(place_costs, padded, maskable, 5, mask_id=2)
+    assert torch.equal(wide.nelbo, plain.nelbo)
+    assert torch.equal(wide.count, plain.count)
+    assert wide.contribution[:, 3:].abs().sum() == 0
+    assert wide.loss_count[:, 3:].sum() == 0
+    times = by_t(place_costs, padded, maskable, 5, mask_id=2)
+    assert times.contribution[:, 3:].abs().sum() == 0
+    assert torch.equal(times.nelbo, by_t(place_costs, x, ones(x), 5, mask_id=2).nelbo)
+
+
+@pytest.mark.parametrize("how", [by_k, by_t])
+def test_a_row_with_nothing_maskable_costs_nothing(how):
+    x = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    maskable = torch.tensor([[False] * 3, [True] * 3])
+    estimate = how(place_costs, x, maskable, 4, mask_id=2)
+    assert estimate.count.tolist() == [0, 3]
+    assert estimate.nelbo[0] == 0
+    assert estimate.nelbo[1] > 0
+    nothing = how(place_costs, x, torch.zeros_like(maskable), 4, mask_id=2)
+    assert torch.equal(nothing.nelbo, torch.zeros(2, dtype=torch.float64))
+
+
+def test_one_token_costs_its_loss_exactly():
+    x = torch.tensor([[1], [0]])
+    estimate = by_k(place_costs, x, ones(x), 3, mask_id=2)
+    torch.testing.assert_close(estimate.nelbo, -torch.tensor([0.9, 0.1], dtype=torch.float64).log())
+    assert estimate.loss_count.tolist() == [[3], [3]]
+    torch.testing.assert_close(estimate.loss_sum, 3 * estimate.contribution)
+
+
+def test_independent_tokens_cost_the_sum_of_their_losses():
+    """With a denoiser that ignores the context the bound is Σ −log p, by whatever masks."""
+    x = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0]])
+    table = place_costs(x, None, ones(x)).view(2, 5, 2)
+    expected = -table.gather(2, x[..., None]).sum((1, 2))
+    torch.testing.assert_close(enumerate_masks(place_costs, x, mask_id=2), expected)
+    found = estimates(place_costs, x, 2000, 2, "k")
+    assert abs(agreement(found, expected, 2000)) < 3
+    # With n draws every k comes once, and what is left is the choice of the masks.
+    assert by_k(place_costs, x[:, :1], ones(x[:, :1]), 1, mask_id=2).nelbo.tolist() == pytest.approx(
+        (-table[:, 0].gather(1, x[:, :1])[:, 0]).tolist()
+    )
+
+
+def test_enumeration_tells_a_denoiser_its_time():
+    watched = Watched(2)
+    enumerate_masks(watched, torch.zeros(1, 3, dtype=torch.int64), mask_id=2, time_at=linear.time_at)
+    assert len(watched.t) == 7
+    for where, t in zip(watched.where, watched.t, strict=True):
+        torch.testing.assert_close(t, where.sum(1) / 3)
