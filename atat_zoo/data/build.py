@@ -90,7 +90,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
         if disk_full(error):
             raise UserError(
                 f"{folder.parent}: the disk is full; free some space and run the same command again, "
-                "finished shards are kept"
+                "it continues where it was"
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
             raise UserError(

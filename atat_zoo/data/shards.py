@@ -97,7 +97,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         if disk_full(error):
             raise UserError(
                 f"{path.parent}: the disk is full ({error.strerror}); free some space and run the same command again, "
-                "finished shards are kept"
+                "it continues where it was"
             ) from None
         raise
     except BaseException:
