@@ -17,7 +17,9 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def interleave(a: Callable[[], object], b: Callable[[], object], pairs: int, warmup: int = 2) -> list[tuple[float, float]]:
+def interleave(
+    a: Callable[[], object], b: Callable[[], object], pairs: int, warmup: int = 2
+) -> list[tuple[float, float]]:
     """Time a and b in pairs, the order of each pair alternating."""
     for _ in range(warmup):
         a(), b()
@@ -36,6 +38,8 @@ def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:
     ratios = sorted(a / b for a, b in timed)
     median = statistics.median(ratios)
     for name, times in ((name_a, [a for a, _ in timed]), (name_b, [b for _, b in timed])):
-        print(f"  {name:32s} median {statistics.median(times) * 1e3:8.1f} ms  (min {min(times) * 1e3:.1f}, max {max(times) * 1e3:.1f})")
-    print(f"  ratio, median of {len(timed)} pairs: {median:.4f}  (min {ratios[0]:.4f}, max {ratios[-1]:.4f})", flush=True)
+        low, middle, high = (1e3 * f(times) for f in (min, statistics.median, max))
+        print(f"  {name:32s} median {middle:8.1f} ms  (min {low:.1f}, max {high:.1f})")
+    spread = f"(min {ratios[0]:.4f}, max {ratios[-1]:.4f})"
+    print(f"  ratio, median of {len(timed)} pairs: {median:.4f}  {spread}", flush=True)
     return median

@@ -170,7 +170,7 @@ def produce(case: Case) -> Produced:
         (root / "base.toml").write_text(BASE)
         (root / "bad.toml").write_text('extends = "base.toml"\n' + case.toml)
         (root / "text.txt").write_text(
-            "".join(f"in year {year} the state of the union was strong and the people free\n" for year in range(1790, 1890))
+            "".join(f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
         )
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)
         held = case.prepare(root) if case.prepare else None
@@ -205,7 +205,8 @@ def page(produced: dict[str, str]) -> str:
         "`python -m tests.bad_input` writes this page anew.",
     ]
     for case in CASES:
-        lines += ["", f"## {case.title}", "", "```console", f"$ atat {' '.join(case.command)}", produced[case.title], "```"]
+        command = " ".join(case.command)
+        lines += ["", f"## {case.title}", "", "```console", f"$ atat {command}", produced[case.title], "```"]
         if case.toml:
             lines += ["", "with", "", "```toml", case.toml.rstrip(), "```"]
     return "\n".join(lines) + "\n"

@@ -39,7 +39,7 @@ def test_every_command_and_block_runs(tmp_path: Path) -> None:
         return done.stdout
 
     # What `make quickstart` leaves behind, by a training of a few steps.
-    small = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "evaluation.samples=1"]
+    small = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
     run(["atat", "train", "quickstart", *small])
     for number, block in enumerate(blocks("toml")):
         name = re.match(r"# (\S+\.toml)", block)

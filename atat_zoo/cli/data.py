@@ -49,18 +49,11 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
     click.echo(f"{folder}: {found.corpus['use']} by {found.tokenizer['use']}, V = {found.vocabulary_size:,}")
     click.echo(f"sequences of {found.length} tokens as {found.dtype}; special tokens: {found.special};")
     click.echo(f"what is left over at the end of a split: {found.remainder}; cut for {found.lanes} lanes")
-    columns = ["split", "documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words", "shards"]
+    counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
     rows = [
-        [
-            name,
-            *(
-                f"{n:,}"
-                for n in (s.documents, s.sequences, s.tokens, s.dropped, s.padded, s.characters, s.bytes, s.words)
-            ),
-            str(len(s.shards)),
-        ]
-        for name, s in found.splits.items()
+        [name, *(f"{getattr(split, key):,}" for key in counted), str(len(split.shards))]
+        for name, split in found.splits.items()
     ]
-    table(columns, rows)
+    table(["split", *counted, "shards"], rows)
     if full:
         click.echo("every shard has the hash that the manifest says")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from atat_zoo.cli.console import json_option, print_json
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Evaluation
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("eval")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--split", type=click.Choice(["validation", "test"]), help="Held-out split; the experiment's when absent.")
+@click.option("--split", type=click.Choice(["validation", "test"]), help="Held-out; the experiment's when absent.")
 @click.option("--sequences", type=click.IntRange(0), help="Sequences at most; 0 takes all.")
 @click.option("--draws", type=click.IntRange(1), help="Masks drawn for every sequence.")
 @click.option("--batch-size", type=click.IntRange(1), help="Sequences at once.")
@@ -33,14 +35,13 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Evaluate the final model of RUN; the result goes to its evaluations/ too."""
-    import attrs
-
     from atat_zoo.evaluation import evaluate_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device)
     given = {"split": split, "sequences": sequences, "draws": draws, "batch_size": batch_size}
-    spec = attrs.evolve(model.experiment.evaluation, **{k: v for k, v in given.items() if v is not None})
+    own = unstructure(model.experiment.evaluation)
+    spec = EvaluationSpec(**own | {key: value for key, value in given.items() if value is not None})
     found = evaluate_run(model, run, spec, seed=model.experiment.seed if seed is None else seed)
     if as_json:
         print_json({"run": str(run), **found.to_table()})
@@ -50,8 +51,10 @@ def evaluate(
 
 def lines(found: Evaluation) -> list[str]:
     """Return an evaluation as lines to read."""
-    special = "" if found.perplexity_without_special == found.perplexity else (
-        f" ({found.perplexity_without_special:.1f} without BOS and EOS)"
+    special = (
+        ""
+        if found.perplexity_without_special == found.perplexity
+        else (f" ({found.perplexity_without_special:.1f} without BOS and EOS)")
     )
     said = [
         f"{found.split} text: {found.sequences} sequences, {found.tokens:,} tokens, {found.draws} masks each",
@@ -60,7 +63,9 @@ def lines(found: Evaluation) -> list[str]:
     ]
     if found.unigram_perplexity:
         lower = 1 - found.perplexity / found.unigram_perplexity
-        said.append(f"  unigram perplexity  {found.unigram_perplexity:.1f} on the same tokens; the model's is {lower:.0%} lower")
+        said.append(
+            f"  unigram perplexity  {found.unigram_perplexity:.1f} on the same tokens; the model's is {lower:.0%} lower"
+        )
     if found.importance_spearman is not None:
         said.append(
             f"  importance against per-token loss, Spearman ρ: {found.importance_spearman:.3f}"

@@ -13,8 +13,8 @@ from atat_zoo.cli.console import json_option, print_json
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--number", default=1, show_default=True, type=click.IntRange(1), help="How many texts.")
-@click.option("--length", type=click.IntRange(1), help="Tokens in a text; the training length when absent.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed writes the same text.")
+@click.option("--length", type=click.IntRange(1), help="Tokens in a text; as in training when absent.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed, the same text.")
 @click.option("--prompt", default="", help="Text that it begins with.")
 @click.option("--suffix", default="", help="Text that it ends with.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
@@ -50,7 +50,8 @@ def sample(
         suffix=suffix,
     )
     if as_json:
-        print_json({"run": str(run), "texts": made.texts, "nfe": made.sample.nfe.tolist(), "max_nfe": made.sample.max_nfe})
+        nfe = {"nfe": made.sample.nfe.tolist(), "max_nfe": made.sample.max_nfe}
+        print_json({"run": str(run), "texts": made.texts, **nfe, "seconds": round(made.seconds, 3)})
         return
     for index, text in enumerate(made.texts):
         click.echo(text if number == 1 else f"[{index + 1}] {text}\n")

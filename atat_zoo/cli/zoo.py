@@ -27,10 +27,7 @@ def list_(kind: str | None, as_json: bool) -> None:
     entries = [menu.describe(k, name) for k in kinds for name in menu.names(k)]
     if as_json:
         print_json(
-            [
-                {"kind": e.kind, "name": e.name, "summary": e.summary, "distribution": e.distribution}
-                for e in entries
-            ]
+            [{"kind": e.kind, "name": e.name, "summary": e.summary, "distribution": e.distribution} for e in entries]
         )
         return
     table(["kind", "name", "summary"], [[e.kind, e.name, _said_by(e)] for e in entries])
@@ -110,10 +107,10 @@ def plugins(as_json: bool) -> None:
     if not found:
         click.echo("No plugin is installed.")
         return
-    rows = [
-        [p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(f"{e.kind}.{e.name}" for e in p.entries)]
-        for p in found
-    ]
+    rows = []
+    for p in found:
+        parts = ", ".join(f"{e.kind}.{e.name}" for e in p.entries)
+        rows.append([p.name, f"{p.distribution} {p.version}", p.status, p.error or parts])
     table(["plugin", "distribution", "status", "parts or error"], rows)
 
 

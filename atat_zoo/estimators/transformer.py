@@ -31,7 +31,7 @@ class Transformer:
     width: int = param(256, help="width of the layers", ge=2)
     heads: int = param(4, help="attention heads", ge=1)
     max_length: int = param(1024, help="longest sequence: the learned positions", ge=1)
-    time_conditioning: bool = param(False, help="whether it reads t; then it may not be used where I must not depend on t")
+    time_conditioning: bool = param(False, help="whether it reads t; a bound for adaptive masks cannot use it then")
     own_embedding: bool = param(False, help="an embedding of its own instead of the backbone's")
 
     def check(self, experiment: Experiment) -> Iterator[str]:

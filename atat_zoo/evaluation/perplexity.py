@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import nn
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -108,7 +107,7 @@ class Evaluation:
 
 @torch.no_grad()
 def measure(
-    module: nn.Module,
+    module: Any,
     tokens: Tensor,
     maskable: Tensor,
     rows: Tensor,

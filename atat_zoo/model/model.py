@@ -55,9 +55,7 @@ class Model:
         folder = RunFolder(Path(run))
         folder.table()
         if not (folder.model / "model.json").is_file():
-            raise UserError(
-                f"{run} has no final model yet; finish its training with `atat train --resume {run}`"
-            )
+            raise UserError(f"{run} has no final model yet; finish its training with `atat train --resume {run}`")
         return cls.load(folder.model, device)
 
     @classmethod

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @component
 class MDLM:
-    """Cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024), as MATH 3 has it:
+    """Cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024), weighted token by token.
 
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
 

@@ -163,7 +163,7 @@ class Checkpoints(Callback):
             self.save(state, step)
         if stopping and step < self.spec.steps:
             self.interruption.step = step
-            state.stop_training()
+            state.stop_training()  # type: ignore[no-untyped-call]
 
     def save(self, state: State, step: int) -> None:
         """Write a checkpoint beside the old ones; it counts only when it is whole."""
@@ -180,8 +180,9 @@ class Checkpoints(Callback):
         except RuntimeError as error:
             # torch's writer says only that a position in the file is not the one it expected.
             raise UserError(
-                f"the checkpoint of step {step} cannot be written whole to {self.folder.checkpoints}: is the disk full? "
-                f"Free some space and continue with --resume {self.folder.path}: earlier checkpoints are untouched"
+                f"the checkpoint of step {step} cannot be written whole to {self.folder.checkpoints}: "
+                f"is the disk full? Free some space"
+                f" and continue with --resume {self.folder.path}: earlier checkpoints are untouched"
             ) from error
 
 

@@ -19,7 +19,7 @@ class ZooModel(ComposerModel):
     def __init__(self, objective: nn.Module, steps: int, bf16: bool) -> None:
         super().__init__()
         self.bf16 = bf16
-        self.objective = objective
+        self.objective: Any = objective
         self.steps = steps
         self.step = 0
         self.figures: dict[str, Tensor] = {}

@@ -31,10 +31,10 @@ def scheduler(optimizer: torch.optim.Optimizer, spec: TrainSpec) -> torch.optim.
     def rate(step: int) -> float:
         if step < spec.warmup_steps:
             return (step + 1) / spec.warmup_steps
-        done = (step - spec.warmup_steps) / max(1, spec.steps - spec.warmup_steps)
-        falls = {"constant": 1.0, "cosine": 0.5 * (1 + math.cos(math.pi * min(1.0, done))), "linear": 1 - min(1.0, done)}
+        done = min(1.0, (step - spec.warmup_steps) / max(1, spec.steps - spec.warmup_steps))
         if spec.schedule == "constant":
             return 1.0
-        return spec.final_rate + (1 - spec.final_rate) * falls[spec.schedule]
+        left = 0.5 * (1 + math.cos(math.pi * done)) if spec.schedule == "cosine" else 1 - done
+        return spec.final_rate + (1 - spec.final_rate) * left
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)

@@ -6,17 +6,16 @@ import logging
 import os
 import warnings
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import torch
 from composer import DataSpec, Trainer
-from composer.utils import dist, get_device
+from composer.utils import dist
 
+from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
 from atat_zoo.data.loader import held_out, train_loader
-from atat_zoo.data import manifest as shards
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import Evaluation, Measured, measure, summarise
 from atat_zoo.experiment import Experiment, from_table
@@ -30,6 +29,7 @@ from atat_zoo.training.optimization import optimizer, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from composer import Callback
 
@@ -164,7 +164,7 @@ def _run(
             world_size=_world(),
             device=device,
         )
-        objective = assemble(experiment, context)
+        objective: Any = assemble(experiment, context)
         if spec.compile:
             objective.backbone.compile()
         checkpoint = _prepare_folder(experiment, folder, device, fresh)
@@ -177,11 +177,12 @@ def _run(
             trainer.state.callbacks.append(every)
         trainer.state.callbacks.extend(callbacks)
         if checkpoint:
-            reporter.message(f"continuing {folder.path} after step {int(trainer.state.timestamp.batch)} of {spec.steps}")
+            done = trainer.state.timestamp.batch.value
+            reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
         if int(trainer.state.timestamp.batch) < spec.steps:
             trainer.fit()
         step = int(trainer.state.timestamp.batch)
-        trainer.close()
+        trainer.close()  # type: ignore[no-untyped-call]
         if interruption.step is not None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
         evaluation = evaluator(step)

@@ -69,14 +69,16 @@ class Tiny:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.path = root / "tiny.toml"
-        words = "the people of this nation have the power to make and to keep a just peace with all".split()
+        words = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
         draw = random.Random(0)
         for name, lines in (("train", 600), ("validation", 60)):
             text = "\n".join(" ".join(draw.choices(words, k=12)) for _ in range(lines))
             (root / f"{name}.txt").write_text(text + "\n")
         self.path.write_text(TINY.format(root=root))
 
-    def atat(self, *words: str, check: bool = True, code: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    def atat(
+        self, *words: str, check: bool = True, code: str | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run `atat …`, or Python `code` with the words as its arguments."""
         start = [sys.executable, "-c", code] if code else [str(Path(sys.executable).with_name("atat"))]
         done = subprocess.run(

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.training.conftest import Tiny
+if TYPE_CHECKING:
+    from tests.training.conftest import Tiny
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +43,8 @@ def wait_for_step(path: Path, step: int, process: subprocess.Popen[str]) -> None
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
-        if path.is_file() and any(json.loads(line)["step"] >= step for line in path.read_text().splitlines() if line.endswith("}")):
+        lines = path.read_text().splitlines() if path.is_file() else []
+        if any(json.loads(line)["step"] >= step for line in lines if line.endswith("}")):
             return
         time.sleep(0.01)
     raise AssertionError(f"no step {step} in {path}")
