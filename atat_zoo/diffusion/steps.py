@@ -33,6 +33,7 @@ class Step:
         number: k, counted from 0 over the whole run; all rows count together.
         final: whether everything that is open is filled now.
         mask_id: m.
+        batch: B, rows in the batch.
         rows: the numbers of these rows in the batch, int64 [A].
         tokens: z, int64 [A, L].
         open: masked positions that may be filled, bool [A, L].
@@ -43,7 +44,7 @@ class Step:
         host_seeds: the same on the CPU, for parts that decide without asking the device.
         rates: expected share of masked tokens before and after this step, if the pace has a grid.
         remask_rate: share of the visible tokens that the remask is going to hide, which the pace makes up for.
-        memory: tensors [B, …] that a part keeps from step to step under a name of its own; index them with `rows`.
+        memory: tensors [batch, …] that a part keeps from step to step under a name of its own; index them with `rows`.
         denoiser: the denoiser, for parts that want more of it than its distributions.
         log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
         importance: needs "importance". Of the draft, float [A, L] in [0, 1], or None if there is no estimator.
@@ -60,6 +61,7 @@ class Step:
     number: int
     final: bool
     mask_id: int
+    batch: int
     rows: Tensor
     tokens: Tensor
     open: Tensor

@@ -124,6 +124,7 @@ class _Run:
             number=number,
             final=number == self.most - 1,
             mask_id=self.mask_id,
+            batch=len(self.z),
             rows=self.rows,
             tokens=self.z,
             open=open_ & self.free if self.partial else open_,

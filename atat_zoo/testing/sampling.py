@@ -172,6 +172,7 @@ def example_step(
         number=2,
         final=False,
         mask_id=vocabulary_size,
+        batch=rows,
         rows=torch.arange(rows),
         tokens=z,
         open=open_,

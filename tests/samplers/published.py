@@ -45,7 +45,7 @@ class FirstHitting:
         return torch.ones_like(step.remaining)
 
     def times(self, step):
-        before = step.memory.setdefault("first_hitting", torch.ones(int(step.rows.max()) + 1, dtype=torch.float64))
+        before = step.memory.setdefault("first_hitting", torch.ones(step.batch, dtype=torch.float64))
         k = step.open.sum(1)
         before[step.rows] *= uniform(step.keys("time"), 1, torch.float64)[:, 0] ** (1 / k)
         return before[step.rows].float()
@@ -109,7 +109,7 @@ class Stable:
         now[step.open] = step.log_probs
         known = "klass" in step.memory
         if not known:
-            step.memory["klass"] = torch.zeros((int(step.rows.max()) + 1, *shape[1:]), dtype=now.dtype)
+            step.memory["klass"] = torch.zeros((step.batch, *shape[1:]), dtype=now.dtype)
         before = step.memory["klass"][step.rows]
         step.memory["klass"][step.rows] = now
         moved = (now.exp() * (now - before)).sum(-1)

@@ -1,18 +1,29 @@
 """What a step costs: the network is asked for no row and no position that cannot change."""
 
+import itertools
+
+import published
 import pytest
 import torch
 
 from atat_zoo.diffusion.randomness import fold
+from atat_zoo.draws.categorical import Categorical
+from atat_zoo.draws.confidence_tempered import ConfidenceTempered
 from atat_zoo.orders.left_to_right import LeftToRight
 from atat_zoo.orders.random import Random
 from atat_zoo.orders.uncertainty import UncertaintyOrder
+from atat_zoo.paces.adaptive import Adaptive
+from atat_zoo.paces.binomial import Binomial
 from atat_zoo.paces.fixed import Fixed
 from atat_zoo.registry import Zoo
+from atat_zoo.remasks.none import NoRemask
 from atat_zoo.samplers.ancestral import Ancestral
 from atat_zoo.samplers.combination import Combination
 from atat_zoo.samplers.confidence_history import ConfidenceHistory
 from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+from atat_zoo.stops.confidence_history import ConfidenceHistory as Confident
+from atat_zoo.stops.steps import Steps
+from atat_zoo.stops.uncertainty import UncertaintyStop
 from atat_zoo.testing import check_sampler
 from atat_zoo.testing.sampling import assemble, example_step, noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance
@@ -39,7 +50,7 @@ def test_conformance(sampler):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ancestral", "uncertainty_guided", "confidence_history", "combination"])
 def test_conformance_of_the_defaults_under_many_examples(name):
-    check_sampler(Zoo.load().spec("sampler", name), examples=500)
+    check_sampler(Zoo.load().spec("sampler", name), examples=200)
 
 
 def sample(sampler, tokens, denoiser=None, **options):
@@ -148,3 +159,18 @@ def test_combinations_are_declared_in_tables():
     assert made.order.uncertainty == Margin()
     assert made.parts().pace == Fixed(steps=3)
     check_sampler(made, examples=10)
+
+
+ORDERS = [Random(), LeftToRight(), UncertaintyOrder(first="most_uncertain", importance=True)]
+PACES = [Binomial(steps=5), Fixed(steps=4), Adaptive(min_steps=2, max_steps=6)]
+STOPS = [Steps(), UncertaintyStop(threshold=0.8), Confident(window=2, threshold=0.4)]
+DRAWS = [Categorical(temperature=0.5), ConfidenceTempered()]
+REMASKS = [NoRemask(), published.Cap(), published.LeastConfident()]
+
+
+@pytest.mark.slow
+def test_every_combination():
+    for order, pace, remask, stop, draw in itertools.product(ORDERS, PACES, REMASKS, STOPS, DRAWS):
+        if isinstance(remask, published.Cap) and pace.rates(0) is None:
+            continue  # it needs a pace with a grid
+        check_sampler(assemble(order=order, pace=pace, remask=remask, stop=stop, draw=draw), examples=5)
