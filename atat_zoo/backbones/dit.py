@@ -28,8 +28,8 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 class DiT:
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
-    Residual branches start at zero, so that an untrained model predicts its
-    output bias alone. With time conditioning, t scales, shifts and gates every
+    Residual branches and an untied head start at zero, so that an untrained model
+    predicts its output bias alone. With time conditioning, t scales, shifts and gates every
     branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is PyTorch's
     `scaled_dot_product_attention`: no kernel is built.
     """

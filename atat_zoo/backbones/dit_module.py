@@ -69,10 +69,11 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, ratio: float, dropout: float, conditioned: bool) -> None:
         super().__init__()
         self.heads = heads
-        hidden = int(width * ratio)
+        hidden = max(1, int(width * ratio))
         self.norm_attention = Norm(width, conditioned)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.scale = nn.Parameter(torch.ones(2, 1, width // heads))
+        # Gains of queries and keys; a vector, so that no optimizer takes them for a matrix to decay.
+        self.scale = nn.Parameter(torch.ones(2 * (width // heads)))
         self.out = nn.Linear(width, width, bias=False)
         self.norm_mlp = Norm(width, conditioned)
         self.up = nn.Linear(width, hidden, bias=False)
@@ -96,7 +97,7 @@ class Block(nn.Module):
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
         # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
-        qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale
+        qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale.view(2, 1, -1)
         q, k = rotate(qk, rotation).to(qkv.dtype).permute(2, 0, 3, 1, 4)
         v = qkv[:, :, 2].transpose(1, 2)
         causal = isinstance(attention, str) and attention == "causal"

@@ -50,7 +50,7 @@ class Watched:
         return torch.full((int(where.sum()), self.vocabulary_size), -math.log(self.vocabulary_size))
 
 
-# The toy of MATH 5
+# A toy whose entropy is known
 
 
 def test_enumeration_with_the_exact_denoiser_is_the_entropy():

@@ -1,0 +1,294 @@
+"""The network `dit`: what it starts as, what it sees, and what moves it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from atat_zoo.backbones.dit import PRESETS, DiT
+from atat_zoo.diffusion.dropout import set_keys
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.registry import Context
+
+V, L, B = 11, 9, 4
+
+
+def build(seed=0, random=True, context=None, **parameters):
+    """A small network; with `random` all its weights are drawn, else it is as it starts."""
+    torch.manual_seed(seed)
+    spec = DiT(**{"layers": 2, "width": 32, "heads": 4} | parameters)
+    model = spec.build(context or Context(vocabulary_size=V, length=L))
+    if random:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "scale" not in name and "norm" not in name:
+                    parameter.normal_(std=0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(0))
+
+
+def time():
+    return torch.linspace(0.1, 1, B)
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_shapes(tokens, conditioned):
+    model = build(time_conditioning=conditioned)
+    hidden = model(tokens, time())
+    assert hidden.shape == (B, L, 32)
+    assert model.head(hidden).shape == (B, L, V)
+    some = hidden[tokens == V]
+    assert model.head(some).shape == (int((tokens == V).sum()), V)
+    assert model.head(hidden[:0]).shape == (0, L, V)
+    assert model.reads_time is conditioned
+    assert model.embedding.weight.shape == (V + 1, 32)
+    torch.testing.assert_close(model.head(hidden)[tokens == V], model.head(some))
+
+
+# How it starts
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_untrained_logits_are_the_output_bias(tokens, conditioned):
+    counts = np.array([0, 5, 100, 3, 2, 1, 7, 9, 0, 1, 50], dtype=np.int64)
+    context = Context(vocabulary_size=V, length=L, counts=counts)
+    prior = torch.from_numpy((counts + 1) / (counts + 1).sum()).log().float()
+    for bias, expected in (("none", torch.zeros(V)), ("zero", torch.zeros(V)), ("unigram", prior)):
+        model = build(random=False, context=context, output_bias=bias, time_conditioning=conditioned)
+        logits = model.head(model(tokens, time()))
+        torch.testing.assert_close(logits, expected.expand(B, L, V))
+        assert (model.head.bias is None) == (bias == "none")
+
+
+def test_branches_start_at_zero(tokens):
+    for conditioned in (False, True):
+        model = build(random=False, time_conditioning=conditioned)
+        embedded = model.embedding(tokens)
+        expected = torch.nn.functional.layer_norm(embedded, (32,))
+        torch.testing.assert_close(model(tokens, time()), expected)
+
+
+def test_without_counts_the_unigram_bias_is_zero():
+    assert torch.equal(build(random=False, output_bias="unigram").head.bias, torch.zeros(V))
+
+
+# Its size
+
+
+def parameters(spec, vocabulary_size=50257):
+    with torch.device("meta"):
+        model = spec.build(Context(vocabulary_size=vocabulary_size, length=1024))
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_presets_have_the_published_sizes():
+    V = 50257
+    for preset, (layers, width, heads) in PRESETS.items():
+        block = 12 * width**2 + 2 * width + 2 * (width // heads)
+        expected = (V + 1) * width + layers * block + width + V * width
+        assert parameters(DiT(preset=preset)) == expected, preset
+    assert parameters(DiT()) == 162_150_912  # papers call it 110M to 170M
+    assert parameters(DiT(tied=True)) == 123_553_536  # GPT-2's 124M
+    assert parameters(DiT(preset="medium", tied=True)) == 353_507_328
+    assert parameters(DiT(preset="nano"), 2048) == 4_197_376
+    # Overrides: 4 D² of attention and 4 D² of a feed-forward layer of twice the width.
+    assert (
+        parameters(DiT(preset="tiny", layers=2, width=64, heads=4, mlp_ratio=2.0), 10)
+        == 2 * (8 * 64**2 + 160) + 64 * 22
+    )
+
+
+def test_gains_and_biases_are_vectors_and_weights_are_matrices():
+    """The optimizer's decay goes by that."""
+    model = build(time_conditioning=True, output_bias="zero")
+    for name, parameter in model.named_parameters():
+        gain = name.endswith(("bias", "scale")) or ("norm" in name and "modulation" not in name)
+        assert parameter.ndim == (1 if gain else 2), name
+
+
+# What it sees
+
+
+def test_only_relative_positions_matter(tokens):
+    model = build()
+    with torch.no_grad():
+        usual = model(tokens)
+        torch.testing.assert_close(model(tokens, positions=torch.arange(L) + 700), usual, atol=2e-4, rtol=0)
+        torch.testing.assert_close(model(tokens, positions=torch.arange(L)), usual)
+        # Positions do matter, and so does their direction.
+        assert (model(tokens, positions=torch.arange(L) * 2) - usual).abs().max() > 0.01
+        assert (model(tokens, positions=-torch.arange(L)) - usual).abs().max() > 0.01
+        assert (model(tokens.flip(1)).flip(1) - usual).abs().max() > 0.01
+
+
+def test_every_position_is_seen_from_every_other(tokens):
+    model = build()
+    with torch.no_grad():
+        usual = model(tokens)
+        for j in range(L):
+            other = tokens.clone()
+            other[:, j] = (other[:, j] + 1) % V
+            assert ((model(other) - usual).abs().amax(-1) > 1e-5).all(), j
+
+
+def test_causal_is_causal(tokens):
+    model = build()
+    with torch.no_grad():
+        usual = model(tokens, attention="causal")
+        for j in range(L):
+            other = tokens.clone()
+            other[:, j] = (other[:, j] + 1) % V
+            changed = (model(other, attention="causal") - usual).abs().amax(-1) > 1e-5
+            assert not changed[:, :j].any(), j
+            assert changed[:, j:].all(), j
+
+
+def test_bool_masks_hide_what_is_false(tokens):
+    model = build()
+    with torch.no_grad():
+        usual, causal = model(tokens), model(tokens, attention="causal")
+        lower = torch.ones(L, L, dtype=torch.bool).tril()
+        torch.testing.assert_close(model(tokens, attention=lower), causal, atol=1e-5, rtol=0)
+        torch.testing.assert_close(model(tokens, attention=lower | True), usual, atol=1e-5, rtol=0)
+        by_row = torch.stack([lower, lower | True, lower, lower | True])[:, None]
+        mixed = model(tokens, attention=by_row)
+        torch.testing.assert_close(mixed, torch.stack([causal[0], usual[1], causal[2], usual[3]]), atol=1e-5, rtol=0)
+
+
+def test_padding_is_hidden_by_a_mask_only(tokens):
+    """Training hides no padding: it is read, so that padded rows bound p(x | length)."""
+    model = build()
+    seen = torch.arange(L) < 6
+    other = tokens.clone()
+    other[:, 6:] = (other[:, 6:] + 1) % V
+    with torch.no_grad():
+        mask = seen.expand(B, 1, L, L)
+        torch.testing.assert_close(model(other, attention=mask)[:, :6], model(tokens, attention=mask)[:, :6])
+        short = model(tokens[:, :6])
+        torch.testing.assert_close(model(tokens, attention=mask)[:, :6], short, atol=1e-5, rtol=0)
+        assert (model(other)[:, :6] - model(tokens)[:, :6]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_rows_do_not_see_each_other(tokens, conditioned):
+    model = build(time_conditioning=conditioned)
+    order = torch.tensor([2, 0, 3, 1])
+    with torch.no_grad():
+        usual = model(tokens, time())
+        torch.testing.assert_close(model(tokens[order], time()[order]), usual[order])
+        torch.testing.assert_close(model(tokens[1:2], time()[1:2]), usual[1:2])
+
+
+def test_a_length_beyond_the_maximum_is_refused():
+    model = build(max_length=5)
+    assert model(torch.zeros(1, 5, dtype=torch.int64)).shape == (1, 5, 32)
+    with pytest.raises(ValueError, match="6 tokens are more than this backbone's 5"):
+        model(torch.zeros(1, 6, dtype=torch.int64))
+
+
+def test_time_and_cache_are_refused_or_asked_for(tokens):
+    with pytest.raises(ValueError, match="a time-conditioned backbone needs t"):
+        build(time_conditioning=True)(tokens)
+    with pytest.raises(ValueError, match="keeps no cache"):
+        build()(tokens, cache=object())
+    model = build()
+    assert torch.equal(model(tokens, time()), model(tokens))
+
+
+# What moves it
+
+
+def trained(model, tokens, steps, t=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    targets = tokens.remainder(V)
+    for step in range(steps + 1):
+        optimizer.zero_grad()
+        logits = model.head(model(tokens, t))
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        if step < steps:  # the last gradient is left for the test to look at
+            optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_after_two_steps_every_parameter_has_a_gradient(tokens, conditioned, tied):
+    model = trained(
+        build(random=False, time_conditioning=conditioned, tied=tied, output_bias="zero"), tokens, 2, time()
+    )
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_the_time_matters_after_two_steps(tokens):
+    model = build(random=False, time_conditioning=True)
+    with torch.no_grad():
+        assert torch.equal(model(tokens, time()), model(tokens, time() / 2))
+    trained(model, tokens, 2, time())
+    with torch.no_grad():
+        change = (model(tokens, time()) - model(tokens, time() / 2)).abs()
+    assert (change.amax((1, 2)) > 1e-6).all()
+
+
+def test_the_tied_head_is_the_embedding(tokens):
+    model = build(tied=True)
+    names = [name for name, _ in model.named_parameters()]
+    assert "head.weight" not in names
+    assert "head.weight" not in model.state_dict()
+    hidden = model(tokens)
+    torch.testing.assert_close(model.head(hidden), hidden @ model.embedding.weight[:V].T)
+    with torch.no_grad():
+        model.embedding.weight.mul_(2)
+    torch.testing.assert_close(model.head(hidden), hidden @ model.embedding.weight[:V].T)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.embedding.weight.zero_()
+    assert twin.head(hidden).abs().max() == 0
+    assert model.head(hidden).abs().max() > 0
+    # The head cannot say the mask, but the mask's row is read and trained.
+    model.head(model(torch.full((1, L), V))).sum().backward()
+    assert model.embedding.weight.grad[V].abs().max() > 0
+
+
+def test_dropout_is_a_function_of_its_keys(tokens):
+    model = build(dropout=0.5).train()
+    keys = row_keys(0, "dropout", torch.arange(B))
+
+    def run(rows, **kwargs):
+        set_keys(model, keys[rows])
+        return model(tokens[rows], **kwargs)
+
+    every = torch.arange(B)
+    first = run(every)
+    assert torch.equal(run(every), first)
+    torch.testing.assert_close(run(every[2:3]), first[2:3])
+    torch.manual_seed(123)
+    assert torch.equal(run(every), first)
+    assert not torch.allclose(first, model.eval()(tokens), atol=0.01)
+    model.train()
+    set_keys(model, row_keys(1, "dropout", every))
+    assert not torch.allclose(model(tokens), first, atol=0.01)
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_bf16_autocast_is_near_to_float32(tokens, conditioned):
+    model = build(random=False, time_conditioning=conditioned, dropout=0.1, layers=1)
+    trained(model, tokens, 3, time())
+    exact = model.head(model(tokens, time()))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model.head(model(tokens, time()))
+    assert (logits.float() - exact).abs().max() < 0.05 * exact.abs().max()
+    logits.float().logsumexp(-1).sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_the_same_seed_builds_the_same_network(tokens):
+    one, two, other = build(3, random=False), build(3, random=False), build(4, random=False)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.embedding.weight, other.embedding.weight)
