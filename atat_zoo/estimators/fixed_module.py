@@ -46,5 +46,6 @@ def surprisal(context: Context) -> Tensor:
     if context.counts is not None:
         counts = torch.from_numpy(context.counts).double() + 1.0
         nats = -(counts / counts.sum()).log()
-        values[:-1] = (nats / nats.max()).float()
+        # A single token is certain: 0 nats over 0.
+        values[:-1] = (nats / nats.max().clamp(min=1e-300)).float()
     return values

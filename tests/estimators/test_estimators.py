@@ -1,0 +1,230 @@
+"""Importance in [0, 1], from tokens and the backbone's detached embedding."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.backbones.dit import DiT
+from atat_zoo.estimators.frequency import Frequency
+from atat_zoo.estimators.hybrid import Hybrid
+from atat_zoo.estimators.transformer import Transformer
+from atat_zoo.estimators.uniform import Uniform
+from atat_zoo.registry import Context
+
+V, L, B, D = 6, 8, 4, 12
+COUNTS = np.array([0, 1, 3, 7, 15, 999], dtype=np.int64)
+CONTEXT = Context(vocabulary_size=V, length=L, width=D, counts=COUNTS)
+
+
+def small(**parameters):
+    return Transformer(**{"layers": 1, "width": 8, "heads": 2} | parameters)
+
+
+EVERY = {
+    "uniform": Uniform(),
+    "frequency": Frequency(),
+    "transformer": small(),
+    "own embedding": small(own_embedding=True),
+    "timed": small(time_conditioning=True),
+    "hybrid": Hybrid(learned=small()),
+}
+
+
+def build(spec, seed=0, random=True, context=CONTEXT):
+    torch.manual_seed(seed)
+    module = spec.build(context)
+    if random:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.normal_()
+    return module
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, V, (B, L), generator=generator)
+    maskable = torch.arange(L) < torch.tensor([[L], [5], [1], [0]])
+    return tokens, torch.randn(B, L, D, generator=generator), torch.rand(B, generator=generator) * 0.9 + 0.1, maskable
+
+
+@given(seed=st.integers(0, 1000), name=st.sampled_from(sorted(EVERY)))
+def test_importance_is_a_number_from_0_to_1(seed, name):
+    importance = build(EVERY[name], seed)(*batch(seed))
+    assert importance.shape == (B, L)
+    assert importance.dtype == torch.float32
+    assert importance.isfinite().all()
+    assert importance.min() >= 0
+    assert importance.max() <= 1
+
+
+@pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed"])
+def test_it_starts_at_a_half(name):
+    tokens, embedded, t, maskable = batch()
+    assert torch.equal(build(EVERY[name], random=False)(tokens, embedded, t, maskable), torch.full((B, L), 0.5))
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_padding_has_no_influence(name):
+    module = build(EVERY[name])
+    tokens, embedded, t, maskable = batch()
+    other_tokens = torch.where(maskable, tokens, (tokens + 1) % V)
+    other_embedded = torch.where(maskable[..., None], embedded, 7.0)
+    with torch.no_grad():
+        one, two = module(tokens, embedded, t, maskable), module(other_tokens, other_embedded, t, maskable)
+        torch.testing.assert_close(one[maskable], two[maskable])
+        # A row alone, cut to its length, is the same too.
+        alone = module(tokens[1:2, :5], embedded[1:2, :5], t[1:2], maskable[1:2, :5])
+        torch.testing.assert_close(alone[0], one[1, :5], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["transformer", "own embedding"])
+def test_text_has_influence_wherever_it_stands(name):
+    module = build(EVERY[name])
+    tokens, embedded, t, _ = batch()
+    seen = torch.ones(B, L, dtype=torch.bool)
+    with torch.no_grad():
+        one = module(tokens, embedded, t, seen)
+        tokens, embedded = tokens.clone(), embedded.clone()
+        tokens[:, 3], embedded[:, 3] = (tokens[:, 3] + 1) % V, -embedded[:, 3]
+        # Some row tells, for every place.
+        assert ((module(tokens, embedded, t, seen) - one).abs().amax(0) > 1e-4).all()
+
+
+def test_time_is_read_when_asked_for_only():
+    tokens, embedded, t, maskable = batch()
+    for name, spec in EVERY.items():
+        module = build(spec)
+        assert module.reads_time is (name == "timed")
+        with torch.no_grad():
+            same = torch.equal(module(tokens, embedded, t, maskable), module(tokens, embedded, t / 2, maskable))
+        assert same is (name != "timed")
+    assert build(Hybrid(learned=small(time_conditioning=True))).reads_time
+    with pytest.raises(ValueError, match="a time-conditioned estimator needs t"):
+        build(EVERY["timed"])(tokens, embedded, None, maskable)
+    assert build(EVERY["transformer"])(tokens, embedded, None, maskable).shape == (B, L)
+
+
+def test_the_backbones_embedding_is_neither_held_nor_trained():
+    backbone = DiT(layers=1, width=D, heads=2).build(Context(vocabulary_size=V, length=L))
+    tokens, _, t, maskable = batch()
+    for spec in EVERY.values():
+        module = build(spec)
+        held = {id(p) for p in module.parameters()} | {id(m) for m in module.modules()}
+        assert not held & ({id(p) for p in backbone.parameters()} | {id(m) for m in backbone.modules()})
+        importance = module(tokens, backbone.embedding(tokens).detach(), t, maskable)
+        if importance.requires_grad:
+            importance.sum().backward()
+        assert all(p.grad is None for p in backbone.parameters())
+
+
+@pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "hybrid"])
+def test_every_parameter_is_trained(name):
+    tokens, embedded, t, maskable = batch()
+    module = build(EVERY[name], random=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(2):  # the last layer starts at zero, and lets nothing through before it has moved
+        optimizer.zero_grad()
+        (module(tokens, embedded, t, maskable) - torch.rand(B, L))[maskable].square().sum().backward()
+        optimizer.step()
+    for parameter_name, parameter in module.named_parameters():
+        assert parameter.grad.abs().max() > 0, parameter_name
+
+
+def test_estimators_without_parameters_are_not_trained():
+    assert not list(Uniform().build(CONTEXT).parameters())
+    assert not list(Frequency().build(CONTEXT).parameters())
+
+
+# Golden numbers
+
+
+def test_frequency_is_the_surprisal_over_its_largest_value():
+    module = Frequency().build(CONTEXT)
+    total = 1025 + 6  # one is added to every count
+    nats = [-math.log(c / total) for c in (1, 2, 4, 8, 16, 1000)]
+    expected = torch.tensor([n / nats[0] for n in nats])
+    tokens = torch.arange(6)[None]
+    torch.testing.assert_close(module(tokens, torch.zeros(1, 6, D), None, tokens >= 0)[0], expected)
+    assert expected[0] == 1
+    # The mask token is asked for in no use of the contract, and has a place in the table all the same.
+    assert module(torch.tensor([[V]]), torch.zeros(1, 1, D), None, torch.ones(1, 1) > 0).item() == 0.5
+
+
+def test_frequency_is_saved_with_the_model():
+    saved = Frequency().build(CONTEXT).state_dict()
+    blank = Frequency().build(Context(vocabulary_size=V, length=L, width=D))
+    tokens = torch.arange(6)[None]
+    assert torch.equal(blank(tokens, None, None, None), torch.full((1, 6), 0.5))
+    blank.load_state_dict(saved)
+    assert torch.equal(blank(tokens, None, None, None), Frequency().build(CONTEXT)(tokens, None, None, None))
+
+
+def test_frequency_of_a_vocabulary_of_one_is_a_number():
+    module = Frequency().build(Context(vocabulary_size=1, length=2, width=D, counts=np.array([3])))
+    assert torch.equal(module(torch.zeros(1, 2, dtype=torch.int64), None, None, None), torch.zeros(1, 2))
+
+
+@given(mix=st.floats(0, 1))
+def test_hybrid_is_the_mix(mix):
+    tokens, embedded, t, maskable = batch()
+    module = build(Hybrid(mix=mix, learned=small()))
+    with torch.no_grad():
+        expected = mix * module.a(tokens, embedded, t, maskable) + (1 - mix) * module.b(tokens, embedded, t, maskable)
+        torch.testing.assert_close(module(tokens, embedded, t, maskable), expected)
+    assert torch.equal(module.b.values, Frequency().build(CONTEXT).values)
+
+
+def test_hybrid_is_seven_to_three_unless_told_otherwise():
+    spec = Hybrid()
+    assert (spec.mix, spec.learned, spec.prior) == (0.7, Transformer(), Frequency())
+    module = build(Hybrid(learned=Uniform(), prior=Frequency()))
+    tokens = torch.arange(6)[None]
+    expected = 0.7 * 0.5 + 0.3 * Frequency().build(CONTEXT).values[:6]
+    torch.testing.assert_close(module(tokens, None, None, None)[0], expected)
+
+
+# Sizes
+
+
+def parameters(spec, context):
+    with torch.device("meta"):
+        return sum(p.numel() for p in spec.build(context).parameters())
+
+
+def test_the_transformer_adds_at_most_two_percent_to_the_small_backbone():
+    context = Context(vocabulary_size=50257, length=1024, width=768)
+    backbone = parameters(DiT(preset="small", tied=True), context)
+    added = parameters(Transformer(), context)
+    assert backbone == 123_553_536
+    assert added == 768 * 256 + 1024 * 256 + 2 * (12 * 256**2 + 9 * 256) + 512 + 257
+    assert added / backbone <= 0.02
+    assert parameters(Uniform(), context) == parameters(Frequency(), context) == 0
+    # With time conditioning as well.
+    assert parameters(Transformer(time_conditioning=True), context) / backbone <= 0.02
+
+
+def test_with_an_embedding_of_its_own_it_is_the_source_documents_size():
+    context = Context(vocabulary_size=50257, length=1024, width=768)
+    own = parameters(Transformer(own_embedding=True), context)
+    embedding = 50258 * 256
+    assert round(embedding / 1e6) == 13
+    assert own == parameters(Transformer(), context) - 768 * 256 + embedding
+
+
+def test_positions_are_learned_for_the_sequences_that_there_are():
+    assert Transformer().build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (L, 256)
+    assert small(max_length=4).build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (4, 8)
+
+
+def test_bf16_autocast_gives_float32():
+    tokens, embedded, t, maskable = batch()
+    module = build(small(time_conditioning=True))
+    with torch.autocast("cpu", torch.bfloat16):
+        importance = module(tokens, embedded, t, maskable)
+    assert importance.dtype == torch.float32
+    with torch.no_grad():
+        torch.testing.assert_close(importance, module(tokens, embedded, t, maskable), atol=0.1, rtol=0)
