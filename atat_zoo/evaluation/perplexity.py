@@ -15,12 +15,16 @@ from torch import Tensor
 
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
+from atat_zoo.run import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from atat_zoo.run import RunFolder
+    from atat_zoo.tokenizers import TokenizerModel
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -65,6 +69,7 @@ class Evaluation:
         ema: whether the weights are a moving average.
         sequences: how many.
         draws: masks drawn for each.
+        seed: of the masks.
         tokens: Σ n, special tokens included, padding not.
         bytes: UTF-8 bytes that they stand for.
         nats_per_token: Σ NELBO / Σ n.
@@ -81,6 +86,7 @@ class Evaluation:
     ema: bool
     sequences: int
     draws: int
+    seed: int
     tokens: int
     bytes: int
     nats_per_token: float
@@ -96,6 +102,11 @@ class Evaluation:
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object; what is not finite becomes null."""
         return {k: _number(v) if isinstance(v, float) else v for k, v in attrs.asdict(self).items()}
+
+    def record(self, folder: RunFolder) -> None:
+        """Write the numbers into a run folder."""
+        name = f"{self.split}-{self.sequences}x{self.draws}-seed{self.seed}-step{self.step:08d}.json"
+        write_json(folder.evaluations / name, self.to_table())
 
     def sentence(self) -> str:
         """Return the numbers as one line."""
@@ -162,32 +173,33 @@ def measure(
 def summarise(
     measured: Measured,
     *,
-    byte_counts: NDArray[np.int64],
+    tokenizer: TokenizerModel,
     counts: NDArray[np.int64] | None,
     split: str,
     step: int,
     ema: bool,
     draws: int,
-    special: Sequence[int] = (),
+    seed: int,
 ) -> Evaluation:
     """Turn what was measured into the numbers that are reported.
 
     Args:
         measured: of all processes.
-        byte_counts: UTF-8 bytes of each token, int64 [V].
+        tokenizer: knows the bytes of each token, and which tokens stand for no text.
         counts: training tokens by id, int64 [V], for the unigram figures, or None.
         split: which held-out split it was.
         step: optimizer steps behind the weights.
         ema: whether the weights are a moving average.
         draws: masks drawn per sequence.
-        special: ids that stand for no text.
+        seed: of the masks.
     """
     x, keep = measured.tokens, measured.maskable
     nelbo, n = measured.contribution.sum(1), keep.sum(1)
     nats, nats_error = ratio(nelbo, n)
-    sizes = torch.where(keep, torch.from_numpy(byte_counts)[x], 0).sum(1)
+    sizes = torch.where(keep, torch.from_numpy(tokenizer.byte_counts())[x], 0).sum(1)
     bits, bits_error = ratio(nelbo / math.log(2), sizes)
-    text = keep & ~torch.isin(x, torch.tensor(list(special), dtype=x.dtype))
+    special = [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
+    text = keep & ~torch.isin(x, torch.tensor(special, dtype=x.dtype))
     without_special = float((measured.contribution * text).sum() / text.sum())
     unigram = frequency_rho = importance_rho = None
     loss = measured.token_loss
@@ -205,6 +217,7 @@ def summarise(
         ema=ema,
         sequences=len(x),
         draws=draws,
+        seed=seed,
         tokens=int(n.sum()),
         bytes=int(sizes.sum()),
         nats_per_token=nats,

@@ -11,7 +11,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.loader import held_out
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.evaluation.perplexity import Evaluation, measure, summarise
-from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,14 +51,13 @@ def evaluate_run(
     )
     found = summarise(
         measured,
-        byte_counts=model.tokenizer.byte_counts(),
+        tokenizer=model.tokenizer,
         counts=load_counts(data),
         split=spec.split,
         step=model.step,
         ema=model.experiment.train.ema > 0,
         draws=spec.draws,
-        special=[i for i in (model.tokenizer.bos, model.tokenizer.eos) if i is not None],
+        seed=seed,
     )
-    name = f"{spec.split}-{found.sequences}x{spec.draws}-seed{seed}-step{model.step:08d}.json"
-    write_json(RunFolder(Path(run)).evaluations / name, {"seed": seed, **found.to_table()})
+    found.record(RunFolder(Path(run)))
     return found

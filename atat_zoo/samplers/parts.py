@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.records import Denoiser
     from atat_zoo.draws import Draw
     from atat_zoo.orders import Order
     from atat_zoo.paces import Pace
     from atat_zoo.remasks import Remask
+    from atat_zoo.samplers import Sample
     from atat_zoo.stops import Stop
 
 
@@ -46,3 +52,37 @@ class Parts:
             return 0
         most = self.pace.most(n)
         return most if self.remask.active else min(most, n)
+
+
+class Combined(Protocol):
+    """A sampler that is its parts, which all of ours are."""
+
+    def parts(self) -> Parts:
+        """Return the four choices and the draw."""
+        ...
+
+
+def fill(
+    sampler: Combined,
+    denoiser: Denoiser,
+    tokens: Tensor,
+    seeds: Tensor,
+    *,
+    mask_id: int,
+    importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+    reads_time: bool = False,
+    trace: bool = False,
+) -> Sample:
+    """Fill every mask: the method `sample` of a sampler that is its parts; see `Sampler.sample`."""
+    from atat_zoo.samplers.loop import run
+
+    return run(
+        sampler.parts(),
+        denoiser,
+        tokens,
+        seeds,
+        mask_id=mask_id,
+        importance=importance,
+        reads_time=reads_time,
+        trace=trace,
+    )

@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from atat_zoo.registry import component, param, part
+from atat_zoo.samplers.parts import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.records import Denoiser
-    from atat_zoo.samplers import Sample
     from atat_zoo.samplers.parts import Parts
     from atat_zoo.uncertainty import Uncertainty
 
@@ -61,27 +56,4 @@ class UncertaintyGuided:
             draw=Categorical(temperature=self.temperature),
         )
 
-    def sample(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        *,
-        mask_id: int,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-        reads_time: bool = False,
-        trace: bool = False,
-    ) -> Sample:
-        """Fill every mask; see `Sampler.sample`."""
-        from atat_zoo.samplers.loop import run
-
-        return run(
-            self.parts(),
-            denoiser,
-            tokens,
-            seeds,
-            mask_id=mask_id,
-            importance=importance,
-            reads_time=reads_time,
-            trace=trace,
-        )
+    sample = fill

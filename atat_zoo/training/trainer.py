@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import torch
 from composer import DataSpec, Trainer
-from composer.utils import dist
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.loader import held_out, train_loader
+from atat_zoo.data.loader import train_loader
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.perplexity import Evaluation, Measured, measure, summarise
 from atat_zoo.experiment import Experiment, from_table
-from atat_zoo.model import Model, assemble
+from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
 from atat_zoo.training import callbacks as cb
 from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens, prepare
+from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.optimization import optimizer, scheduler
 
 if TYPE_CHECKING:
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from composer import Callback
+
+    from atat_zoo.evaluation import Evaluation
+    from atat_zoo.model import Model
 
 
 class Reporter(Protocol):
@@ -171,9 +173,13 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=_bf16(experiment, device))
         interruption = stack.enter_context(cb.Interruption(reporter.message))
         trainer, average = _trainer(experiment, folder, model, loader, device, reporter, interruption, checkpoint)
-        evaluator = _Evaluator(experiment, data, context, folder, objective, average)
+        evaluator = Evaluator(experiment, data, context, folder, objective, average)
         if spec.evaluate_every:
-            every = cb.Evaluations(spec.evaluate_every, spec.steps, lambda step: evaluator.report(step, reporter))
+
+            def report(step: int) -> None:
+                reporter.message(f"step {step}: {evaluator(step).sentence()}")
+
+            every = cb.Evaluations(spec.evaluate_every, spec.steps, report)
             trainer.state.callbacks.append(every)
         trainer.state.callbacks.extend(callbacks)
         if checkpoint:
@@ -281,78 +287,6 @@ def _trainer(
         load_path=str(checkpoint) if checkpoint else None,
     )
     return trainer, average
-
-
-class _Evaluator:
-    """Measures the bound on held-out text, on all ranks together, and saves what it found."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        data: Path,
-        context: Context,
-        folder: RunFolder,
-        objective: torch.nn.Module,
-        average: cb.MovingAverage | None,
-    ) -> None:
-        self.experiment, self.context, self.folder = experiment, context, folder
-        self.objective, self.average = objective, average
-        self.tokenizer = experiment.parts["tokenizer"].load(data)
-        spec = experiment.evaluation
-        self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
-
-    def __call__(self, step: int) -> Evaluation:
-        spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
-        rows = torch.arange(rank, len(self.tokens), ranks)
-        with self._weights():
-            mine = measure(
-                self.objective,
-                self.tokens[rows],
-                self.maskable[rows],
-                rows,
-                seed=self.experiment.seed,
-                draws=spec.draws,
-                batch_size=spec.batch_size,
-            )
-        gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
-        evaluation = summarise(
-            Measured.join(gathered),
-            byte_counts=self.tokenizer.byte_counts(),
-            counts=self.context.counts,
-            split=spec.split,
-            step=step,
-            ema=self.average is not None,
-            draws=spec.draws,
-            special=[i for i in (self.tokenizer.bos, self.tokenizer.eos) if i is not None],
-        )
-        if rank == 0:
-            write_json(self.folder.evaluations / f"step-{step:08d}.json", evaluation.to_table())
-        return evaluation
-
-    def report(self, step: int, reporter: Reporter) -> None:
-        """Evaluate in the middle of the training."""
-        found = self(step)
-        reporter.message(f"step {step}: {found.sentence()}")
-
-    def save(self, step: int) -> Model:
-        """Return the final model; rank 0 writes it."""
-        with self._weights():
-            self.objective.eval()
-            model = Model(
-                experiment=self.experiment,
-                context=self.context,
-                tokenizer=self.tokenizer,
-                module=self.objective,
-                step=step,
-            )
-            if dist.get_global_rank() == 0:
-                model.save(self.folder.model)
-        # With a moving average the live module has the training's weights again: load what was saved.
-        dist.barrier() if dist.get_world_size() > 1 else None
-        return Model.load(self.folder.model, next(self.objective.parameters()).device)
-
-    def _weights(self) -> Any:
-        return self.average.swapped() if self.average else nullcontext()
 
 
 class _quiet:

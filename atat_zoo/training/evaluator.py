@@ -1,0 +1,89 @@
+"""The held-out evaluation of a training: all ranks measure, one records."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from composer.utils import dist
+
+from atat_zoo.data.loader import held_out
+from atat_zoo.evaluation.perplexity import Evaluation, Measured, measure, summarise
+from atat_zoo.model import Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+    from atat_zoo.run import RunFolder
+    from atat_zoo.training.callbacks import MovingAverage
+
+
+class Evaluator:
+    """Measures the bound on held-out text, on all ranks together, and saves what it found."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: Path,
+        context: Context,
+        folder: RunFolder,
+        objective: torch.nn.Module,
+        average: MovingAverage | None,
+    ) -> None:
+        self.experiment, self.context, self.folder = experiment, context, folder
+        self.objective, self.average = objective, average
+        self.tokenizer = experiment.parts["tokenizer"].load(data)
+        spec = experiment.evaluation
+        self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
+
+    def __call__(self, step: int) -> Evaluation:
+        """Evaluate the weights as they are (the moving average, if there is one) and record what was found."""
+        spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
+        rows = torch.arange(rank, len(self.tokens), ranks)
+        with self._weights():
+            mine = measure(
+                self.objective,
+                self.tokens[rows],
+                self.maskable[rows],
+                rows,
+                seed=self.experiment.seed,
+                draws=spec.draws,
+                batch_size=spec.batch_size,
+            )
+        gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
+        evaluation = summarise(
+            Measured.join(gathered),
+            tokenizer=self.tokenizer,
+            counts=self.context.counts,
+            split=spec.split,
+            step=step,
+            ema=self.average is not None,
+            draws=spec.draws,
+            seed=self.experiment.seed,
+        )
+        if rank == 0:
+            evaluation.record(self.folder)
+        return evaluation
+
+    def save(self, step: int) -> Model:
+        """Return the final model; rank 0 writes it."""
+        with self._weights():
+            self.objective.eval()
+            model = Model(
+                experiment=self.experiment,
+                context=self.context,
+                tokenizer=self.tokenizer,
+                module=self.objective,
+                step=step,
+            )
+            if dist.get_global_rank() == 0:
+                model.save(self.folder.model)
+        # With a moving average the live module has the training's weights again: load what was saved.
+        dist.barrier() if dist.get_world_size() > 1 else None
+        return Model.load(self.folder.model, next(self.objective.parameters()).device)
+
+    def _weights(self) -> Any:
+        return self.average.swapped() if self.average else nullcontext()
