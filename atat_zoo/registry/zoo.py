@@ -78,9 +78,10 @@ class Zoo:
         # A part's own name comes first, so that no plugin's alias can stand in for it.
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
+            close = nearest(name, [*known, *self._aliases[kind]])
             raise UserError(
-                f"there is no {kind} named {name!r}{nearest(name, [*known, *self._aliases[kind]])} "
-                f"(there are: {', '.join(sorted(known)) or 'none'}){self._why_missing()}"
+                f"there is no {kind} named {name!r}{close} (there are: {', '.join(sorted(known)) or 'none'})"
+                f"{self._why_missing(misspelt=bool(close))}"
             )
         return entry
 
@@ -133,10 +134,10 @@ class Zoo:
             )
         return kind
 
-    def _why_missing(self) -> str:
+    def _why_missing(self, misspelt: bool) -> str:
         off = [p for p in self.plugins if p.status != "ok"]
         if not off:
-            return "; if a plugin offers it, install that plugin"
+            return "" if misspelt else "; if a plugin offers it, install that plugin"
         return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in off)
 
 
