@@ -1,0 +1,514 @@
+"""The training step of `mdlm` against a plain implementation, and what it must not depend on."""
+
+import copy
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from atat_zoo import Zoo
+from atat_zoo.diffusion.bounds import enumerate_masks
+from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.objectives import Batch
+from atat_zoo.registry import Context
+
+V, L, N = 7, 6, 8  # vocabulary, length, rows of a global batch
+CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
+PLAIN = {
+    "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"},
+    "noise": "linear",
+    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
+    "masking": "importance",
+    "drawing": "bernoulli",
+    "curriculum": {"use": "three_stage", "warmup_steps": 0},
+    "target": "difficulty",
+}
+
+
+def build(objective=None, seed=0, **parts):
+    """An objective with random weights everywhere, so that nothing is zero by chance."""
+    zoo = Zoo.load()
+    torch.manual_seed(seed)
+    made = {kind: zoo.build(kind, value, CONTEXT) for kind, value in (PLAIN | parts).items()}
+    spec = zoo.spec("objective", {"use": "mdlm"} | (objective or {}))
+    module = spec.build(CONTEXT, made, N)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "norm" not in name and "scale" not in name:
+                parameter.normal_(std=0.4)
+    return module.train()
+
+
+def batch(first=0, rows=N, progress=0.1, padded=True, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, V, (N, L), generator=generator)
+    maskable = torch.ones(N, L, dtype=torch.bool)
+    if padded:
+        maskable[1, 3:] = False
+        maskable[2] = False
+        maskable[5, :2] = False
+    return Batch(
+        tokens=tokens,
+        maskable=maskable,
+        index=torch.arange(N) + first * N,
+        mean_maskable=maskable.sum(1).float().mean(),
+        progress=progress,
+    )
+
+
+def part_of(whole, rows):
+    """The rows of a micro-batch; the normalisation stays that of the global batch."""
+    return Batch(
+        tokens=whole.tokens[rows],
+        maskable=whole.maskable[rows],
+        index=whole.index[rows],
+        mean_maskable=whole.mean_maskable,
+        progress=whole.progress,
+    )
+
+
+class Watch:
+    """Remembers what a module is called with."""
+
+    def __init__(self, module):
+        self.calls = []
+        module.register_forward_hook(lambda _, args, out: self.calls.append((*args, out)))
+
+
+def plainly(module, given, weight, correction):
+    """The loss by its formula, token by token, on the masks that the module drew."""
+    t = module.times(given.index)
+    with torch.no_grad():
+        importance = module.importance(given.tokens, given.maskable, t)
+        step = module.mask(given, importance, t)
+        c = module.curriculum.weights(step, importance, given.progress)
+        hidden = module.backbone(step.z, t)
+    total = 0.0
+    for i, j in itertools.product(range(len(given.tokens)), range(L)):
+        if not step.masked[i, j]:
+            continue
+        logits = module.backbone.head(hidden[i, j]).double()
+        ce = float(logits.logsumexp(0) - logits[given.tokens[i, j]])
+        omega = 1 / float(t[i]) if weight == "nelbo" else 1.0
+        h = float(step.rate[i]) / float(step.p[i, j]) if correction == "horvitz_thompson" else 1.0
+        total += float(c[i, j]) * h * omega * ce
+    return total / (len(given.tokens) * float(given.mean_maskable)), step
+
+
+@pytest.mark.parametrize("weight", ["nelbo", "simple"])
+@pytest.mark.parametrize("correction", ["none", "horvitz_thompson"])
+@pytest.mark.parametrize("progress", [0.1, 0.5, 0.9])
+def test_the_loss_is_its_formula(weight, correction, progress):
+    module = build({"weight": weight, "correction": correction})
+    for first in range(3):
+        given = batch(first, progress=progress)
+        expected, step = plainly(module, given, weight, correction)
+        assert step.masked.any()
+        found = module.loss(given)
+        assert float(found["diffusion_loss"]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert torch.equal(found["masked"], step.masked)
+        importance = found["importance_loss"]
+        assert float(found["loss"]) == pytest.approx(float(found["diffusion_loss"] + 0.1 * importance), rel=1e-6)
+
+
+def test_on_fixed_masks_uniform_nelbo_is_the_sum_of_ce_over_t_by_the_maskable_tokens():
+    module = build(masking="uniform", curriculum="none", estimator="uniform")
+    given = batch()
+    t = module.times(given.index)
+    found = module.loss(given)
+    logits = module.backbone.head(module.backbone(torch.where(found["masked"], V, given.tokens)))
+    ce = F.cross_entropy(logits.transpose(1, 2), given.tokens, reduction="none")
+    expected = (ce / t[:, None])[found["masked"]].sum() / given.maskable.sum()
+    assert float(found["loss"].detach()) == pytest.approx(float(expected), rel=1e-6)
+    torch.testing.assert_close(found["token_loss"], torch.where(found["masked"], ce, 0.0).detach())
+    assert float(found["importance_loss"]) == 0
+
+
+def test_under_uniform_masking_the_loss_estimates_the_bound():
+    """Averaged over many steps it is the bound per token, which nothing else here is."""
+    module = build(masking="uniform", curriculum="none", estimator="uniform").eval()
+    whole = batch(padded=False)
+    with torch.no_grad():
+        exact = float(enumerate_masks(module.denoiser(), whole.tokens, mask_id=V).sum() / whole.maskable.sum())
+        losses = torch.tensor([float(module.loss(batch(first, padded=False))["loss"]) for first in range(1500)])
+    error = float(losses.std()) / math.sqrt(len(losses))
+    assert abs(float(losses.mean()) - exact) < 3 * error
+    assert error < 0.05 * exact
+
+
+# What it must not depend on
+
+EVERY = {
+    "plain": {},
+    "dropout": {"backbone": PLAIN["backbone"] | {"dropout": 0.5}},
+    "systematic": {"drawing": "systematic"},
+    "time-conditioned": {
+        "backbone": PLAIN["backbone"] | {"time_conditioning": True},
+        "estimator": PLAIN["estimator"] | {"time_conditioning": True},
+    },
+    "memories": {
+        "masking": {"use": "position", "bias": "running"},
+        "curriculum": "dynamic",
+        "target": {"use": "difficulty", "scale": "running"},
+    },
+}
+
+
+def gradients(module, pieces):
+    module.zero_grad()
+    total, masks = 0.0, []
+    for piece in pieces:
+        found = module.loss(piece)
+        loss = found["loss"] * len(piece.tokens) / N
+        loss.backward()
+        total += float(loss.detach())
+        masks.append(found["masked"])
+    return (
+        total,
+        torch.cat(masks),
+        {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None},
+    )
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+@pytest.mark.parametrize("sizes", [[4, 4], [1] * 8, [3, 5]])
+def test_micro_batches_add_up_to_the_batch(name, sizes):
+    # Not with ranks as the target: where everything is masked all places are alike, and rounding decides between ties.
+    module = build({"correction": "horvitz_thompson"}, **{"target": "was_masked"} | EVERY[name])
+    whole = batch(first=3)
+    expected, masks, wanted = gradients(module, [whole])
+    pieces = [part_of(whole, rows) for rows in torch.arange(N).split(sizes)]
+    loss, same, found = gradients(module, pieces)
+    assert torch.equal(same, masks)
+    # Kernels round differently for other shapes, and these weights are large; a row left out would be 0.1.
+    assert loss == pytest.approx(expected, rel=1e-4)
+    assert found.keys() == wanted.keys()
+    for key in wanted:
+        torch.testing.assert_close(found[key], wanted[key], rtol=1e-3, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_neither_the_order_of_rows_nor_the_ranks_matter(name):
+    module = build(**EVERY[name])
+    whole = batch(first=2)
+    order = torch.tensor([3, 0, 7, 6, 1, 2, 5, 4])
+    one, other = module.loss(whole), module.loss(part_of(whole, order))
+    torch.testing.assert_close(one["loss"], other["loss"])
+    for figure in ("masked", "importance", "token_loss"):
+        torch.testing.assert_close(one[figure][order], other[figure])
+    # Two ranks, each with every second row.
+    ranks = [float(module.loss(part_of(whole, torch.arange(r, N, 2)))["loss"].detach()) for r in (0, 1)]
+    assert sum(ranks) / 2 == pytest.approx(float(one["loss"].detach()), rel=1e-5)
+
+
+def test_a_step_is_a_function_of_seed_and_index():
+    module = build(**EVERY["dropout"])
+    torch.manual_seed(1)
+    one = module.loss(batch(4))
+    torch.manual_seed(2)
+    two = module.loss(batch(4))
+    assert torch.equal(one["loss"], two["loss"])
+    assert torch.equal(one["masked"], two["masked"])
+    assert not torch.equal(one["masked"], module.loss(batch(5))["masked"])
+
+
+# Times
+
+
+@given(step=st.integers(0, 2**40))
+def test_the_times_of_a_step_are_stratified(step):
+    module = _shared()
+    t = module.times(torch.arange(N) + step * N)
+    assert t.dtype == torch.float32
+    assert t.min() > 0
+    assert t.max() <= 1
+    gaps = torch.cat([t.sort().values, t.min()[None] + 1]).diff()
+    torch.testing.assert_close(gaps, torch.full((N,), 1 / N), atol=1e-5, rtol=0)
+    assert torch.equal(module.times(torch.arange(N).flip(0) + step * N), t.flip(0))
+
+
+def test_a_rows_times_are_uniform_over_the_steps():
+    t = _shared().times(torch.arange(N * 3000)).view(3000, N).double()
+    for row in t.T:
+        assert stats.kstest(row.numpy(), "uniform").pvalue > 1e-3
+    # Steps are independent of each other.
+    assert abs(torch.corrcoef(t[:, 0].view(-1, 2).T)[0, 1]) < 4 / math.sqrt(1500)
+
+
+@functools.cache
+def _shared():
+    return build()
+
+
+# What is shown, and what is computed
+
+
+def test_a_masked_token_is_never_shown_and_the_rest_always():
+    module = build()
+    watch = Watch(module.backbone)
+    given = batch(1)
+    found = module.loss(given)
+    ((z, _, _),) = watch.calls
+    assert torch.equal(z == V, found["masked"])
+    assert torch.equal(z[~found["masked"]], given.tokens[~found["masked"]])
+    assert not (found["masked"] & ~given.maskable).any()
+    # What stands under a mask has no way to the predictions.
+    with torch.no_grad():
+        t = module.times(given.index)
+        step = module.mask(given, torch.full((N, L), 0.5), t)
+        hidden = module.backbone(step.z)
+        changed = torch.where(step.masked, (given.tokens + 1) % V, given.tokens)
+        other = Batch(
+            tokens=changed, maskable=given.maskable, index=given.index, mean_maskable=given.mean_maskable, progress=0.1
+        )
+        again = module.mask(other, torch.full((N, L), 0.5), t)
+        assert torch.equal(again.z, step.z)
+        assert torch.equal(module.backbone(again.z), hidden)
+
+
+def test_the_head_runs_at_masked_positions_only():
+    module = build()
+    watch = Watch(module.backbone.head)
+    masked = int(module.loss(batch(1))["masked"].sum())
+    ((hidden, logits),) = watch.calls
+    assert hidden.shape == (masked, 16)
+    assert logits.shape == (masked, V)
+    assert 0 < masked < N * L
+    watch.calls.clear()
+    tokens = batch().tokens
+    estimate = module.bound(tokens, torch.ones_like(tokens) > 0, torch.arange(N), 3)["nelbo"]
+    assert len(watch.calls) == 3
+    assert sum(len(hidden) for hidden, _ in watch.calls) == int(estimate.loss_count.sum())
+
+
+def test_the_denoiser_is_normalised_and_never_predicts_the_mask():
+    module = build().eval()
+    tokens = batch().tokens.clone()
+    tokens[:, ::2] = V
+    where = tokens == V
+    with torch.no_grad():
+        log_p = module.denoiser()(tokens, None, where)
+    assert log_p.shape == (int(where.sum()), V)
+    assert log_p.dtype == torch.float32
+    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(len(log_p)))
+
+
+def test_a_time_conditioned_denoiser_takes_the_time_from_the_masks():
+    module = build(**EVERY["time-conditioned"]).eval()
+    tokens = batch().tokens.clone()
+    tokens[:, :2] = V
+    where = tokens == V
+    denoise = module.denoiser()
+    with torch.no_grad():
+        assert torch.equal(denoise(tokens, None, where), denoise(tokens, torch.full((N,), 2 / L), where))
+        assert not torch.allclose(denoise(tokens, None, where), denoise(tokens, torch.ones(N), where), atol=1e-4)
+
+
+def test_a_drawing_cannot_mask_what_is_not_maskable():
+    module = build()
+    module.drawing = lambda p, keys: torch.ones_like(p, dtype=torch.bool)
+    given = batch()
+    assert torch.equal(module.loss(given)["masked"], given.maskable)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_nothing_maskable_is_no_loss_and_no_nan(autocast):
+    for parts in EVERY.values():
+        module = build({"correction": "horvitz_thompson"}, **parts)
+        given = batch()
+        nothing = Batch(
+            tokens=given.tokens,
+            maskable=torch.zeros(N, L, dtype=torch.bool),
+            index=given.index,
+            mean_maskable=torch.tensor(1.0),
+            progress=0.1,
+        )
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = module.loss(nothing)
+        assert all(value.isfinite().all() for value in found.values())
+        assert float(found["loss"].detach()) == 0
+        found["loss"].backward()
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is None or not parameter.grad.any(), name
+        module.end_step(lambda total: None, 0.1)
+        assert all(value.isfinite().all() for value in module.state_dict().values())
+
+
+@pytest.mark.parametrize("noise", ["linear", "cosine", "polynomial", "geometric", "log_linear"])
+def test_the_loss_is_finite_at_the_ends_of_every_schedule(noise):
+    module = build(noise=noise)
+    given = batch()
+    for t in (2.0**-53, 1e-30, 1e-7, 1e-4, 1 - 2**-24, 1.0):
+        module.times = lambda index, t=t: torch.full((len(index),), t)
+        found = module.loss(given)
+        assert all(value.isfinite().all() for value in found.values()), t
+        found["loss"].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_bf16_autocast_is_near_to_float32():
+    module = build()
+    given = batch(1)
+    exact = module.loss(given)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = module.loss(given)
+    assert found["token_loss"].dtype == torch.float32
+    assert float(found["diffusion_loss"]) == pytest.approx(float(exact["diffusion_loss"]), rel=0.1)
+
+
+# The correction
+
+
+def test_horvitz_thompson_gives_every_token_the_same_expected_weight():
+    rows = 40_000
+    importance = torch.tensor([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+    weights = {}
+    for correction in ("none", "horvitz_thompson"):
+        module = build({"correction": correction}, masking={"use": "importance", "temperature": 0.2})
+        given = Batch(
+            tokens=torch.zeros(rows, L, dtype=torch.int64),
+            maskable=torch.ones(rows, L, dtype=torch.bool),
+            index=torch.arange(rows),
+            mean_maskable=torch.tensor(float(L)),
+            progress=0.1,
+        )
+        step = module.mask(given, importance.expand(rows, L), torch.full((rows,), 0.3))
+        # The rate is kept, with the floor and without it.
+        torch.testing.assert_close(step.p.mean(1), torch.full((rows,), 0.3))
+        h = step.rate[:, None] / step.p if correction == "horvitz_thompson" else torch.ones(rows, L)
+        weights[correction] = (step.masked * h).double().mean(0)
+        if correction == "horvitz_thompson":
+            assert (h <= 10).all()  # 1/ε
+            error = ((h[0] ** 2 * step.p[0] - 0.09) / rows).sqrt()
+            assert ((weights[correction] - 0.3).abs() < 4 * error).all()
+    assert weights["none"].max() > 3 * weights["none"].min()
+
+
+# Who learns from what
+
+
+def test_the_estimator_learns_from_its_own_loss_only():
+    module = build({"importance_loss_weight": 0.0})
+    module.loss(batch())["loss"].backward()
+    assert all(p.grad is None or not p.grad.any() for p in module.estimator.parameters())
+    module = build({"importance_loss_weight": 0.5})
+    module.loss(batch())["loss"].backward()
+    assert all(p.grad.abs().max() > 0 for p in module.estimator.parameters())
+
+
+def test_the_backbone_learns_from_the_diffusion_loss_only():
+    found = []
+    for weight in (0.0, 1000.0):
+        module = build({"importance_loss_weight": weight})
+        module.loss(batch())["loss"].backward()
+        found.append([p.grad.clone() for p in module.backbone.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_the_importance_loss_is_the_distance_to_the_target():
+    module = build()
+    given = batch(1)
+    t = module.times(given.index)
+    with torch.no_grad():
+        importance = module.importance(given.tokens, given.maskable, t)
+        step = module.mask(given, importance, t)
+        target, counted = module.target(step, module.cross_entropy(step))
+    rows = [
+        float((importance[i] - target[i])[counted[i]].square().mean()) if counted[i].any() else 0.0 for i in range(N)
+    ]
+    assert float(module.loss(given)["importance_loss"]) == pytest.approx(sum(rows) / N, rel=1e-5)
+
+
+def test_an_estimator_without_parameters_is_not_asked_for_a_target():
+    module = build(estimator="frequency", target="was_masked")
+    assert not module.learns_importance
+    module.target = None
+    assert float(module.loss(batch())["importance_loss"]) == 0
+
+
+# The figures
+
+
+def test_the_figures_are_what_they_say():
+    module = build()
+    given = batch(1)
+    found = module.loss(given)
+    assert float(found["mask_rate"]) == pytest.approx(int(found["masked"].sum()) / int(given.maskable.sum()))
+    rate = module.times(given.index)
+    expected = float((rate * given.maskable.sum(1)).sum() / given.maskable.sum())
+    assert float(found["mask_rate_target"]) == pytest.approx(expected, rel=1e-6)
+    assert float(found["cross_entropy"]) == pytest.approx(float(found["token_loss"][found["masked"]].mean()), rel=1e-6)
+    assert not any(value.requires_grad for name, value in found.items() if name != "loss")
+    assert module.stage(0.0) == "easy"
+    assert module.stage(1.0) == "hard"
+
+
+# The parts with a memory
+
+
+def memories(module):
+    return [part for part in (module.masking, module.curriculum, module.target) if isinstance(part, Adaptive)]
+
+
+def test_parts_take_in_the_whole_step_once():
+    """Two micro-batches on one rank are as one batch, and as two ranks whose sums are reduced."""
+    whole = batch(2)
+    halves = [part_of(whole, rows) for rows in torch.arange(N).split(4)]
+    full = build(**EVERY["memories"])
+    assert len(memories(full)) == 3
+    split, *ranks = (copy.deepcopy(full) for _ in range(3))
+
+    calls = []
+    full.loss(whole)
+    full.end_step(lambda total: calls.append(total.clone()), 0.25)
+    assert len(calls) == 3
+
+    for half in halves:
+        split.loss(half)
+    again = []
+    split.end_step(lambda total: again.append(total.clone()), 0.25)
+    assert len(again) == 3
+    for one, two in zip(calls, again, strict=True):
+        torch.testing.assert_close(one, two)
+
+    shares = []
+    for rank, half in zip(ranks, halves, strict=True):
+        rank.loss(half)
+        shares.append([rank._pending[name].clone() for name, _ in rank._adaptive()])
+    for rank, others in zip(ranks, reversed(shares), strict=True):
+        given = iter(others)
+        rank.end_step(lambda total, given=given: total.add_(next(given)), 0.25)
+
+    expected, fresh = full.state_dict(), build(**EVERY["memories"]).state_dict()
+    for other in (split, *ranks):
+        for name, value in other.state_dict().items():
+            torch.testing.assert_close(value, expected[name], msg=name)
+    assert sum(not torch.equal(value, fresh[name]) for name, value in expected.items()) >= 3
+
+
+def test_nothing_is_taken_in_twice_or_in_evaluation():
+    module = build(**EVERY["memories"])
+    module.loss(batch(1))
+    module.end_step(lambda total: None, 0.1)
+    before = copy.deepcopy(module.state_dict())
+    calls = []
+    module.end_step(calls.append, 0.1)
+    module.eval()
+    module.loss(batch(2))
+    module.end_step(calls.append, 0.1)
+    assert calls == []
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_parts_without_a_memory_are_left_alone():
+    module = build()
+    module.loss(batch(1))
+    calls = []
+    module.end_step(calls.append, 0.1)
+    assert calls == []
