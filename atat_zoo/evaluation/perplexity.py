@@ -146,27 +146,30 @@ def measure(
     training, device = module.training, next(module.parameters()).device
     module.eval()
     contribution, losses, importance = [], [], []
-    for first in range(0, len(tokens), batch_size):
-        x, keep = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
-        keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
-        estimate = module.bound(x, keep, keys, draws)["nelbo"]
-        contribution.append(estimate.contribution.cpu())
-        losses.append((estimate.loss_sum / estimate.loss_count).cpu())
-        if hasattr(module, "importance"):
-            # A time-conditioned estimator is asked at the middle of the diffusion.
-            t = torch.full((len(x),), 0.5, device=device)
-            importance.append(module.importance(x, keep, t).float().cpu())
-        if progress:
-            progress(first + len(x), len(tokens))
-    module.train(training)
+    try:
+        for first in range(0, len(tokens), batch_size):
+            x, keep = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
+            keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
+            estimate = module.bound(x, keep, keys, draws)["nelbo"]
+            contribution.append(estimate.contribution.cpu())
+            losses.append((estimate.loss_sum / estimate.loss_count).cpu())
+            if hasattr(module, "importance"):
+                # A time-conditioned estimator is asked at the middle of the diffusion.
+                t = torch.full((len(x),), 0.5, device=device)
+                importance.append(module.importance(x, keep, t).float().cpu())
+            if progress:
+                progress(first + len(x), len(tokens))
+    finally:
+        module.train(training)
+    # A process may have no rows, where there are more processes than sequences.
     empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
     return Measured(
         rows=rows,
         tokens=tokens,
         maskable=maskable,
-        contribution=torch.cat(contribution) if contribution else empty,
-        token_loss=torch.cat(losses) if losses else empty,
-        importance=torch.cat(importance) if importance else None,
+        contribution=torch.cat([empty, *contribution]),
+        token_loss=torch.cat([empty, *losses]),
+        importance=torch.cat([empty.float(), *importance]) if hasattr(module, "importance") else None,
     )
 
 
@@ -234,7 +237,7 @@ def summarise(
 
 def _exp(nats: float) -> float:
     """Return e^nats; infinity for a model that has diverged."""
-    return math.exp(nats) if nats < 700 else math.inf
+    return math.inf if nats > 700 else math.exp(nats)
 
 
 def _number(value: float) -> float | None:

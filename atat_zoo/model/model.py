@@ -66,28 +66,48 @@ class Model:
 
         try:
             said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            if said["format"] != FORMAT:
+                raise UserError(f"{folder} has format {said['format']}, this version reads {FORMAT}; update atat-zoo")
+            table, step = said["experiment"], int(said["step"])
+            context = Context(**said["context"], device=str(device))
             weights = load_file(folder / "model.safetensors", device=str(device))
-        except (OSError, json.JSONDecodeError, SafetensorError) as error:
-            raise UserError(f"{folder} cannot be read: {error}; copy it again or train again") from error
-        if said["format"] != FORMAT:
-            raise UserError(f"{folder} has format {said['format']}, this version reads {FORMAT}; update atat-zoo")
-        experiment = from_table(said["experiment"], where=str(folder / "model.json"))
-        context = Context(**said["context"], device=str(device))
+        # ValueError: no JSON, no UTF-8; KeyError and TypeError: JSON of another shape.
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise UserError(
+                f"{folder} cannot be read: {type(error).__name__}: {error}; copy it again or train again"
+            ) from error
+        experiment = from_table(table, where=str(folder / "model.json"))
         module = assemble(experiment, context).to(device)
-        module.load_state_dict(weights)
+        try:
+            module.load_state_dict(weights)
+        except RuntimeError as error:
+            first = str(error).splitlines()[1:2] or [str(error)]
+            raise UserError(
+                f"{folder}: model.safetensors is of another model than model.json: {first[0].strip()}; "
+                "copy both again or train again"
+            ) from error
         module.eval()
         tokenizer = experiment.parts["tokenizer"].load(folder)
-        return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=said["step"])
+        return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step)
 
     def save(self, folder: Path) -> None:
         """Write the model folder; `model.json` comes last, so a folder that has it is whole."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # An earlier model's description must not stand beside this one's weights.
+            (folder / "model.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
         self.tokenizer.save(folder)
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
         with replacing(folder / "model.safetensors") as beside:
-            save_file(weights, beside)
+            try:
+                save_file(weights, beside)
+            except SafetensorError as error:  # as which a full disk comes
+                raise OSError(str(error)) from error
         write_json(folder / "model.json", self.describe())
 
     def describe(self) -> dict[str, Any]:

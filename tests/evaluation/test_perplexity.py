@@ -1,0 +1,270 @@
+"""The numbers that are reported, from a module whose bound is known."""
+
+import json
+import math
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from atat_zoo.diffusion.bounds import Estimate, exact_k
+from atat_zoo.evaluation import Evaluation, Measured, measure, summarise
+from atat_zoo.noise.linear import Linear
+from atat_zoo.run import RunFolder
+from atat_zoo.testing.toys import Hashed
+
+V, L = 4, 5
+
+
+class Tokenizer:
+    """Tokens of 1, 2, 3 bytes, and an end of sequence that stands for none."""
+
+    vocabulary_size, bos, eos = V, None, 3
+
+    def byte_counts(self):
+        return np.array([1, 2, 3, 0], dtype=np.int64)
+
+
+class Known(nn.Module):
+    """An objective whose tokens cost what a table says; it remembers what it was asked."""
+
+    def __init__(self, nats=(0.5, 1.0, 2.0, 0.25), importance=None):
+        super().__init__()
+        self.nats = nn.Parameter(torch.tensor(nats, dtype=torch.float64))
+        self.asked = []
+        if importance is not None:
+            self.importance = lambda tokens, maskable, t: torch.tensor(importance)[tokens]
+
+    def bound(self, tokens, maskable, keys, draws):
+        self.asked.append((len(tokens), keys, self.training, torch.is_grad_enabled()))
+        each = self.nats[tokens] * maskable
+        return {
+            "nelbo": Estimate(
+                contribution=each,
+                count=maskable.sum(1),
+                loss_sum=each * draws,
+                loss_count=maskable.long() * draws,
+            )
+        }
+
+
+class Real(nn.Module):
+    """An objective with the bound of a denoiser without sense, by exact-k."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def bound(self, tokens, maskable, keys, draws):
+        estimate = exact_k(Hashed(V), tokens, maskable, keys, draws, mask_id=V, time_at=Linear().time_at)
+        return {"nelbo": estimate}
+
+    def importance(self, tokens, maskable, t):
+        return tokens / V + t[:, None] * 0
+
+
+def text(n=6, seed=0):
+    tokens = torch.randint(0, V, (n, L), generator=torch.Generator().manual_seed(seed))
+    maskable = torch.ones(n, L, dtype=torch.bool)
+    maskable[1, 3:] = False
+    maskable[4, 1:] = False
+    return tokens, maskable
+
+
+def measured(module, tokens, maskable, rows=None, seed=7, draws=2, batch_size=4):
+    rows = torch.arange(len(tokens)) if rows is None else rows
+    return measure(module, tokens, maskable, rows, seed=seed, draws=draws, batch_size=batch_size)
+
+
+def summed(found, counts=None, **kwargs):
+    settings = {"split": "validation", "step": 3, "ema": False, "draws": 2, "seed": 7} | kwargs
+    return summarise(found, tokenizer=Tokenizer(), counts=counts, **settings)
+
+
+def same(one, two):
+    for field in attrs.fields(Measured):
+        a, b = getattr(one, field.name), getattr(two, field.name)
+        if a is None or b is None:
+            assert a is b
+        else:
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_perplexity_is_the_exponential_of_nats_per_token():
+    tokens = torch.tensor([[0, 1, 2, 3, 0], [1, 1, 2, 0, 0]])
+    maskable = torch.tensor([[True] * 5, [True, True, True, False, False]])
+    found = summed(measured(Known(), tokens, maskable))
+    # Row 1: .5 + 1 + 2 + .25 + .5 nats, 1 + 2 + 3 + 0 + 1 bytes; row 2: 1 + 1 + 2 nats, 2 + 2 + 3 bytes.
+    assert (found.sequences, found.tokens, found.bytes) == (2, 8, 14)
+    assert found.nats_per_token == pytest.approx((4.25 + 4) / 8)
+    assert found.perplexity == pytest.approx(math.exp(8.25 / 8))
+    assert found.bits_per_byte == pytest.approx(8.25 / math.log(2) / 14)
+    assert found.perplexity_without_special == pytest.approx(math.exp((8.25 - 0.25) / 7))
+    # Errors by linearisation: residuals ±(4.25 − 5·8.25/8).
+    residual = 4.25 - 5 * 8.25 / 8
+    assert found.perplexity_stderr == pytest.approx(found.perplexity * math.sqrt(2 * residual**2 * 2) / 8)
+    residual = (4.25 - 7 * 8.25 / 14) / math.log(2)
+    assert found.bits_per_byte_stderr == pytest.approx(math.sqrt(4 * residual**2) / 14)
+    assert (found.split, found.step, found.ema, found.draws, found.seed) == ("validation", 3, False, 2, 7)
+    assert found.unigram_perplexity is None
+    assert found.importance_spearman is None
+    assert found.frequency_spearman is None
+
+
+@given(nats=st.floats(0.01, 20))
+def test_a_model_that_always_costs_the_same_has_that_perplexity(nats):
+    found = summed(measured(Known([nats] * V), *text()))
+    assert found.perplexity == pytest.approx(math.exp(nats))
+    assert found.perplexity_stderr == pytest.approx(0, abs=1e-6 * found.perplexity)
+    assert found.perplexity_without_special == pytest.approx(math.exp(nats))
+
+
+def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
+    class Uniform(Real):
+        def bound(self, tokens, maskable, keys, draws):
+            def denoise(z, t, where):
+                return torch.full((int(where.sum()), V), -math.log(V))
+
+            return {"nelbo": exact_k(denoise, tokens, maskable, keys, 4 * L, mask_id=V, time_at=Linear().time_at)}
+
+    tokens = torch.zeros(400, L, dtype=torch.int64)
+    found = summed(measured(Uniform(), tokens, torch.ones_like(tokens) > 0, batch_size=400))
+    # n/k · k · log V for every mask: there is nothing random in it.
+    assert found.perplexity == pytest.approx(V, rel=1e-6)
+    assert found.perplexity_stderr < 1e-6
+
+
+def test_the_unigram_perplexity_is_of_the_same_tokens():
+    counts = np.array([5, 0, 2, 1], dtype=np.int64)
+    tokens, maskable = text()
+    prior = (counts + 1) / (counts + 1).sum()
+    kept = tokens[maskable].numpy()
+    found = summed(measured(Known(), tokens, maskable), counts=counts)
+    assert found.unigram_perplexity == pytest.approx(math.exp(-np.log(prior[kept]).mean()))
+    # A model that costs exactly that has exactly that perplexity.
+    again = summed(measured(Known((-np.log(prior)).tolist()), tokens, maskable), counts=counts)
+    assert again.perplexity == pytest.approx(again.unigram_perplexity)
+    assert again.frequency_spearman == pytest.approx(1)
+
+
+def test_the_correlations_are_over_maskable_tokens():
+    tokens, maskable = text(20)
+    importance = [0.9, 0.1, 0.5, 0.3]
+    module = Known(importance=importance)
+    found = summed(measured(module, tokens, maskable), counts=np.array([9, 4, 2, 7]))
+    kept = tokens[maskable].numpy()
+    loss = module.nats.detach().numpy()[kept]
+    expected = stats.spearmanr(np.array(importance)[kept], loss).statistic
+    assert found.importance_spearman == pytest.approx(expected)
+    surprisal = -np.log(np.array([10, 5, 3, 8]))[kept]
+    assert found.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
+    # A constant importance has no order.
+    assert summed(measured(Known(importance=[0.5] * V), tokens, maskable)).importance_spearman is None
+
+
+def test_tokens_that_no_draw_masked_are_left_out_of_the_correlation():
+    tokens, maskable = text(40)
+    found = measured(Real(), tokens, maskable, draws=1)
+    never = found.token_loss.isnan() & maskable
+    assert never.any()
+    assert summed(found).importance_spearman is not None
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
+def test_the_batch_size_changes_nothing(batch_size):
+    tokens, maskable = text()
+    same(measured(Real(), tokens, maskable, batch_size=batch_size), measured(Real(), tokens, maskable))
+
+
+def test_the_masks_are_a_function_of_seed_and_row():
+    tokens, maskable = text()
+    rows = torch.tensor([3, 0, 5, 1])
+    some = measured(Real(), tokens[rows], maskable[rows], rows)
+    every = measured(Real(), tokens, maskable)
+    assert torch.equal(some.contribution, every.contribution[rows])
+    other = measured(Real(), tokens, maskable, seed=8)
+    assert not torch.equal(other.contribution, every.contribution)
+    torch.manual_seed(0)
+    same(measured(Real(), tokens, maskable), every)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 9])
+def test_what_ranks_measured_joins_to_what_one_would_have(ranks):
+    tokens, maskable = text()
+    pieces = []
+    for rank in range(ranks):  # with 9 ranks, three have nothing to measure
+        rows = torch.arange(len(tokens))[rank::ranks]
+        pieces.append(measured(Real(), tokens[rows], maskable[rows], rows, batch_size=2))
+    joined = Measured.join(pieces)
+    same(joined, measured(Real(), tokens, maskable))
+    same(Measured.join(pieces[::-1]), joined)
+    assert summed(joined) == summed(measured(Real(), tokens, maskable))
+
+
+def test_an_objective_without_an_estimator_joins_too():
+    tokens, maskable = text()
+    pieces = [measured(Known(), tokens[r::2], maskable[r::2], torch.arange(r, 6, 2)) for r in (0, 1)]
+    assert Measured.join(pieces).importance is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_module_is_asked_in_evaluation_mode_and_left_as_it_was(training):
+    module = Known().train(training)
+    measured(module, *text(), batch_size=4)
+    assert module.training is training
+    assert [(n, mode, grad) for n, _, mode, grad in module.asked] == [(4, False, False), (2, False, False)]
+
+
+def test_the_module_is_left_as_it_was_after_a_failure():
+    module = Known().train()
+    module.bound = None
+    with pytest.raises(TypeError):
+        measured(module, *text())
+    assert module.training
+
+
+def test_progress_is_told():
+    told = []
+    tokens, maskable = text()
+    measure(
+        Known(), tokens, maskable, torch.arange(6), seed=0, draws=1, batch_size=4,
+        progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told == [(4, 6), (6, 6)]
+
+
+def test_a_diverged_model_is_reported_as_json_can_say_it(tmp_path):
+    found = summed(measured(Known([1e4, 1e4, 2e4, 1e4]), *text()))
+    assert found.perplexity == math.inf
+    table = found.to_table()
+    assert table["perplexity"] is None
+    assert table["nats_per_token"] > 1e4
+    json.dumps(table, allow_nan=False)
+    broken = summed(measured(Known([math.nan] * V), *text()))
+    assert math.isnan(broken.perplexity)
+    json.dumps(broken.to_table(), allow_nan=False)
+
+
+def test_one_sequence_has_no_error():
+    tokens, maskable = text()
+    found = summed(measured(Known(), tokens[:1], maskable[:1]))
+    assert math.isnan(found.perplexity_stderr)
+    assert found.to_table()["perplexity_stderr"] is None
+    assert found.perplexity == pytest.approx(math.exp(float(Known().nats[tokens[0]].mean())))
+
+
+def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
+    found = summed(measured(Known(), *text()))
+    found.record(RunFolder(tmp_path))
+    (path,) = (tmp_path / "evaluations").iterdir()
+    assert path.name == "validation-6x2-seed7-step00000003.json"
+    assert Evaluation(**json.loads(path.read_text())) == found
+    assert found.sentence() == (
+        f"validation perplexity {found.perplexity:.1f} ± {found.perplexity_stderr:.1f}, "
+        f"{found.bits_per_byte:.3f} bits per byte"
+    )

@@ -1,0 +1,314 @@
+"""A model folder: what is saved is what is loaded, and nothing is unpickled."""
+
+import json
+import pickletools
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.experiment import from_table
+from atat_zoo.model import Model, assemble
+from atat_zoo.objectives import Batch
+from atat_zoo.registry import Context
+
+L = 12
+
+SMALL = {
+    "name": "small",
+    "seed": 3,
+    "tokenizer": "bytes",
+    "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "unigram"},
+    "estimator": {"use": "hybrid", "learned": {"use": "transformer", "layers": 1, "width": 8, "heads": 2}},
+    "masking": {"use": "position", "bias": "running"},
+    "curriculum": "dynamic",
+    "target": {"use": "difficulty", "scale": "running"},
+    "data": {"length": L},
+    "train": {"batch_size": 4},
+}
+
+
+def small(**changes):
+    experiment = from_table(SMALL | changes)
+    counts = np.arange(258, dtype=np.int64)
+    context = Context(vocabulary_size=258, length=L, counts=counts, steps=50, seed=3)
+    module = assemble(experiment, context)
+    # Trained a little, so that no weight and no memory is what it starts as.
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(3):
+        tokens = (torch.arange(4 * L).view(4, L) * 7 + step) % 258
+        batch = Batch(
+            tokens=tokens,
+            maskable=torch.ones_like(tokens, dtype=torch.bool),
+            index=torch.arange(4) + 4 * step,
+            mean_maskable=torch.tensor(float(L)),
+            progress=step / 50,
+        )
+        optimizer.zero_grad()
+        module.loss(batch)["loss"].backward()
+        optimizer.step()
+        module.end_step(lambda total: None, step / 50)
+    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
+    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module.eval(), step=3)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = small()
+    model.save(tmp_path / "model")
+    return model, tmp_path / "model"
+
+
+def outputs(model):
+    tokens = (torch.arange(3 * L).view(3, L) * 5) % 258
+    maskable = torch.ones_like(tokens, dtype=torch.bool)
+    with torch.no_grad():
+        bound = model.module.bound(tokens, maskable, torch.arange(3), 2)["nelbo"].contribution
+        importance = model.module.importance(tokens, maskable, None)
+        z = torch.where(tokens % 2 == 0, 258, tokens)
+        log_p = model.module.denoiser()(z, None, z == 258)
+        p = model.module.masking.probabilities(importance, torch.full((3,), 0.4), maskable)
+    return bound, importance, log_p, p
+
+
+def test_what_is_loaded_answers_as_what_was_saved(saved):
+    model, folder = saved
+    again = Model.load(folder)
+    assert all(torch.equal(a, b) for a, b in zip(outputs(again), outputs(model), strict=True))
+    one, two = model.module.state_dict(), again.module.state_dict()
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert again.experiment == model.experiment
+    assert (again.step, again.module.training) == (3, False)
+    assert again.context == Context(vocabulary_size=258, length=L, width=model.context.width, steps=50, seed=3)
+    assert again.tokenizer.decode(again.tokenizer.encode("häß")) == "häß"
+    # Counts are needed to build, not to load: prior and bias are in the weights.
+    assert again.context.counts is None
+
+
+def test_it_can_be_saved_again(saved, tmp_path):
+    _, folder = saved
+    Model.load(folder).save(tmp_path / "again")
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in (tmp_path / "again").iterdir())
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+
+
+def test_a_tied_head_is_saved_once(tmp_path):
+    model = small(backbone={"use": "dit", "layers": 1, "width": 16, "heads": 2, "tied": True})
+    model.save(tmp_path / "model")
+    assert "backbone.head.weight" not in load_file(tmp_path / "model" / "model.safetensors")
+    again = Model.load(tmp_path / "model")
+    assert all(torch.equal(a, b) for a, b in zip(outputs(again), outputs(model), strict=True))
+
+
+def test_the_description_is_for_people_and_programs(saved):
+    model, folder = saved
+    said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    assert said["format"] == 1
+    assert said["parameters"] == sum(p.numel() for p in model.module.parameters())
+    assert said["context"] == {"vocabulary_size": 258, "length": L, "width": 0, "steps": 50, "seed": 3}
+    assert from_table(said["experiment"]) == model.experiment
+
+
+def test_there_is_no_pickle_in_the_folder(saved):
+    _, folder = saved
+    assert {path.name for path in folder.iterdir()} == {"model.json", "model.safetensors", "tokenizer.json"}
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        assert not data.startswith((b"PK", b"\x80"))  # torch.save's zip, pickle's protocol byte
+        with pytest.raises(ValueError, match="."):
+            list(pickletools.genops(data))
+
+
+def test_loading_unpickles_nothing(saved):
+    _, folder = saved
+    code = """
+        import pickle, sys, torch
+        from pathlib import Path
+        def refuse(*args, **kwargs):
+            raise AssertionError("something was unpickled")
+        pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
+        from atat_zoo.model import Model
+        Model.load(Path(sys.argv[1]))
+        print("loaded")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(folder)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("loaded\n", "")
+
+
+# What can be wrong
+
+
+def said_of(folder):
+    with pytest.raises(UserError) as caught:
+        Model.load(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors", "tokenizer.json"])
+def test_a_missing_file_is_said(saved, name):
+    _, folder = saved
+    (folder / name).unlink()
+    assert name in said_of(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_truncated_weights_are_said(saved, keep):
+    _, folder = saved
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert said_of(folder).endswith("copy it again or train again")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", "{}", '{"format": 1}', '{"format": 1, "experiment": {}, "step": 1, "context": {"x": 1}}'],
+)
+def test_a_broken_description_is_said(saved, text):
+    _, folder = saved
+    (folder / "model.json").write_text(text)
+    assert said_of(folder).endswith("copy it again or train again")
+
+
+def test_a_description_that_is_no_text_is_said(saved):
+    _, folder = saved
+    (folder / "model.json").write_bytes(b"\xff\xfe")
+    said_of(folder)
+
+
+def test_another_format_is_said(saved):
+    _, folder = saved
+    said = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(said | {"format": 2}))
+    assert said_of(folder) == f"{folder} has format 2, this version reads 1; update atat-zoo"
+
+
+def test_a_part_that_is_gone_is_said(saved):
+    _, folder = saved
+    said = json.loads((folder / "model.json").read_text())
+    said["experiment"]["masking"] = {"use": "spiral"}
+    (folder / "model.json").write_text(json.dumps(said))
+    assert "there is no masking named 'spiral'" in said_of(folder)
+
+
+def test_weights_of_another_model_are_said(saved):
+    _, folder = saved
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: value for name, value in weights.items() if "head" not in name}, path)
+    assert "model.safetensors is of another model than model.json: Missing key(s)" in said_of(folder)
+    save_file({name: value if "head" not in name else value[..., :2].clone() for name, value in weights.items()}, path)
+    assert "size mismatch" in said_of(folder)
+
+
+def test_a_run_without_a_model_is_said(tmp_path, saved):
+    model, _ = saved
+    with pytest.raises(UserError, match=r"is no run folder: it has no resolved\.toml"):
+        Model.from_run(tmp_path / "nothing")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "resolved.toml").write_text(model.experiment.to_toml(), encoding="utf-8")
+    with pytest.raises(UserError, match="has no final model yet; finish its training with `atat train --resume"):
+        Model.from_run(run)
+    model.save(run / "model")
+    assert Model.from_run(run).experiment == model.experiment
+    assert Model.from_run(str(run)).step == 3
+
+
+def test_half_a_save_is_no_model(saved, monkeypatch):
+    """Saved over an earlier model and killed halfway: the old description must not stand beside new weights."""
+    model, folder = saved
+    monkeypatch.setattr("atat_zoo.model.model.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        model.save(folder)
+    assert not (folder / "model.json").exists()
+
+
+def test_a_full_disk_is_said(tmp_path):
+    code = """
+        import resource, sys
+        from pathlib import Path
+        sys.path.insert(0, sys.argv[2])
+        from test_model import small
+        from atat_zoo import UserError
+        model = small()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        folder = Path(sys.argv[1])
+        try:
+            model.save(folder)
+        except UserError as error:
+            print(error)
+        print(sorted(p.name for p in folder.iterdir()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "model"), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    said, listing = done.stdout.splitlines()
+    assert said.startswith(f"{tmp_path / 'model' / 'model.safetensors'} cannot be written: ")
+    assert "free some space" in said
+    assert listing == "['tokenizer.json']"
+
+
+# Assembly
+
+
+def test_assembling_touches_no_generator_of_the_caller_and_depends_on_the_seed_alone():
+    experiment = from_table(SMALL)
+    context = Context(vocabulary_size=258, length=L, seed=3)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = assemble(experiment, context)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    two = assemble(experiment, context)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    other = assemble(experiment, Context(vocabulary_size=258, length=L, seed=4))
+    assert not torch.equal(one.backbone.embedding.weight, other.backbone.embedding.weight)
+
+
+def test_the_backbone_starts_alike_in_every_experiment_of_a_seed():
+    """So that a comparison of strategies compares nothing else."""
+    context = Context(vocabulary_size=258, length=L, seed=3)
+    one = assemble(from_table(SMALL), context).backbone
+    other = assemble(from_table(SMALL | {"estimator": "uniform", "masking": "uniform"}), context).backbone
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_parts_are_built_for_the_width_of_the_backbone():
+    module = assemble(from_table(SMALL), Context(vocabulary_size=258, length=L))
+    assert module.estimator.a.project.in_features == 16
+    assert module.context.width == 16
+
+
+def test_every_part_of_every_kind_can_be_assembled():
+    zoo = Zoo.load()
+    context = Context(vocabulary_size=258, length=L)
+    tokens = torch.arange(4 * L).view(4, L)
+    for kind in ("noise", "estimator", "masking", "drawing", "curriculum", "target"):
+        for name in zoo.names(kind):
+            module = assemble(from_table(SMALL | {kind: name}), context)
+            batch = Batch(
+                tokens=tokens,
+                maskable=torch.ones_like(tokens, dtype=torch.bool),
+                index=torch.arange(4),
+                mean_maskable=torch.tensor(float(L)),
+                progress=0.5,
+            )
+            loss = module.loss(batch)["loss"]
+            assert loss.isfinite(), (kind, name)
+            loss.backward()
