@@ -42,12 +42,16 @@ class TrainSpec:
     microbatch_size: int | None = param(
         None, help="sequences of a rank that are computed at once; all when absent", ge=1
     )
-    learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
+    optimizer: Literal["adamw", "muon"] = param(
+        "adamw", help="AdamW, or Muon for the linear layers and AdamW for the rest"
+    )
+    learning_rate: float = param(1e-4, help="AdamW's peak learning rate", gt=0)
+    muon_learning_rate: float = param(0.02, help="Muon's peak learning rate", gt=0)
     schedule: Literal["constant", "cosine", "linear"] = param("constant", help="after the warm-up")
     final_rate: float = param(0.0, help="share of the peak that cosine and linear end at", ge=0, le=1)
     warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="AdamW's β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="AdamW's decay, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
     clip: float = param(1.0, help="largest gradient norm; 0 does not clip", ge=0)
     ema: float = param(0.0, help="decay of the moving average of the weights; 0 keeps none", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(

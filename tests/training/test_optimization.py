@@ -1,0 +1,104 @@
+"""The optimizer takes each parameter once, Muon steps near-orthogonally, schedules end where they say."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from atat_zoo.experiment import TrainSpec
+from atat_zoo.training.muon import Muon, orthogonalise
+from atat_zoo.training.optimization import optimizer, scheduler
+
+
+class Net(nn.Module):
+    """An embedding, two linear layers and a gain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.up = nn.Linear(4, 12)
+        self.down = nn.Linear(12, 4, bias=False)
+        self.gain = nn.Parameter(torch.ones(4))
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.down(torch.relu(self.up(self.embedding(x)))) * self.gain)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_every_parameter_is_stepped_once_and_only_matrices_decay(name: str) -> None:
+    net = Net()
+    made = optimizer(net, TrainSpec(optimizer=name, weight_decay=0.1))
+    listed = [p for group in made.param_groups for p in group["params"]]
+    assert sorted(map(id, listed)) == sorted(map(id, net.parameters()))
+    for group in made.param_groups:
+        assert {p.ndim >= 2 for p in group["params"]} == {group["weight_decay"] > 0}
+    muon = [p for group in made.param_groups if group.get("muon") for p in group["params"]]
+    expected = [net.up.weight, net.down.weight] if name == "muon" else []
+    assert list(map(id, muon)) == list(map(id, expected))
+    before = [p.detach().clone() for p in net.parameters()]
+    net(torch.arange(7)).sum().backward()
+    made.step()
+    assert all(not torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (4, 16), (16, 4)])
+def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    made = orthogonalise(matrix)
+    assert made.shape == matrix.shape
+    assert made.dtype == matrix.dtype
+    values = torch.linalg.svdvals(made.double())
+    assert values.min() > 0.3
+    assert values.max() < 1.3
+    # The directions are the gradient's own: U Vᵀ of its singular value decomposition.
+    u, _, v = torch.linalg.svd(matrix.double(), full_matrices=False)
+    cosine = nn.functional.cosine_similarity(made.double().flatten(), (u @ v).flatten(), dim=0)
+    assert cosine > 0.95
+    # The size of the gradient does not matter, to the rounding of bfloat16.
+    assert torch.allclose(made, orthogonalise(matrix * 1000), atol=0.15)
+
+
+def test_a_gradient_of_zero_moves_nothing() -> None:
+    weight = nn.Parameter(torch.ones(4, 4))
+    made = Muon([{"params": [weight], "muon": True, "lr": 0.1, "weight_decay": 0.0}], lr=0.1)
+    weight.grad = torch.zeros(4, 4)
+    made.step()
+    assert torch.equal(weight, torch.ones(4, 4))
+
+
+def test_muon_continues_from_its_state() -> None:
+    def trained(restart: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = Net()
+        made = optimizer(net, TrainSpec(optimizer="muon"))
+        for step in range(6):
+            if restart and step == 3:
+                state = made.state_dict()
+                made = optimizer(net, TrainSpec(optimizer="muon"))
+                made.load_state_dict(state)
+            made.zero_grad()
+            net(torch.arange(7)).square().sum().backward()
+            made.step()
+        return [p.detach() for p in net.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))
+
+
+@pytest.mark.parametrize(("name", "last"), [("constant", 1.0), ("cosine", 0.1), ("linear", 0.1)])
+def test_schedules_warm_up_and_end_where_they_say(name: str, last: float) -> None:
+    spec = TrainSpec(steps=50, warmup_steps=10, learning_rate=1.0, schedule=name, final_rate=0.1)
+    made = optimizer(Net(), spec)
+    schedule = scheduler(made, spec)
+    rates = []
+    for _ in range(51):
+        rates.append(schedule.get_last_lr()[0])
+        made.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == pytest.approx(1.0)
+    assert rates[50] == pytest.approx(last)
+    assert all(a >= b - 1e-12 for a, b in itertools.pairwise(rates[10:]))
