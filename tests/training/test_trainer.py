@@ -1,0 +1,139 @@
+"""What a training leaves behind, and what it does not depend on."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.model import Model, assemble
+from atat_zoo.run import RunFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.training.conftest import Tiny
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_leaves_everything_behind(tiny: Tiny, uninterrupted: Path) -> None:
+    folder = RunFolder(uninterrupted)
+    assert {p.name for p in uninterrupted.iterdir()} == {
+        ".lock",
+        "resolved.toml",
+        "environment.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "model",
+        "evaluations",
+        "samples.txt",
+    }
+    environment = json.loads(folder.environment.read_text())
+    assert environment["seed"] == 5
+    assert environment["packages"]["mosaicml"]
+    assert environment["machine"]["device"] == "cpu"
+    (evaluation,) = (json.loads(p.read_text()) for p in folder.evaluations.iterdir())
+    assert evaluation["ema"]
+    assert evaluation["step"] == 24
+    assert evaluation["perplexity"] == pytest.approx(math.exp(evaluation["nats_per_token"]))
+    assert evaluation["perplexity_stderr"] > 0
+    line = folder.records()[-1]
+    assert {
+        "step",
+        "loss",
+        "importance_loss",
+        "importance_spearman",
+        "mask_rate",
+        "mask_rate_target",
+        "stage",
+        "tokens_per_second",
+        "learning_rate",
+    } <= set(line)
+    assert line["mask_rate"] == pytest.approx(line["mask_rate_target"], abs=0.2)
+    assert len(sorted(folder.checkpoints.glob("*.pt"))) == 2
+    assert folder.samples.read_text().strip()
+    assert not list(uninterrupted.rglob("*.part"))
+
+
+def test_every_trainable_parameter_has_changed(tiny: Tiny, uninterrupted: Path) -> None:
+    model = Model.from_run(uninterrupted)
+    fresh = assemble(model.experiment, model.context)
+    trained = dict(model.module.named_parameters())
+    same = [name for name, p in fresh.named_parameters() if p.requires_grad and torch.equal(p, trained[name])]
+    assert not same
+
+
+def test_the_parts_with_a_memory_have_learned(tiny: Tiny, uninterrupted: Path) -> None:
+    model = Model.from_run(uninterrupted)
+    fresh = dict(assemble(model.experiment, model.context).named_buffers())
+    changed = {name.partition(".")[0] for name, b in model.module.named_buffers() if not torch.equal(b, fresh[name])}
+    assert {"masking", "curriculum", "target"} <= changed
+
+
+@pytest.mark.parametrize("change", ["train.microbatch_size=8", "train.microbatch_size=1"])
+def test_micro_batches_do_not_matter(tiny: Tiny, uninterrupted: Path, change: str, tmp_path: Path) -> None:
+    from atat_zoo.training import train
+
+    one, two = (
+        train(load(str(tiny.path), ["train.steps=4", "train.precision=fp32", extra]), tmp_path / name).folder.records()
+        for name, extra in (("one", "train.microbatch_size=2"), ("two", change))
+    )
+    assert [line["loss"] for line in two] == pytest.approx([line["loss"] for line in one], rel=2e-3)
+
+
+def test_it_evaluates_on_the_way(tiny: Tiny, tmp_path: Path) -> None:
+    from atat_zoo.training import train
+
+    said: list[str] = []
+
+    class Listener:
+        def building(self, stage: str, done: int, total: int | None) -> None:
+            pass
+
+        def training(self, step: int, steps: int, line: dict[str, object]) -> None:
+            pass
+
+        def message(self, text: str) -> None:
+            said.append(text)
+
+    result = train(
+        load(str(tiny.path), ["train.steps=6", "train.evaluate_every=2", "train.optimizer=muon"]),
+        tmp_path / "run",
+        reporter=Listener(),
+    )
+    steps = sorted(json.loads(p.read_text())["step"] for p in result.folder.evaluations.iterdir())
+    assert steps == [2, 4, 6]
+    assert [text.partition(":")[0] for text in said] == ["step 2", "step 4"]
+    assert all("validation perplexity" in text for text in said)
+
+
+def test_a_run_that_is_there_is_not_overwritten(tiny: Tiny, uninterrupted: Path) -> None:
+    from atat_zoo.training import train
+
+    with pytest.raises(UserError, match="--overwrite"):
+        train(load(str(tiny.path)), uninterrupted)
+
+
+def test_evaluating_again_gives_the_same_numbers(tiny: Tiny, uninterrupted: Path) -> None:
+    """In another process, with another batch size: the masks are a function of the seed and the sequence."""
+    (file,) = (uninterrupted / "evaluations").glob("*seed5*")
+    first = json.loads(file.read_text())
+    said = json.loads(tiny.atat("eval", str(uninterrupted), "--batch-size", "3", "--json").stdout)
+    assert said["perplexity"] == pytest.approx(first["perplexity"], rel=1e-5)
+    other = json.loads(tiny.atat("eval", str(uninterrupted), "--seed", "6", "--json").stdout)
+    assert other["perplexity"] != first["perplexity"]
+
+
+def test_the_same_seed_writes_the_same_text(tiny: Tiny, uninterrupted: Path) -> None:
+    words = ("sample", str(uninterrupted), "--number", "2", "--prompt", "the", "--seed", "4", "--json")
+    one, two = (json.loads(tiny.atat(*words).stdout) for _ in range(2))
+    assert one["texts"] == two["texts"]
+    assert all(text.startswith("the") for text in one["texts"])
+    other = json.loads(tiny.atat(*words[:-2], "5", "--json").stdout)
+    assert other["texts"] != one["texts"]
