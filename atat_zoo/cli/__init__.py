@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -57,7 +56,10 @@ def atat() -> None:
 
 
 def run(command: click.Command, name: str) -> None:
-    """Run a command; a mistake of the user's is printed in one go, with exit code 2 and no traceback."""
+    """Run a command; a mistake of the user's is printed in one go, with exit code 2 and no traceback.
+
+    When the reader of a pipe goes away, as `head` does, click leaves with code 1 and says nothing.
+    """
     try:
         result = command.main(standalone_mode=False, prog_name=name)
         code = result if isinstance(result, int) else 0
@@ -71,10 +73,6 @@ def run(command: click.Command, name: str) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         code = 130
-    except BrokenPipeError:
-        # The reader of a pipe has gone, as `head` does; nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     sys.exit(code)
 
 

@@ -123,7 +123,7 @@ def test_there_is_no_pickle_in_the_folder(saved):
     for path in folder.iterdir():
         data = path.read_bytes()
         assert not data.startswith((b"PK", b"\x80"))  # torch.save's zip, pickle's protocol byte
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError):
             list(pickletools.genops(data))
 
 

@@ -1,0 +1,334 @@
+"""`atat` and its commands about parts and experiments: what is printed, where, and with which exit code."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from atat_zoo import Zoo, __version__
+from atat_zoo.cli import COMMANDS, main
+from atat_zoo.experiment import load
+from atat_zoo.registry import KINDS, manifest
+
+
+@pytest.fixture
+def atat(monkeypatch, capsys):
+    """Run `atat` in this process; returns exit code, standard output and standard error."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["atat", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return left.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+# For a process of its own.
+CALL = "from atat_zoo.cli import main; main()"
+
+
+# The parts
+
+
+def test_zoo_list_names_every_part(atat):
+    code, out, err = atat("zoo", "list")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == ["kind", "name", "summary"]
+    zoo = Zoo.load()
+    expected = [(kind, name) for kind in KINDS for name in zoo.names(kind)]
+    assert [tuple(line.split()[:2]) for line in lines[1:]] == expected
+    assert all(zoo.describe(kind, name).summary in out for kind, name in expected)
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_zoo_list_of_a_kind(atat):
+    code, out, _ = atat("zoo", "list", "masking")
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines()[1:]] == Zoo.load().names("masking")
+
+
+def test_zoo_list_as_json(atat):
+    code, out, err = atat("zoo", "list", "--json")
+    assert (code, err) == (0, "")
+    zoo = Zoo.load()
+    said = json.loads(out)
+    assert [(part["kind"], part["name"]) for part in said] == [(k, n) for k in KINDS for n in zoo.names(k)]
+    assert all(part.keys() == {"kind", "name", "summary", "distribution"} for part in said)
+    assert all(part["summary"] == zoo.describe(part["kind"], part["name"]).summary for part in said)
+    assert json.loads(atat("zoo", "list", "noise", "--json")[1]) == [p for p in said if p["kind"] == "noise"]
+
+
+def test_zoo_show_documents_a_part(atat):
+    code, out, err = atat("zoo", "show", "masking", "importance")
+    assert (code, err) == (0, "")
+    entry = Zoo.load().describe("masking", "importance")
+    assert out.startswith(f"masking importance: {entry.summary}\n")
+    assert all(ref in out for ref in entry.refs)
+    for name, parameter in entry.parameters.items():
+        (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
+        assert parameter["type"] in line
+        assert str(parameter["default"]) in line
+        assert parameter["help"] in line
+    assert "(≥ 1e-06, ≤ 1e+09)" in out
+    assert "It has no parameters." in atat("zoo", "show", "masking", "uniform")[1]
+
+
+def test_zoo_show_says_what_must_be_given(atat):
+    zoo = Zoo.load()
+    entries = [zoo.describe(kind, name) for kind in KINDS for name in zoo.names(kind)]
+    needed = [(e, n) for e in entries for n, p in e.parameters.items() if p.get("required")]
+    assert needed
+    for entry, name in needed:
+        out = atat("zoo", "show", entry.kind, entry.name)[1]
+        (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
+        assert "(required)" in line
+
+
+def test_zoo_show_as_json_takes_an_alias(atat):
+    said = json.loads(atat("zoo", "show", "masking", "time_only", "--json")[1])
+    assert (said["kind"], said["name"], said["distribution"]) == ("masking", "uniform", "atat-zoo")
+    said = json.loads(atat("zoo", "show", "estimator", "hybrid", "--json")[1])
+    entry = Zoo.load().describe("estimator", "hybrid")
+    assert said["parameters"] == entry.parameters
+    assert said["path"] == "atat_zoo.estimators.hybrid:Hybrid"
+    assert said["refs"] == list(entry.refs)
+
+
+def test_every_part_can_be_shown(atat):
+    zoo = Zoo.load()
+    for kind in KINDS:
+        for name in zoo.names(kind):
+            code, out, err = atat("zoo", "show", kind, name)
+            assert (code, err) == (0, "")
+            assert zoo.describe(kind, name).path in out
+
+
+def test_zoo_plugins(atat, monkeypatch):
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    code, out, _ = atat("zoo", "plugins", "--json")
+    assert code == 0
+    assert all(p["status"] == "disabled" and p["parts"] == [] for p in json.loads(out))
+
+
+def test_a_broken_plugin_is_listed_and_breaks_nothing(tmp_path):
+    info = tmp_path / "atat_zoo_broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: atat-zoo-broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[atat_zoo]\nbroken = broken_plugin_of_a_test\n")
+    (tmp_path / "broken_plugin_of_a_test.py").write_text("raise RuntimeError('no such luck')")
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, "-c", CALL, *words], capture_output=True, text=True, env=env, check=False
+        )
+
+    done = run("zoo", "plugins", "--json")
+    (broken,) = [p for p in json.loads(done.stdout) if p["name"] == "broken"]
+    assert broken["status"] == "broken"
+    assert broken["error"] == "RuntimeError: no such luck"
+    assert broken["distribution"] == "atat-zoo-broken"
+    done = run("zoo", "list", "noise")
+    assert done.returncode == 0
+    assert "linear" in done.stdout
+    assert done.stderr == "plugin broken of atat-zoo-broken is broken: RuntimeError: no such luck\n"
+    done = run("zoo", "check")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: plugin broken of atat-zoo-broken: RuntimeError")
+
+
+def test_zoo_manifest_agrees_with_the_code_and_can_be_written(atat, tmp_path, monkeypatch):
+    code, out, err = atat("zoo", "manifest")
+    assert (code, err) == (0, "")
+    assert out == f"{manifest.shipped()} agrees with the code\n"
+    path = tmp_path / "registry.toml"
+    text = manifest.shipped().read_text(encoding="utf-8")
+    path.write_text(
+        text.replace('time_only = "uniform"', 'old_name = "uniform"').replace("summary = ", "summary = 'x' #")
+    )
+    monkeypatch.setattr(manifest, "shipped", lambda: path)
+    code, out, err = atat("zoo", "manifest")
+    assert code == 2
+    assert err == f"error: {path} differs from the code; run `atat zoo manifest --write` and review the change\n"
+    assert atat("zoo", "manifest", "--write")[0] == 0
+    # The parts are the code's again; what is edited by hand is kept.
+    assert path.read_text(encoding="utf-8") == text.replace('time_only = "uniform"', 'old_name = "uniform"')
+
+
+def test_zoo_check_imports_every_part(atat, monkeypatch):
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    code, out, err = atat("zoo", "check")
+    assert (code, err) == (0, "")
+    count = sum(len(Zoo.load().names(kind)) for kind in KINDS)
+    assert out == f"{count} parts of {len(KINDS)} kinds are in order (registry.toml)\n"
+
+
+# Experiments
+
+
+def test_check_says_that_nothing_is_wrong(atat, experiment):
+    code, out, err = atat("check", experiment('masking = "importance"'), "seed=3")
+    assert (code, err) == (0, "")
+    assert out.startswith("mine is in order: ")
+    assert "masking importance" in out
+
+
+def test_check_says_all_that_is_wrong(atat, experiment):
+    path = experiment("[train]\nsteps = 'x'\nclipp = 1")
+    code, out, err = atat("check", path, "data.length=0")
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("error: ") for line in lines)
+    assert any("did you mean 'clip'?" in line for line in lines)
+
+
+def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
+    path = experiment('name = "one"\n[masking]\nuse = "importance"')
+    code, out, err = atat("resolve", path, "masking.temperature=0.5")
+    assert (code, err) == (0, "")
+    again = tmp_path / "again.toml"
+    again.write_text(out, encoding="utf-8")
+    assert load(str(again)) == load(path, ["masking.temperature=0.5"])
+    assert atat("resolve", str(again))[1] == out
+    assert json.loads(atat("resolve", str(again), "--json")[1]) == tomllib.loads(out)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["zoo", "list", "maskin"], "there is no kind named 'maskin'; did you mean 'masking'?"),
+        (["zoo", "show", "masking", "importanc"], "there is no masking named 'importanc'; did you mean 'importance'?"),
+        (["check", "nothing.toml"], "there is no experiment 'nothing.toml'"),
+        (["resolve", "quickstart", "train.steps"], "expected key=value"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(atat, words, text):
+    code, out, err = atat(*words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert text in line
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["chek", "x"], "there is no command 'chek'; did you mean 'check'? (there are: zoo, check, "),
+        (["zoo", "lst"], "No such command 'lst'"),
+        (["check"], "Missing argument 'EXPERIMENT'"),
+        (["zoo", "list", "--jsn"], "No such option"),
+        (["--nothing"], "No such option"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_said(atat, words, text):
+    code, out, err = atat(*words)
+    assert (code, out) == (2, "")
+    assert text in err
+
+
+def test_help_and_version_import_no_command(atat):
+    code, out, err = atat("--help")
+    assert (code, err) == (0, "")
+    assert all(f"  {name} " in out and text in out for name, (_, _, text) in COMMANDS.items())
+    assert atat("--version")[1].strip().endswith(__version__)
+    for name in COMMANDS:
+        code, out, _ = atat(name, "--help")
+        assert code == 0
+        assert out.startswith(f"Usage: atat {name} ")
+
+
+# Processes
+
+HEAVY = ("torch", "composer", "webdataset")
+
+
+def quietly(*words, env=None):
+    """Run `atat` in a process of its own; returns it, and which heavy modules it imported."""
+    code = (
+        "import sys, atexit\n"
+        f"atexit.register(lambda: print('imported', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr))\n"
+        "from atat_zoo.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, env=os.environ | (env or {})
+    )
+    *err, imported = done.stderr.splitlines()
+    return done.returncode, done.stdout, err, imported
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["zoo", "list"], 0),
+        (["zoo", "show", "backbone", "dit"], 0),
+        (["check", "quickstart"], 0),
+        (["check", "quickstart", "train.steps=none"], 2),
+        (["resolve", "quickstart"], 0),
+        (["train", "nothing.toml"], 2),
+        (["train", "quickstart", "masking=nothing"], 2),
+        (["zoo", "check"], 0),
+        (["--help"], 0),
+    ],
+)
+def test_listing_and_checking_import_nothing_heavy(words, code):
+    found, _, err, imported = quietly(*words, env={"ATAT_ZOO_PLUGINS": ""})
+    assert (found, imported) == (code, "imported []")
+    assert len(err) == (code == 2)
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, "zoo", "list"], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_terminal_gets_a_table():
+    main_end, process_end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CALL, "zoo", "list", "noise"],
+        stdout=process_end,
+        stderr=process_end,
+        env=os.environ | {"COLUMNS": "60", "TERM": "xterm"},
+    )
+    os.close(process_end)
+    text = b""
+    while True:
+        try:
+            piece = os.read(main_end, 4096)
+        except OSError:  # the terminal is closed when its last writer is gone
+            break
+        if not piece:
+            break
+        text += piece
+    os.close(main_end)
+    assert process.wait(30) == 0
+    said = text.decode()
+    assert "\x1b[1m" in said  # bold heads
+    assert all(name in said for name in Zoo.load().names("noise"))
+    assert "Traceback" not in said

@@ -1,0 +1,76 @@
+"""An import goes down, never up; and a component's module needs no torch."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import atat_zoo
+from atat_zoo import Zoo
+from atat_zoo.registry import KINDS
+
+PACKAGE = Path(atat_zoo.__file__).parent
+ROOT = PACKAGE.parent
+
+
+@pytest.fixture(scope="module")
+def contract():
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (only,) = table["tool"]["importlinter"]["contracts"]
+    return only
+
+
+def test_every_package_has_its_layer(contract):
+    """One that is in no layer would be checked by nobody."""
+    listed = {name.strip().removeprefix("atat_zoo.") for layer in contract["layers"] for name in layer.split("|")}
+    there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    there |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert listed == there
+
+
+def lint(folder):
+    return subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()", "--no-cache"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_import_goes_down_never_up():
+    done = lint(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Contracts: 1 kept, 0 broken." in done.stdout
+
+
+def test_an_import_that_goes_up_is_found(tmp_path):
+    """The check above can fail."""
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    for path in PACKAGE.rglob("*.py"):
+        copied = tmp_path / path.relative_to(ROOT)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(path.read_bytes())
+    errors = tmp_path / "atat_zoo" / "errors.py"
+    errors.write_text(errors.read_text(encoding="utf-8") + "\nimport atat_zoo.registry\n", encoding="utf-8")
+    done = lint(tmp_path)
+    assert done.returncode == 1
+    assert "atat_zoo.errors -> atat_zoo.registry" in done.stdout
+
+
+def test_components_need_no_torch_to_be_imported():
+    """At run time, that is: for types and inside methods they may name it."""
+    zoo = Zoo.load()
+    for kind in KINDS:
+        for name in zoo.names(kind):
+            entry = zoo.describe(kind, name)
+            if entry.distribution != "atat-zoo":
+                continue
+            path = ROOT / (entry.path.partition(":")[0].replace(".", "/") + ".py")
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    module = getattr(node, "module", None) or node.names[0].name
+                    assert module.partition(".")[0] not in {"torch", "composer"}, path
