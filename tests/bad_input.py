@@ -183,7 +183,8 @@ def produce(case: Case) -> Produced:
             env={**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)},
             preexec_fn=(lambda: _limit(case.file_limit)) if case.file_limit else None,
         )
-        del held
+        if hasattr(held, "close"):
+            held.close()
     message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
     # What differs from machine to machine: the hash in a folder's name.
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message)
