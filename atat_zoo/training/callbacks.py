@@ -6,6 +6,7 @@ Composer runs callbacks of one event in the order in which they are listed.
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -197,8 +198,10 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         """Take over the signals."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._receive)
+        # Python gives signals to the main thread only; a training in another one is stopped by its owner.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:

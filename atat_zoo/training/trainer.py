@@ -108,7 +108,8 @@ def train(
     """
     folder = RunFolder(out)
     with _locked(folder):
-        if folder.exists and not overwrite:
+        # Only rank 0 looks: by the time that another rank would, rank 0 may have begun this very run.
+        if _rank() == 0 and folder.exists and not overwrite:
             raise UserError(
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
                 "or choose another folder with --out"
