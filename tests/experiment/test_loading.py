@@ -376,10 +376,20 @@ class Plain:
     uses = frozenset({"backbone", "noise"})
 
 
+@component
+class Bare:
+    """An objective that uses nothing."""
+
+    name = "bare"
+    summary = "an objective that uses no other part"
+    uses = frozenset()
+
+
 @pytest.fixture(scope="module")
 def larger():
     menu = read(shipped())
-    return Zoo(attrs.evolve(menu, entries=(*menu.entries, entry_of("objective", Plain, "here"))), [])
+    ours = [entry_of("objective", cls, "here") for cls in (Plain, Bare)]
+    return Zoo(attrs.evolve(menu, entries=(*menu.entries, *ours)), [])
 
 
 def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
@@ -396,8 +406,13 @@ def test_an_experiment_without_those_kinds_resolves_to_itself(write, larger):
     table = made.to_table()
     assert "masking" not in table
     assert from_table(table, zoo=larger) == made
-    # What is not used is not checked either: a long sequence is no problem of an absent estimator.
-    load(write("b.toml", "objective = 'plain'\n[data]\nlength = 2000\n[backbone]\nmax_length = 2000"), zoo=larger)
+
+
+def test_what_is_not_used_is_not_checked(write, larger):
+    """A long sequence is no problem of an absent backbone."""
+    load(write("a.toml", "objective = 'bare'\n[data]\nlength = 2000"), zoo=larger)
+    (line,) = refused(write("b.toml", "objective = 'plain'\n[data]\nlength = 2000"), zoo=larger)
+    assert "data.length = 2000 is longer than backbone.max_length" in line
 
 
 def test_find_prefers_the_path_and_takes_shipped_names(write, tmp_path, monkeypatch):
