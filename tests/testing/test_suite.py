@@ -54,7 +54,8 @@ def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises)
         (testing.check_bias, broken.ForgetfulBias(), "add up|state_dict"),
         (testing.check_description, ("masking", broken.Undescribed), "has no text 'name'"),
     ],
-    ids=str,
+    # No addresses: every process of a parallel run must collect the same names.
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_a_broken_part_of_another_kind_is_found_and_named(check, part, said):
     with pytest.raises(AssertionError, match=said):
