@@ -11,7 +11,7 @@ import os
 from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pluggy
@@ -120,7 +120,9 @@ def _broken(name: str, owner: str, version: str, error: BaseException) -> Plugin
 
 def _said(distribution: Distribution, key: str, otherwise: str) -> str:
     """Return a line of the metadata, which an interrupted installation may lack."""
-    return str(distribution.metadata[key]) if key in distribution.metadata else otherwise
+    # The backport importlib_metadata, once anything has imported it, serves distributions here too, and says None.
+    metadata: Any = distribution.metadata
+    return str(metadata[key]) if metadata is not None and key in metadata else otherwise
 
 
 def _own_manifest(point: EntryPoint, distribution: Distribution) -> Path | None:
