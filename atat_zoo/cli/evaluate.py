@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def lines(found: Evaluation) -> list[str]:
     """Return an evaluation as lines to read."""
     special = (
         ""
-        if found.perplexity_without_special == found.perplexity
+        if math.isclose(found.perplexity_without_special, found.perplexity)
         else (f" ({found.perplexity_without_special:.1f} without BOS and EOS)")
     )
     said = [

@@ -43,6 +43,9 @@ def train(
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
     # Everything that can be wrong is said before torch is imported.
     made = load(experiment, overrides) if experiment else None
+    # Threads that wait in a loop starve each other on a shared CPU: with one other busy process a step then takes
+    # several times as long. Read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from atat_zoo import training
 
     reporter = Bars(silent=as_json or os.environ.get("RANK", "0") != "0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +38,8 @@ class MDLMModule(nn.Module):
         self.noise, self.drawing = parts["noise"], parts["drawing"]
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
         self._pending: dict[str, Tensor] = {}
+        golden = round(batch_size * 0.618034)
+        self.stride = next(s for s in range(max(1, golden), 2 * batch_size + 1) if math.gcd(s, batch_size) == 1)
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance of clean tokens, float32 [B, L], with its gradient."""
@@ -55,8 +58,12 @@ class MDLMModule(nn.Module):
         return Masked(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
 
     def times(self, index: Tensor) -> Tensor:
-        """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step."""
-        step, row = index // self.batch_size, index % self.batch_size
+        """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step.
+
+        Rows take the strata j in strides of about N/φ, so that every micro-batch has times from all over (0, 1]:
+        the masked positions, and with them the memory for logits, are then about the same in each.
+        """
+        step, row = index // self.batch_size, index * self.stride % self.batch_size
         keys = row_keys(self.context.seed, "time", step)
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 

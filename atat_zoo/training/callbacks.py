@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from atat_zoo.run import RunFolder
     from atat_zoo.training.composer_model import ZooModel
 
-FIGURES = ("loss", "diffusion_loss", "importance_loss", "cross_entropy", "mask_rate", "mask_rate_target")
+FIGURES = ("diffusion_loss", "importance_loss", "cross_entropy", "mask_rate", "mask_rate_target")
 
 
 class Progress(Callback):
@@ -39,8 +39,9 @@ class Progress(Callback):
         self.model = model
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Set the step before the forward."""
+        """Set the step before the forward, and begin its figures."""
         self.model.step = int(state.timestamp.batch)
+        self.model.figures.clear()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Hand the step's statistics, summed over ranks, to the parts with a memory."""
@@ -128,15 +129,17 @@ class Records(Callback):
         self.report(step, line)
 
     def _figures(self) -> dict[str, Any]:
-        """Average the last micro-batch's figures over the ranks; the loss itself is the whole step's."""
+        """Average the figures over micro-batches and ranks; the rank correlation is of this rank's masked tokens."""
         seen = self.model.figures
-        names = [name for name in FIGURES if name in seen and name != "loss"]
-        values = torch.stack([seen[name].float() for name in names])
+        names = [name for name in FIGURES if name in seen[0]]
+        values = torch.stack([torch.stack([part[name].float() for name in names]) for part in seen]).mean(0)
         sum_over_ranks(values)
         line: dict[str, Any] = dict(zip(names, (values / dist.get_world_size()).tolist(), strict=True))
-        if "importance" in seen:
-            masked = seen["masked"]
-            rho = spearman(seen["importance"][masked], seen["token_loss"][masked])
+        if "importance" in seen[0]:
+            importance, loss = (
+                torch.cat([part[name][part["masked"]] for part in seen]) for name in ("importance", "token_loss")
+            )
+            rho = spearman(importance, loss)
             line["importance_spearman"] = None if rho != rho else rho
         return line
 

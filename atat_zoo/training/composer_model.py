@@ -22,7 +22,7 @@ class ZooModel(ComposerModel):
         self.objective: Any = objective
         self.steps = steps
         self.step = 0
-        self.figures: dict[str, Tensor] = {}
+        self.figures: list[dict[str, Tensor]] = []
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the figures of a micro-batch; `loss` among them."""
@@ -40,8 +40,8 @@ class ZooModel(ComposerModel):
         return figures
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and keep the figures of the step's last micro-batch for the records."""
-        self.figures = {name: value.detach() for name, value in outputs.items()}
+        """Return the loss, and keep the figures of the micro-batch for the records of the step."""
+        self.figures.append({name: value.detach() for name, value in outputs.items()})
         return outputs["loss"]
 
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:

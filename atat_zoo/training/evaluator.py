@@ -42,7 +42,7 @@ class Evaluator:
     def __call__(self, step: int) -> Evaluation:
         """Evaluate the weights as they are (the moving average, if there is one) and record what was found."""
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
-        rows = torch.arange(rank, len(self.tokens), ranks)
+        rows = torch.arange(len(self.tokens))[rank::ranks]
         with self._weights():
             mine = measure(
                 self.objective,
