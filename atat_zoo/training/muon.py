@@ -26,10 +26,15 @@ class Muon(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Make a step; see `torch.optim.Optimizer.step`."""
+        loss = None
+        if closure is not None:
+            # Before the groups are set apart: Composer's closure clears the gradients of all of them.
+            with torch.enable_grad():
+                loss = closure()
         groups = self.param_groups
         try:
             self.param_groups = [group for group in groups if not group["muon"]]
-            loss = super().step(closure)
+            super().step()
         finally:
             self.param_groups = groups
         for group in groups:

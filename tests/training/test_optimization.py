@@ -62,6 +62,31 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, in
     assert torch.allclose(made, orthogonalise(matrix * 1000), atol=0.15)
 
 
+def test_a_closure_that_clears_the_gradients_clears_all_of_them() -> None:
+    """As Composer steps: the closure begins with zero_grad, so gradients must not add up from step to step."""
+
+    def trained(by_closure: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = Net()
+        made = optimizer(net, TrainSpec(optimizer="muon"))
+
+        def closure() -> torch.Tensor:
+            made.zero_grad()
+            loss = net(torch.arange(7)).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            if by_closure:
+                made.step(closure)
+            else:
+                closure()
+                made.step()
+        return [p.detach() for p in net.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
+
+
 def test_a_gradient_of_zero_moves_nothing() -> None:
     weight = nn.Parameter(torch.ones(4, 4))
     made = Muon([{"params": [weight], "muon": True, "lr": 0.1, "weight_decay": 0.0}], lr=0.1)
