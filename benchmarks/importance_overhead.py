@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=10)
-    given, _ = parser.parse_known_args([])
+    given, _ = parser.parse_known_args()
     plain, fewer = stepper({}, given.length, given.rows)
     adaptive, more = stepper({"estimator": "transformer", "masking": "importance"}, given.length, given.rows)
     print(f"  parameters: {fewer:,} and {more:,}, {(more - fewer) / fewer:.2%} more (head tied to the embedding)")

@@ -44,6 +44,10 @@ class Bars:
         """Shards are being built."""
         self._show(f"data: {stage}", done, total, "")
 
+    def evaluating(self, done: int, total: int) -> None:
+        """Held-out sequences are being evaluated."""
+        self._show("evaluating", done, total, "")
+
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """A line of metrics was recorded."""
         rate = line.get("tokens_per_second", 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from atat_zoo.cli.bars import Bars
 from atat_zoo.cli.console import json_option, print_json
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.registry.spec import unstructure
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--draws", type=click.IntRange(1), help="Masks drawn for every sequence.")
 @click.option("--batch-size", type=click.IntRange(1), help="Sequences at once.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the masks; the experiment's when absent.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
 @json_option
 def evaluate(
     run: Path,
@@ -43,7 +44,14 @@ def evaluate(
     given = {"split": split, "sequences": sequences, "draws": draws, "batch_size": batch_size}
     own = unstructure(model.experiment.evaluation)
     spec = EvaluationSpec(**own | {key: value for key, value in given.items() if value is not None})
-    found = evaluate_run(model, run, spec, seed=model.experiment.seed if seed is None else seed)
+    with Bars(silent=as_json) as bars:
+        found = evaluate_run(
+            model,
+            run,
+            spec,
+            seed=model.experiment.seed if seed is None else seed,
+            progress=bars.evaluating,
+        )
     if as_json:
         print_json({"run": str(run), **found.to_table()})
     else:
@@ -70,6 +78,6 @@ def lines(found: Evaluation) -> list[str]:
     if found.importance_spearman is not None:
         said.append(
             f"  importance against per-token loss, Spearman ρ: {found.importance_spearman:.3f}"
-            f" (frequency alone: {found.frequency_spearman:.3f})"
+            + ("" if found.frequency_spearman is None else f" (frequency alone: {found.frequency_spearman:.3f})")
         )
     return said

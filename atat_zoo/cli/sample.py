@@ -17,7 +17,7 @@ from atat_zoo.cli.console import json_option, print_json
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed, the same text.")
 @click.option("--prompt", default="", help="Text that it begins with.")
 @click.option("--suffix", default="", help="Text that it ends with.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
 @json_option
 def sample(
     run: Path,

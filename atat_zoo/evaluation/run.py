@@ -10,6 +10,7 @@ import torch
 from atat_zoo.data.build import build
 from atat_zoo.data.loader import held_out
 from atat_zoo.data.manifest import load_counts
+from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import Evaluation, measure, summarise
 from atat_zoo.run import RunFolder
 
@@ -38,6 +39,11 @@ def evaluate_run(
         progress: called with the sequences done and to do.
     """
     data = build(model.experiment)
+    if (data / "tokenizer.json").read_bytes() != (RunFolder(Path(run)).model / "tokenizer.json").read_bytes():
+        raise UserError(
+            f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since; "
+            "bring its old text back, or train again"
+        )
     tokens, maskable = held_out(data, spec.split, spec.sequences)
     measured = measure(
         model.module,

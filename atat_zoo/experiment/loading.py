@@ -145,7 +145,10 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
             raise UserError(f"{path}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
         own = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{trail[-1] if trail else path}: extends {str(path)!r}, which does not exist") from None
+        raise UserError(
+            f"{trail[-1] if trail else path}: extends {str(path)!r}, which does not exist; "
+            "name a file relative to this one, or an experiment that ships with the zoo, without .toml"
+        ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; name a TOML file that you may read") from None
     except UnicodeDecodeError as error:
@@ -159,13 +162,18 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
     table: Table = {}
     origins: Origins = {}
     for base in bases:
-        inherited, said = _read(path.parent / base, (*trail, resolved))
+        inherited, said = _read(_base(path, base), (*trail, resolved))
         inherited.pop("name", None)
         _merge(table, inherited, TABLES)
         origins |= said
     _merge(table, own, TABLES)
     origins |= dict.fromkeys(_paths(own), str(path))
     return table, origins
+
+
+def _base(path: Path, base: str) -> Path:
+    """Return the file that `extends` means: relative to the one that says it, or the name of a shipped experiment."""
+    return path.parent / base if base.endswith(".toml") else find(base)
 
 
 def _merge(base: Table, over: Table, defaults: Mapping[str, str]) -> None:

@@ -46,17 +46,21 @@ class Model:
     step: int
 
     @classmethod
-    def from_run(cls, run: str | Path, device: str | torch.device = "cpu") -> Model:
+    def from_run(cls, run: str | Path, device: str = "cpu") -> Model:
         """Load the final model of a run folder.
 
+        Args:
+            run: the run folder.
+            device: `cpu`, `gpu`, or as torch writes it.
+
         Raises:
-            UserError: when the folder has no final model, or it cannot be read.
+            UserError: when the folder has no final model, or it cannot be read, or there is no such device.
         """
         folder = RunFolder(Path(run))
         folder.table()
         if not (folder.model / "model.json").is_file():
             raise UserError(f"{run} has no final model yet; finish its training with `atat train --resume {run}`")
-        return cls.load(folder.model, device)
+        return cls.load(folder.model, _device(device))
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
@@ -120,3 +124,17 @@ class Model:
             "context": kept,
             "experiment": self.experiment.to_table(),
         }
+
+
+def _device(name: str) -> str:
+    """Return a device as torch writes it.
+
+    Raises:
+        UserError: when there is none of that name.
+    """
+    import torch
+
+    found = "cuda" if name == "gpu" else name
+    if found.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device {name!r}: torch sees no GPU; use cpu")
+    return found

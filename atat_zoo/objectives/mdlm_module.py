@@ -107,6 +107,7 @@ class MDLMModule(nn.Module):
             "importance": detached,
             "token_loss": detached_ce,
             "masked": step.masked,
+            "maskable": step.maskable,
         }
 
     def cross_entropy(self, step: Masked) -> Tensor:

@@ -12,13 +12,11 @@ from typing import Any
 PACKAGES = ("atat-zoo", "torch", "mosaicml", "numpy", "webdataset", "torchmetrics", "tokenizers", "safetensors")
 
 
-def describe(plugins: list[Any], device: str, ranks: int) -> dict[str, Any]:
+def describe(plugins: list[Any]) -> dict[str, Any]:
     """Return what one must know to read the run's numbers.
 
     Args:
         plugins: the installed plugins, as `Zoo.plugins` has them.
-        device: the accelerator's name, or `"cpu"`.
-        ranks: processes that trained.
     """
     return {
         # An argument may hold bytes that are no UTF-8, which JSON could not.
@@ -31,8 +29,6 @@ def describe(plugins: list[Any], device: str, ranks: int) -> dict[str, Any]:
             "system": platform.platform(),
             "processor": _processor(),
             "cores": os.cpu_count(),
-            "device": device,
-            "ranks": ranks,
             "threads": os.environ.get("OMP_NUM_THREADS"),
         },
     }

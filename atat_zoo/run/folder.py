@@ -69,6 +69,14 @@ class RunFolder:
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
+    def began_with(self) -> dict[str, Any]:
+        """Return the device, precision and ranks that the run was begun with; empty when that is not known."""
+        try:
+            said: dict[str, Any] = json.loads(self.environment.read_text(encoding="utf-8"))["computes"]
+        except (OSError, ValueError, KeyError):
+            return {}
+        return said
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for this process.

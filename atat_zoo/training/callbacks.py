@@ -17,7 +17,6 @@ from composer.utils import dist
 from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
 from atat_zoo.training.composer_model import finite, sum_over_ranks
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from atat_zoo.run import RunFolder
     from atat_zoo.training.composer_model import ZooModel
 
-FIGURES = ("diffusion_loss", "importance_loss", "cross_entropy", "mask_rate", "mask_rate_target")
-
 
 class Progress(Callback):
     """Tells the model how far the training is, and lets its parts take in each step."""
@@ -41,7 +38,7 @@ class Progress(Callback):
     def batch_start(self, state: State, logger: Logger) -> None:
         """Set the step before the forward, and begin its figures."""
         self.model.step = int(state.timestamp.batch)
-        self.model.figures.clear()
+        self.model.meters.reset()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Hand the step's statistics, summed over ranks, to the parts with a memory."""
@@ -101,55 +98,47 @@ class Records(Callback):
         self, model: ZooModel, folder: RunFolder, spec: TrainSpec, report: Callable[[int, dict[str, Any]], None]
     ) -> None:
         self.model, self.folder, self.spec, self.report = model, folder, spec, report
-        self.clock, self.tokens = time.perf_counter(), 0
+        self.began, self.busy, self.tokens = 0.0, 0.0, 0
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Start the clock after loading and compiling."""
-        self.clock, self.tokens = time.perf_counter(), int(state.timestamp.token)
+        """Count from where the training continues."""
+        self.tokens = int(state.timestamp.token)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Start the clock: what happens between steps, such as an evaluation, is not a step's time."""
+        self.began = time.perf_counter()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Check the loss; at every `log_every` steps write a line."""
         step = int(state.timestamp.batch)
+        self.busy += time.perf_counter() - self.began
         losses = state.total_loss_dict
         loss = float(losses["loss/train/total"])
         if not finite(loss):
-            self._stop(step, loss)
+            stop(self.folder, f"the loss is {loss} at step {step}")
         if step % self.spec.log_every and step != self.spec.steps:
             return
-        line = {"step": step, "loss": loss, **self._figures()}
-        now, tokens = time.perf_counter(), int(state.timestamp.token)
+        line = {"step": step, "loss": loss, **self.model.meters.compute()}
+        tokens = int(state.timestamp.token)
         line["learning_rate"] = state.schedulers[0].get_last_lr()[0]
         line["stage"] = self.model.objective.stage(step / self.model.steps)
         line["tokens"] = tokens
-        line["tokens_per_second"] = round((tokens - self.tokens) / max(1e-9, now - self.clock), 1)
+        line["tokens_per_second"] = round((tokens - self.tokens) / max(1e-9, self.busy), 1)
         line["seconds"] = round(float(state.timestamp.total_wct.total_seconds()), 3)
-        self.clock, self.tokens = now, tokens
+        self.busy, self.tokens = 0.0, tokens
         if dist.get_global_rank() == 0:
             self.folder.record(line)
         self.report(step, line)
 
-    def _figures(self) -> dict[str, Any]:
-        """Average the figures over micro-batches and ranks; the rank correlation is of this rank's masked tokens."""
-        seen = self.model.figures
-        names = [name for name in FIGURES if name in seen[0]]
-        values = torch.stack([torch.stack([part[name].float() for name in names]) for part in seen]).mean(0)
-        sum_over_ranks(values)
-        line: dict[str, Any] = dict(zip(names, (values / dist.get_world_size()).tolist(), strict=True))
-        if "importance" in seen[0]:
-            importance, loss = (
-                torch.cat([part[name][part["masked"]] for part in seen]) for name in ("importance", "token_loss")
-            )
-            rho = spearman(importance, loss)
-            line["importance_spearman"] = None if rho != rho else rho
-        return line
 
-    def _stop(self, step: int, loss: float) -> None:
-        last = self.folder.last_checkpoint()
-        kept = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
-        raise UserError(
-            f"the loss is {loss} at step {step}; {kept}. "
-            "Try a smaller train.learning_rate, more train.warmup_steps, or train.precision=fp32"
-        )
+def stop(folder: RunFolder, what: str) -> None:
+    """Stop a training that has diverged, and say what to try."""
+    last = folder.last_checkpoint()
+    kept = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
+    raise UserError(
+        f"{what}; {kept}. "
+        "Begin a new run with a smaller train.learning_rate, more train.warmup_steps, or train.precision=fp32"
+    )
 
 
 class Checkpoints(Callback):
@@ -174,6 +163,10 @@ class Checkpoints(Callback):
         if step == self.saved:
             return
         self.saved = step
+        weights = torch.stack([p.detach().sum() for p in state.model.parameters()])
+        if not bool(weights.isfinite().all()):
+            # The loss of this step was computed before its gradient spoilt the weights.
+            stop(self.folder, f"the weights are not finite after step {step}")
         # Only rank 0 writes; the others take part in collecting the state.
         if dist.get_global_rank() != 0:
             save_checkpoint(state, str(self.folder.checkpoints / "unused"))
@@ -182,7 +175,9 @@ class Checkpoints(Callback):
             with self.folder.writing_checkpoint(step, self.spec.keep) as path:
                 save_checkpoint(state, str(path))
         except RuntimeError as error:
-            # torch's writer says only that a position in the file is not the one it expected.
+            # torch's writer says of a full disk only that a position in the file is not the one it expected.
+            if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):
+                raise
             raise UserError(
                 f"the checkpoint of step {step} cannot be written whole to {self.folder.checkpoints}: "
                 f"is the disk full? Free some space"
@@ -242,6 +237,4 @@ class Evaluations(Callback):
         """Evaluate if it is time; the end has an evaluation of its own."""
         step = int(state.timestamp.batch)
         if self.every and step % self.every == 0 and step < self.steps:
-            state.model.eval()
             self.evaluate(step)
-            state.model.train()

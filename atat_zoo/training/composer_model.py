@@ -11,6 +11,7 @@ from composer.utils import dist
 from torch import Tensor, nn
 
 from atat_zoo.objectives import Batch
+from atat_zoo.training.meters import StepMeters
 
 
 class ZooModel(ComposerModel):
@@ -22,7 +23,7 @@ class ZooModel(ComposerModel):
         self.objective: Any = objective
         self.steps = steps
         self.step = 0
-        self.figures: list[dict[str, Tensor]] = []
+        self.meters = StepMeters()
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the figures of a micro-batch; `loss` among them."""
@@ -41,7 +42,7 @@ class ZooModel(ComposerModel):
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss, and keep the figures of the micro-batch for the records of the step."""
-        self.figures.append({name: value.detach() for name, value in outputs.items()})
+        self.meters.update(outputs)
         return outputs["loss"]
 
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:

@@ -68,8 +68,10 @@ class Evaluator:
             evaluation.record(self.folder)
         return evaluation
 
-    def save(self, step: int) -> Model:
-        """Return the final model; rank 0 writes it."""
+    def save(self, step: int) -> Model | None:
+        """Write the final model and return it, on rank 0; the others have nothing to do."""
+        if dist.get_global_rank() != 0:
+            return None
         with self._weights():
             self.objective.eval()
             model = Model(
@@ -79,10 +81,8 @@ class Evaluator:
                 module=self.objective,
                 step=step,
             )
-            if dist.get_global_rank() == 0:
-                model.save(self.folder.model)
+            model.save(self.folder.model)
         # With a moving average the live module has the training's weights again: load what was saved.
-        dist.barrier() if dist.get_world_size() > 1 else None
         return Model.load(self.folder.model, next(self.objective.parameters()).device)
 
     def _weights(self) -> Any:

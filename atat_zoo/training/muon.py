@@ -1,4 +1,4 @@
-"""Muon: momentum whose update of a matrix is orthogonalised (Jordan et al., 2024; scaling as in arXiv:2502.16982)."""
+"""Muon: momentum whose update of a matrix is orthogonalised (Jordan et al., 2024, with their scaling)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Muon(torch.optim.AdamW):
         loss = None
         if closure is not None:
             # Before the groups are set apart: Composer's closure clears the gradients of all of them.
-            with torch.enable_grad():
+            with torch.enable_grad():  # type: ignore[no-untyped-call]
                 loss = closure()
         groups = self.param_groups
         try:

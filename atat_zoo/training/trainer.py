@@ -75,7 +75,7 @@ class Result:
         step: the last step.
         signal: the signal that interrupted it.
         evaluation: of the final model, or None.
-        model: the final model, or None.
+        model: the final model on rank 0, or None.
     """
 
     folder: RunFolder
@@ -106,6 +106,8 @@ def train(
     Raises:
         UserError: for everything that a person can mend.
     """
+    if "{" in str(out):
+        raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another --out")
     folder = RunFolder(out)
     with _locked(folder):
         # Only rank 0 looks: by the time that another rank would, rank 0 may have begun this very run.
@@ -170,9 +172,10 @@ def _run(
         objective: Any = assemble(experiment, context)
         if spec.compile:
             objective.backbone.compile()
-        checkpoint = _prepare_folder(experiment, folder, device, fresh)
-        model = ZooModel(objective, spec.steps, bf16=_bf16(experiment, device))
-        interruption = stack.enter_context(cb.Interruption(reporter.message))
+        bf16 = _bf16(experiment, device)
+        checkpoint = _prepare_folder(experiment, folder, device, bf16, reporter, fresh)
+        model = ZooModel(objective, spec.steps, bf16=bf16)
+        interruption = cb.Interruption(reporter.message)
         trainer, average = _trainer(experiment, folder, model, loader, device, reporter, interruption, checkpoint)
         evaluator = Evaluator(experiment, data, context, folder, objective, average)
         if spec.evaluate_every:
@@ -187,7 +190,8 @@ def _run(
             done = trainer.state.timestamp.batch.value
             reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
         if int(trainer.state.timestamp.batch) < spec.steps:
-            trainer.fit()
+            with interruption:
+                trainer.fit()
         step = int(trainer.state.timestamp.batch)
         trainer.close()  # type: ignore[no-untyped-call]
         if interruption.step is not None:
@@ -217,24 +221,34 @@ def _device(experiment: Experiment) -> str:
 def _bf16(experiment: Experiment, device: str) -> bool:
     """Say whether the training computes in bf16: always by autocast, with weights and losses in float32."""
     wanted = experiment.train.precision
-    if device != "cpu":
-        return wanted != "fp32" and torch.cuda.is_bf16_supported()
-    # Processors without the instructions emulate bf16 and are slower for it.
-    return wanted == "bf16" or (wanted == "auto" and torch.cpu._is_avx512_bf16_supported())
+    # Hardware without the instructions emulates bf16, and is slower for it.
+    if device == "cpu":
+        native = torch.cpu._is_avx512_bf16_supported()
+    else:
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    return wanted == "bf16" or (wanted == "auto" and native)
 
 
-def _prepare_folder(experiment: Experiment, folder: RunFolder, device: str, fresh: bool) -> Path | None:
+def _prepare_folder(
+    experiment: Experiment, folder: RunFolder, device: str, bf16: bool, reporter: Reporter, fresh: bool
+) -> Path | None:
     """Write what a run begins with, or cut an interrupted run back to its checkpoint; returns the checkpoint."""
+    name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
+    computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _world()}
     if _rank() == 0 and fresh:
         folder.clear()
         write_text(folder.resolved, experiment.to_toml())
-        name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
-        write_json(folder.environment, describe(Zoo.load().plugins, name, _world()) | {"seed": experiment.seed})
+        found = describe(Zoo.load().plugins)
+        write_json(folder.environment, {"seed": experiment.seed, "computes": computes, **found})
     if fresh:
         return None
     last = folder.last_checkpoint()
     if _rank() == 0:
         folder.cut_records(last.step if last else 0)
+        began = folder.began_with()
+        changed = [f"{key} {began[key]} is now {value}" for key, value in computes.items() if began.get(key) != value]
+        if changed:
+            reporter.message(f"not bit for bit what it would have been: {', '.join(changed)}")
     return last.path if last else None
 
 
@@ -287,6 +301,8 @@ def _trainer(
         seed=experiment.seed % 2**32,
         load_path=str(checkpoint) if checkpoint else None,
     )
+    # Composer allows TF32 on a GPU; what is called fp32 here is fp32, in training as in evaluation.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return trainer, average
 
 

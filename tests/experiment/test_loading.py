@@ -337,13 +337,21 @@ def test_a_missing_file_names_what_there_is(tmp_path):
 
 def test_a_missing_base_names_both_files(write, tmp_path):
     path = write("a.toml", "extends = 'gone.toml'")
-    assert refused(path) == [f"{path}: extends {str(tmp_path / 'gone.toml')!r}, which does not exist"]
+    (line,) = refused(path)
+    assert line.startswith(f"{path}: extends {str(tmp_path / 'gone.toml')!r}, which does not exist; name a file")
+
+
+def test_a_base_without_a_suffix_is_an_experiment_that_ships(write):
+    made = load(str(write("a.toml", "extends = 'atat'\nseed = 4")))
+    assert made.parts == load("atat").parts
+    (line,) = refused(write("b.toml", "extends = 'atta'"))
+    assert line.startswith("there is no experiment 'atta'")
 
 
 def test_a_base_that_is_a_folder_is_refused(write, tmp_path):
-    (tmp_path / "folder").mkdir()
-    (line,) = refused(write("a.toml", "extends = 'folder'"))
-    assert line.startswith(f"{tmp_path / 'folder'}: cannot be read: Is a directory")
+    (tmp_path / "folder.toml").mkdir()
+    (line,) = refused(write("a.toml", "extends = 'folder.toml'"))
+    assert line.startswith(f"{tmp_path / 'folder.toml'}: cannot be read: Is a directory")
 
 
 @pytest.mark.parametrize("value", ["3", "[1]", "{a = 1}", "['a.toml', 2]"])

@@ -279,11 +279,10 @@ def test_a_step_that_is_saved_again_replaces_its_checkpoint(folder):
 def test_the_environment_can_be_written_as_json(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["atat", "train", "ü", os.fsdecode(b"\xff.toml")])
     monkeypatch.chdir(tmp_path)
-    said = describe(Zoo.load().plugins, "cpu", 2)
+    said = describe(Zoo.load().plugins)
     text = json.dumps(said, ensure_ascii=False).encode("utf-8")
     assert json.loads(text) == said
     assert said["command"] == ["atat", "train", "ü", "\\udcff.toml"]
-    assert said["machine"]["ranks"] == 2
     assert said["machine"]["cores"] == os.cpu_count()
     assert said["packages"]["torch"].startswith("2.")
     assert said["git"] is None  # no repository here
@@ -301,6 +300,6 @@ def test_the_git_state_is_that_of_the_working_folder(tmp_path, monkeypatch):
     git("add", "file")
     git("commit", "-q", "-m", "x")
     commit = git("rev-parse", "HEAD")
-    assert describe([], "cpu", 1)["git"] == {"commit": commit, "changed": False}
+    assert describe([])["git"] == {"commit": commit, "changed": False}
     (tmp_path / "file").write_text("y")
-    assert describe([], "cpu", 1)["git"] == {"commit": commit, "changed": True}
+    assert describe([])["git"] == {"commit": commit, "changed": True}

@@ -49,6 +49,7 @@ steps = 24
 batch_size = 8
 microbatch_size = 2
 learning_rate = 3e-3
+optimizer = "muon"
 warmup_steps = 4
 ema = 0.9
 log_every = 1

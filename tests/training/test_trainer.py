@@ -37,7 +37,7 @@ def test_a_run_leaves_everything_behind(tiny: Tiny, uninterrupted: Path) -> None
     environment = json.loads(folder.environment.read_text())
     assert environment["seed"] == 5
     assert environment["packages"]["mosaicml"]
-    assert environment["machine"]["device"] == "cpu"
+    assert environment["computes"]["device"] == "cpu"
     (evaluation,) = (json.loads(p.read_text()) for p in folder.evaluations.iterdir())
     assert evaluation["ema"]
     assert evaluation["step"] == 24
