@@ -1,12 +1,15 @@
 """Run the benchmarks that are named, or all of them."""
 
 import importlib
+import itertools
 import sys
 
 NAMES = ("startup", "importance_overhead", "composer_overhead")
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or NAMES:
+    # Words that begin with a dash, and what follows them, are for the benchmark.
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
+    for name in words or NAMES:
         if name not in NAMES:
             sys.exit(f"there is no benchmark {name!r} (there are: {', '.join(NAMES)})")
         module = importlib.import_module(f"benchmarks.{name}")

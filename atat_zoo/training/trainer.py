@@ -24,6 +24,7 @@ from atat_zoo.run.environment import describe
 from atat_zoo.training import callbacks as cb
 from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens, prepare
 from atat_zoo.training.evaluator import Evaluator
+from atat_zoo.training.memory import keep_freed_memory
 from atat_zoo.training.optimization import optimizer, scheduler
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def _run(
     spec = experiment.train
     _check_ranks(experiment)
     device = _device(experiment)
+    if device == "cpu":
+        keep_freed_memory()
     data = build(experiment, progress=reporter.building if _rank() == 0 else None)
     vocabulary_size = shards.load(data).vocabulary_size
     torch.manual_seed(experiment.seed)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -127,3 +130,10 @@ def test_schedules_warm_up_and_end_where_they_say(name: str, last: float) -> Non
     assert rates[9] == pytest.approx(1.0)
     assert rates[50] == pytest.approx(last)
     assert all(a >= b - 1e-12 for a, b in itertools.pairwise(rates[10:]))
+
+
+def test_freed_memory_is_kept_where_the_allocator_is_known() -> None:
+    # Asked in a process of its own: the allocator of this one stays as it is.
+    code = "from atat_zoo.training.memory import keep_freed_memory; print(keep_freed_memory())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
