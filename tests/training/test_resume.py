@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -64,6 +65,14 @@ def start(tiny: Tiny, run: str, *words: str, launcher: tuple[str, ...] = ()) -> 
     )
 
 
+def two_ranks() -> tuple[str, ...]:
+    """Return the launcher's command for two ranks, on a port that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return (COMPOSER, "-n", "2", "--master_port", str(port), "-m", "atat_zoo.train")
+
+
 def same(tiny: Tiny, run: str, reference: Path) -> None:
     """Assert that two runs recorded the same figures and ended with the same weights."""
     assert tiny.losses(run) == tiny.losses(reference)
@@ -119,7 +128,7 @@ def test_asked_to_stop(tiny: Tiny, uninterrupted: Path, number: signal.Signals) 
 
 def test_two_ranks_killed(tiny: Tiny, uninterrupted: Path) -> None:
     """Under the launcher: bit-identical to two ranks that were not killed, and close to one rank."""
-    launcher = (COMPOSER, "-n", "2", "--master_port", "29511", "-m", "atat_zoo.train")
+    launcher = two_ranks()
     whole = start(tiny, "two", launcher=launcher)
     said, _ = whole.communicate(timeout=240)
     assert whole.returncode == 0, said
@@ -141,6 +150,18 @@ def test_two_ranks_killed(tiny: Tiny, uninterrupted: Path) -> None:
     one, two = tiny.losses(uninterrupted), tiny.losses("two")
     assert one.keys() == two.keys()
     assert [two[s]["loss"] for s in two] == pytest.approx([one[s]["loss"] for s in one], rel=2e-2)
+
+
+def test_two_ranks_asked_to_stop(tiny: Tiny) -> None:
+    """The launcher hands it on; both ranks stop after the same step, which is saved."""
+    process = start(tiny, "two-stopped", "train.steps=400", launcher=two_ranks())
+    wait_for_step(tiny.root / "two-stopped" / "metrics.jsonl", 7, process)
+    os.kill(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert "continue with: atat train --resume two-stopped" in said
+    steps = tiny.losses("two-stopped")
+    newest = sorted((tiny.root / "two-stopped" / "checkpoints").glob("*.json"))[-1]
+    assert json.loads(newest.read_text())["step"] == max(steps)
 
 
 def test_resume_of_a_finished_run_changes_nothing(tiny: Tiny, uninterrupted: Path) -> None:
