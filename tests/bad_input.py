@@ -83,6 +83,13 @@ def _flip(root: Path) -> None:
     shard.write_bytes(data)
 
 
+def _flip_in_place(root: Path) -> None:
+    for shard in _shards(root).glob("train*.tar"):
+        data = bytearray(shard.read_bytes())
+        data[2000] ^= 1
+        shard.write_bytes(data)
+
+
 def _remove(root: Path) -> None:
     next(_rename(_shards(root)).glob("train*.tar")).unlink()
 
@@ -141,6 +148,7 @@ CASES: tuple[Case, ...] = (
     Case("A truncated shard", ("data", "info", "shards/mine"), prepare=_truncate),
     Case("A shard that is missing", ("data", "info", "shards/mine"), prepare=_remove),
     Case("A manifest that does not match its shards", ("data", "info", "shards/mine", "--full"), prepare=_flip),
+    Case("A shard that was changed, found while it is read", ("train", "base.toml"), prepare=_flip_in_place),
     Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=200_000),
     Case("A run folder in use by another process", ("train", "base.toml"), prepare=_hold),
     Case("A run folder that has a run already", ("train", "base.toml"), prepare=lambda root: _begun(root)),

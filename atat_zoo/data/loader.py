@@ -113,7 +113,8 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
     for shard in record.shards:
         inside = wanted[(wanted >= first) & (wanted < first + shard.sequences)] - first
         if len(inside):
-            parts.append(read_shard(folder / shard.name, shard.sequences, found.length, found.dtype)[inside])
+            rows = read_shard(folder / shard.name, shard.sequences, found.length, found.dtype, shard.sha256)
+            parts.append(rows[inside])
         first += shard.sequences
     stored = np.concatenate(parts)
     maskable = stored != pad_of(found.dtype)

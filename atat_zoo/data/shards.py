@@ -47,8 +47,8 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
     return Shard(name=path.name, sequences=len(rows), bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
-def read_shard(path: Path, rows: int, length: int, dtype: str) -> NDArray[Any]:
-    """Return the sequences of a shard, [rows, L], read through webdataset.
+def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | None = None) -> NDArray[Any]:
+    """Return the sequences of a shard, [rows, L], read through webdataset; its hash is checked where it is given.
 
     Raises:
         UserError: when the shard is not whole; says what to do.
@@ -64,6 +64,8 @@ def read_shard(path: Path, rows: int, length: int, dtype: str) -> NDArray[Any]:
                 yield np.load(io.BytesIO(sample["npy"]), allow_pickle=False)
 
     try:
+        if sha256 is not None and sha256_of(path) != sha256:
+            raise ValueError("its SHA-256 is not the manifest's")
         found: NDArray[Any] = np.concatenate(list(blocks()))
     except (OSError, EOFError, ValueError, KeyError, tarfile.TarError) as error:
         raise UserError(broken(path, str(error.args[0]) if error.args else type(error).__name__)) from None

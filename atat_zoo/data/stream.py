@@ -138,7 +138,8 @@ class TokenStream(IterableDataset["Sample"]):
 
     def _read(self, number: int) -> NDArray[Any]:
         shard = self._shards[number]
-        return read_shard(self.folder / shard.name, shard.sequences, self.manifest.length, self.manifest.dtype)
+        manifest = self.manifest
+        return read_shard(self.folder / shard.name, shard.sequences, manifest.length, manifest.dtype, shard.sha256)
 
 
 def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:
