@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -147,7 +148,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
             shard=spec.shard,
             lanes=spec.lanes if split == "train" else 1,
             order=order,
-            report=lambda done, split=split: report(split, done, characters if split == "train" else None),  # type: ignore[misc]
+            report=functools.partial(_report_split, report, split, characters if split == "train" else None),
         )
         if split == "train":
             with whole_file(work / manifest.COUNTS) as file:
@@ -176,6 +177,10 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
     with whole_file(work / manifest.FILE) as file:
         file.write(made.to_json().encode())
     _sync(work)
+
+
+def _report_split(report: Progress, split: str, total: int | None, done: int) -> None:
+    report(split, done, total)
 
 
 def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:

@@ -102,7 +102,7 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
     return Manifest(entries=tuple(entries), disabled=tuple(disabled), aliases=aliases)
 
 
-def entry_of(kind: str, cls: type, distribution: str) -> Entry:
+def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
     """Describe a component class as a line of the menu.
 
     Raises:
@@ -111,11 +111,12 @@ def entry_of(kind: str, cls: type, distribution: str) -> Entry:
     for word in ("name", "summary"):
         if not isinstance(getattr(cls, word, None), str):
             raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no text {word!r}, which every part must have")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", cls.name):  # type: ignore[attr-defined]
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", cls.name):
         raise TypeError(
-            f"{cls.__module__}.{cls.__qualname__} is named {cls.name!r}; "  # type: ignore[attr-defined]
+            f"{cls.__module__}.{cls.__qualname__} is named {cls.name!r}; "
             "a name has letters, digits, - and _ only, so that it is a key of TOML"
         )
+    name, summary = cls.name, cls.summary
     if not attrs.has(cls):
         raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no attrs class; decorate it with @component")
     parameters = {}
@@ -131,9 +132,9 @@ def entry_of(kind: str, cls: type, distribution: str) -> Entry:
         parameters[field.name] = described
     return Entry(
         kind=kind,
-        name=cls.name,  # type: ignore[attr-defined]
+        name=name,
         path=f"{cls.__module__}:{cls.__qualname__}",
-        summary=cls.summary,  # type: ignore[attr-defined]
+        summary=summary,
         refs=tuple(getattr(cls, "refs", ())),
         parameters=parameters,
         distribution=distribution,

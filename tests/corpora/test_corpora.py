@@ -53,7 +53,10 @@ def test_shares_are_those_of_the_documents(texts: set[str], validation: float, t
 
 def test_the_choice_does_not_depend_on_the_order_but_on_the_seed() -> None:
     texts = [str(i) for i in range(100)]
-    choose = lambda t, seed: HeldOut.choose(t, validation=0.1, test=0.1, seed=seed)  # noqa: E731
+
+    def choose(texts, seed):
+        return HeldOut.choose(texts, validation=0.1, test=0.1, seed=seed)
+
     assert choose(texts, 0) == choose(texts[::-1], 0)
     assert set(choose(texts, 0).select(texts, "test")) != set(choose(texts, 1).select(texts, "test"))
 
