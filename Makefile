@@ -5,13 +5,14 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast lint bench baselines samplers clean
+.PHONY: help quickstart test test-fast lint golden bench baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes (minutes)"
 	@echo "make test         the whole suite"
 	@echo "make test-fast    the part that takes under two minutes"
 	@echo "make lint         ruff, mypy and the layers"
+	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
@@ -40,6 +41,18 @@ test-fast: $(VENV)/installed-test
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# Each revision computes its own record; Python finds the package in the folder that it is started in.
+golden: $(VENV)/installed-test
+ifdef OLD
+	@rm -rf build/golden && git worktree prune && git worktree add --quiet --detach build/golden $(OLD)
+	cd build/golden && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m tests.golden.make $(abspath build)/golden-old.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.make build/golden-new.json
+	@git worktree remove --force build/golden
+	$(BIN)/python -m tests.golden.compare build/golden-old.json build/golden-new.json
+else
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/golden
+endif
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,227 @@
+"""Compute the golden record: what this version of the zoo trains, writes, measures and builds.
+
+    python -m tests.golden.make OUT.json
+
+It goes through the public names only, so that the same record can be made by a version before a change and by the one
+after it; `make golden OLD=revision` does that on one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SEEDS = (1, 2)
+# Named samplers that go only with a model of their own.
+OWN_MODEL = {"learned_order": "adaptive_position"}
+# Models that are written from besides: what they can write in is their own.
+WRITTEN = {
+    "autoregressive": ["left_to_right", {"use": "semi_autoregressive", "size": 1}],
+    "block": ["left_to_right", {"use": "semi_autoregressive", "size": 2}],
+    "atat": ["uncertainty_guided", "confidence_history"],
+}
+BOUNDS = ["exact_k", {"use": "continuous_t"}, {"use": "discrete_t", "steps": 4}]
+CHOICES = ("order", "pace", "remask", "stop", "draw")
+CLOCK = ("tokens_per_second", "seconds", "peak_memory")
+
+
+def machine() -> dict[str, str]:
+    """Return what the numbers depend on to the bit: the processor, its instructions and torch."""
+    import torch
+
+    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+    }
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def record() -> dict[str, Any]:
+    """Return the whole record; works in a temporary folder."""
+    import torch
+
+    from tests.golden.experiments import RUNS, write_corpus
+
+    torch.set_num_threads(1)
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            os.chdir(folder)
+            write_corpus(Path())
+            trained = {name: _train(name) for name in RUNS}
+            return {
+                "machine": machine(),
+                "shards": _shards(),
+                "training": trained,
+                "texts": _texts(),
+                "bounds": _bounds(),
+                "resolved": _resolved(),
+            }
+        finally:
+            os.chdir(before)
+
+
+def _train(name: str) -> dict[str, Any]:
+    """Train one of the runs in `runs/`; return its metrics and its weights."""
+    from safetensors.torch import load_file
+
+    from atat_zoo.experiment import load
+    from atat_zoo.training import train
+    from tests.golden.experiments import BASE, RUNS
+
+    Path("golden.toml").write_text(BASE)
+    out = Path("runs") / name
+    train(load("golden.toml", RUNS[name]), out)
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    file = out / "model" / "model.safetensors"
+    weights = {
+        key: [float(tensor.double().sum()), float(tensor.double().norm())]
+        for key, tensor in sorted(load_file(file).items())
+        if tensor.is_floating_point()
+    }
+    lines = [{key: value for key, value in line.items() if key not in CLOCK} for line in metrics]
+    # The first, the middle and the last step: what goes wrong anywhere is in the last one.
+    kept = [lines[i] for i in (0, 9, 19)]
+    return {
+        "metrics": kept,
+        "all_metrics_sha256": _digest(json.dumps(lines, sort_keys=True).encode()),
+        "weights": weights,
+        "weights_sha256": _digest(json.dumps(_tensors(file)).encode()),
+    }
+
+
+def _tensors(file: Path) -> list[list[str]]:
+    """Return name and hash of each tensor, whatever order the file has them in."""
+    from safetensors.torch import load_file
+
+    return [[name, _digest(tensor.numpy().tobytes())] for name, tensor in sorted(load_file(file).items())]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _shards() -> dict[str, str]:
+    """Return the hash of each split's shards, in their order."""
+    found = sorted(Path("shards").rglob("*.tar"))
+    splits = sorted({path.name.partition("-")[0] for path in found})
+    return {
+        split: _digest(b"".join(path.read_bytes() for path in found if path.name.startswith(split)))
+        for split in splits
+    }
+
+
+def _texts() -> dict[str, dict[str, list[Any]]]:
+    """Return what every named sampler writes, by model, sampler and seed."""
+    from atat_zoo import Zoo
+
+    named = Zoo.load().names("sampler")
+    wanted: list[tuple[str, Any]] = [(OWN_MODEL.get(name, "mdlm"), name) for name in named]
+    wanted += [(model, sampler) for model, samplers in WRITTEN.items() for sampler in samplers]
+    # Every part that a sampler can have, in the place of the one that `combination` has by itself.
+    for kind in CHOICES:
+        for part in Zoo.load().names(kind):
+            wanted.append(("mdlm", {"use": "combination", kind: part}))
+    found: dict[str, dict[str, list[Any]]] = {}
+    for model, sampler in wanted:
+        name = sampler if isinstance(sampler, str) else " ".join(str(value) for value in sampler.values())
+        found.setdefault(model, {})[name] = texts(Path("runs") / model, sampler)
+    return found
+
+
+def texts(run: Path, sampler: Any) -> list[Any]:
+    """Return the tokens of a text for each of the seeds; empty if the sampler is refused."""
+    from atat_zoo import Model
+    from atat_zoo.errors import UserError
+
+    model = Model.from_run(run)
+    try:
+        made = [model.sample(2, sampler=sampler, seed=seed, precision="fp32") for seed in SEEDS]
+    except UserError:
+        return []
+    return [generation.sample.tokens.tolist() for generation in made]
+
+
+def _bounds() -> dict[str, dict[str, dict[str, float]]]:
+    """Return every bound of every run: run -> method -> name -> nats per token."""
+    from tests.golden.experiments import RUNS
+
+    return {run: bounds(Path("runs") / run) for run in RUNS}
+
+
+def bounds(run: Path) -> dict[str, dict[str, float]]:
+    """Return the bounds of one run by every method that its objective and noise take."""
+    from atat_zoo import Model, Zoo
+    from atat_zoo.errors import UserError
+    from atat_zoo.evaluation import evaluate_run
+    from atat_zoo.experiment import EvaluationSpec
+
+    model, found = Model.from_run(run), {}
+    for method in BOUNDS:
+        bound = Zoo.load().spec("bound", method)
+        spec = EvaluationSpec(sequences=8, draws=2, bound=bound)
+        try:
+            made = evaluate_run(model, run, spec, seed=3)
+        except UserError:  # this bound follows a schedule that this run's noise does not complete
+            found[bound.name] = {}
+            continue
+        found[bound.name] = {name: value.nats_per_token for name, value in made.bounds.items()}
+    return found
+
+
+def _resolved() -> dict[str, Any]:
+    """Return every shipped experiment, resolved: what most share once, and by name what differs."""
+    from atat_zoo.experiment import load
+
+    folder = Path(__file__).parents[2] / "experiments"
+    tables = {}
+    for path in sorted(folder.rglob("*.toml")):
+        name = str(path.relative_to(folder).with_suffix(""))
+        if not name.startswith("base/"):
+            tables[name] = flat(load(str(path)).to_table())
+    common = dict(set.intersection(*({(k, json.dumps(v)) for k, v in t.items()} for t in tables.values())))
+    return {
+        "common": {key: json.loads(value) for key, value in sorted(common.items())},
+        "each": {name: {k: v for k, v in t.items() if k not in common} for name, t in tables.items()},
+    }
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested table as key paths and values; lists of tables are counted."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            found |= flat({str(i): item for i, item in enumerate(value)}, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def written(record: dict[str, Any]) -> str:
+    """Return a record as JSON: a line for each thing that can differ, and none for a number."""
+
+    def lines(value: Any, depth: int) -> str:
+        if depth and isinstance(value, dict) and value:
+            inside = (f"{json.dumps(key)}: {lines(item, depth - 1)}" for key, item in value.items())
+            return "{\n" + ",\n".join(inside) + "\n}"
+        return json.dumps(value, ensure_ascii=False)
+
+    return lines(record, 3) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(written(record()), encoding="utf-8")

@@ -1,0 +1,51 @@
+"""What the zoo computes is what it computed when the record was made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.golden import make
+from tests.golden.compare import differences
+
+HERE = Path(__file__).parent
+RECORD = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_nothing_that_is_computed_has_changed() -> None:
+    found = differences(RECORD, make.record())
+    assert not found, "\n".join(found[:40])
+
+
+def test_a_difference_is_seen() -> None:
+    other = json.loads(json.dumps(RECORD))
+    other["training"]["mdlm"]["metrics"][-1]["loss"] *= 1 + 1e-3
+    assert differences(RECORD, other) != []
+    other["machine"]["torch"] = "another"
+    assert [line.partition(":")[0] for line in differences(RECORD, other)] == ["training.mdlm.metrics[2].loss"]
+
+
+@pytest.fixture
+def old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder that version 0.1 made, in a copy, beside the corpus that it names."""
+    shutil.copytree(HERE / "run-0.1", tmp_path / "run")
+    shutil.copytree(HERE / "corpus", tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path)
+    return Path("run")
+
+
+def test_an_old_run_still_loads_samples_and_evaluates(old_run: Path) -> None:
+    now = {
+        "machine": make.machine(),
+        "shards": {},
+        "training": {},
+        "resolved": {},
+        "texts": {"atat": make.texts(old_run, None)},
+        "bounds": make.bounds(old_run),
+    }
+    then = json.loads((HERE / "run-0.1.json").read_text(encoding="utf-8"))
+    assert differences(then, now) == []
