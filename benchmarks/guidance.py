@@ -27,7 +27,7 @@ from atat_zoo.registry import Zoo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atat_zoo.judges import JudgeModel
+    from atat_zoo.evaluation.judges import JudgeModel
 
 # What guidance is told, and what it is not.
 NAMED = ("war", "peace", "army", "navy", "enemy", "treaty")

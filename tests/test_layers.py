@@ -69,7 +69,7 @@ def test_components_need_no_torch_to_be_imported():
             entry = zoo.describe(kind, name)
             if entry.distribution != "atat-zoo":
                 continue
-            path = ROOT / (entry.path.partition(":")[0].replace(".", "/") + ".py")
+            path = Path(sys.modules[entry.load().__module__].__file__)
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     module = getattr(node, "module", None) or node.names[0].name

@@ -25,7 +25,7 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 
 
 @component
-class DiT:
+class DiTBackbone:
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
     Residual branches and an untied head start at zero, so that an untrained model

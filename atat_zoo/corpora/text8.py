@@ -22,7 +22,7 @@ FULL = 100_000_000
 
 
 @component
-class Text8:
+class Text8Corpus:
     """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as the literature does.
 
     Every split is one document. A prefix of the file is split in the same ratio;

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from atat_zoo.registry import component, param, part
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
+    from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
 
@@ -38,3 +43,139 @@ class Estimator(Protocol):
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
         ...
+
+
+@component
+class UniformEstimator:
+    """Importance ½ for every token: masking and curriculum then treat all tokens alike."""
+
+    name = "uniform"
+    summary = "the same importance for every token"
+    refs = ()
+
+    def build(self, context: Context) -> nn.Module:
+        """Return an `EstimatorModule` without parameters."""
+        from atat_zoo.estimators.modules import Constant
+
+        return Constant(0.5)
+
+
+@component
+class FrequencyEstimator:
+    """Importance from the unigram prior of the training shards.
+
+    I(v) = log p(v) / min log p, with one added to every count: 0 would be a
+    token that is certain, 1 is a token that was never seen.
+    """
+
+    name = "frequency"
+    summary = "rare tokens are important: the unigram surprisal over its largest value"
+    refs = ()
+
+    def build(self, context: Context) -> nn.Module:
+        """Return an `EstimatorModule` without parameters; the table is a buffer of the model."""
+        from atat_zoo.estimators.modules import Table, surprisal
+
+        return Table(surprisal(context))
+
+
+@component
+class TransformerEstimator:
+    """Two transformer layers over the clean text, with importance σ(·) for each token.
+
+    It reads the backbone's token embedding through a projection, so it adds
+    about 2 % to a backbone of 124M. `own_embedding` gives it an embedding of its
+    own, as ATAT's documents have it: 13M parameters at a vocabulary of 50k.
+    """
+
+    name = "transformer"
+    summary = "two small transformer layers over the backbone's detached embedding"
+    refs = ("ATAT",)
+    layers: int = param(2, help="transformer layers", ge=1)
+    width: int = param(256, help="width of the layers", ge=2)
+    heads: int = param(4, help="attention heads", ge=1)
+    max_length: int = param(1024, help="longest sequence: the learned positions", ge=1)
+    time_conditioning: bool = param(False, help="whether it reads t; a bound for adaptive masks cannot use it then")
+    own_embedding: bool = param(False, help="an embedding of its own instead of the backbone's")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit: the length, or heads that do not divide the width."""
+        if experiment.data.length > self.max_length:
+            yield (
+                f"data.length = {experiment.data.length} is longer than estimator.max_length = {self.max_length}; "
+                "shorten the one or raise the other"
+            )
+        if self.width % self.heads:
+            yield f"estimator.width = {self.width} does not divide into {self.heads} heads; change estimator.heads"
+
+    def build(self, context: Context) -> nn.Module:
+        """Return an `EstimatorModule`."""
+        from atat_zoo.estimators.modules import TransformerModule
+
+        return TransformerModule(self, context)
+
+
+@component
+class HybridEstimator:
+    """I = mix · learned + (1 − mix) · prior; only the learned part is trained."""
+
+    name = "hybrid"
+    summary = "a learned estimator and the frequency prior, mixed 0.7 to 0.3"
+    refs = ("ATAT",)
+    mix: float = param(0.7, help="share of the learned estimator", ge=0, le=1)
+    learned: Estimator = part("estimator", "transformer", help="the estimator that is trained")
+    prior: Estimator = part("estimator", "frequency", help="the estimator that it is mixed with")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit its parts."""
+        for place, inner in (("learned", self.learned), ("prior", self.prior)):
+            if hasattr(inner, "check"):
+                # The part knows itself as the table `estimator`; here it stands one table further in.
+                yield from (text.replace("estimator.", f"estimator.{place}.") for text in inner.check(experiment))
+
+    def build(self, context: Context) -> nn.Module:
+        """Return an `EstimatorModule`."""
+        from atat_zoo.estimators.modules import Mix
+
+        return Mix(self.learned.build(context), self.prior.build(context), self.mix)
+
+
+@component
+class TermBiasEstimator:
+    """Another estimator, with the words of a domain made more important: I + s · (1 − I) at the tokens of one.
+
+    A negative strength makes it I + s · I. A masking strategy keeps the mean rate of each row all the same, so the
+    words are masked more often and the rest less. In sampling the guidance `importance_bias` does the same to a
+    model that was trained without it.
+    """
+
+    name = "term_bias"
+    summary = "another estimator, with the importance of some words raised or lowered"
+    refs = ("ATAT",)
+
+    words: tuple[str, ...] = param((), help="words or phrases whose importance changes")
+    strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
+    base: Estimator = part("estimator", "uniform", help="the estimator whose importance it is")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit the estimator inside."""
+        if hasattr(self.base, "check"):
+            # The part knows itself as the table `estimator`; here it stands one table further in.
+            yield from (text.replace("estimator.", "estimator.base.") for text in self.base.check(experiment))
+
+    def build(self, context: Context) -> nn.Module:
+        """Return an `EstimatorModule`.
+
+        Raises:
+            UserError: naming a word that the tokenizer does not know.
+        """
+        from atat_zoo.estimators.modules import Biased
+        from atat_zoo.tokenizers.terms import Terms
+
+        base = self.base.build(context)
+        if not (self.words and self.strength):
+            return base
+        if context.tokenizer is None:
+            raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
+        terms = Terms(context.tokenizer, self.words, longest=context.length, key="estimator.words")
+        return Biased(base, terms, self.strength)

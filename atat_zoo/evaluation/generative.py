@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from atat_zoo.evaluation.judges import JudgeModel
     from atat_zoo.evaluation.overlap import Overlap
-    from atat_zoo.judges import JudgeModel
     from atat_zoo.tokenizers import TokenizerModel
 
     Tokens = NDArray[np.int64]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from atat_zoo.evaluation.judges import JudgeModel
     from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.judges import JudgeModel
     from atat_zoo.model import Model
     from atat_zoo.samplers import Sampler
 

@@ -26,7 +26,7 @@ from atat_zoo.run import RunFolder, write_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from atat_zoo.judges import JudgeModel
+    from atat_zoo.evaluation.judges import JudgeModel
     from atat_zoo.model import Model
     from atat_zoo.samplers import Sampler
 

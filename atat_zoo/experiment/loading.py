@@ -12,6 +12,7 @@ from atat_zoo.experiment.schema import SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import structure
+from atat_zoo.run.renamed import RENAMED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -159,6 +160,8 @@ def conflicts(made: Experiment) -> list[str]:
 
 
 def _unknown(key: str, known: list[str]) -> str:
+    if key in RENAMED:
+        return f" is called {RENAMED[key]} now; rename it"
     if key in KINDS:
         return " is no table of an experiment; it is a parameter of the part that uses it"
     return f" is no key of an experiment{nearest(key, known)} (there are: {', '.join(known)})"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atat_zoo.diffusion.places import pairs
+from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.places import Where
 
-    # From log-probabilities [N, V], z [B, L], t [B] or None, and which positions they are of, to others [N, V].
     Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
+    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
 
 
 class Guided:
@@ -90,3 +93,107 @@ def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
     scores = scores.masked_fill(log_probs == -torch.inf, -torch.inf)
     nothing = (scores == -torch.inf).all(-1, keepdim=True)
     return torch.where(nothing, log_probs, scores.masked_fill(nothing, 0.0).log_softmax(-1))
+
+
+class Contrast:
+    """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
+
+    def __init__(
+        self, denoiser: Denoiser, ids: list[int], *, begin: int, mask_id: int, strength: float, dropped: bool, text: str
+    ) -> None:
+        """Take the condition: its tokens, where they begin, and as text for the message."""
+        self.denoiser, self.ids = denoiser, torch.tensor(ids)
+        self.begin, self.mask_id = begin, mask_id
+        self.strength, self.dropped, self.text = strength, dropped, text
+        self.seen = False
+
+    def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return guided log-probabilities [N, V]; a `Change`.
+
+        Raises:
+            UserError: when no row of the first evaluation begins with the condition.
+        """
+        there = self.conditioned(tokens)
+        if not self.seen:
+            # Later ones may not: of a long text a window is seen, and the prompt has gone out of it.
+            if not bool(there.any()):
+                raise UserError(
+                    f"guidance.condition: no text begins with {self.text!r}; let every text begin with it, "
+                    f"as atat sample does by --prompt {self.text!r}"
+                )
+            self.seen = True
+        rows, positions = pairs(where)
+        bare = self.without(tokens, there)
+        if self.dropped:
+            where = rows, (positions - len(self.ids)).clamp(min=0)
+        # log p of a token that only the condition makes possible would be −∞ here, and its guided log p infinite.
+        empty = self.denoiser(bare, None, where).clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
+        scores = log_probs + self.strength * (log_probs - empty.to(log_probs))
+        return torch.where(there[rows, None], normalised(scores, log_probs), log_probs)
+
+    def conditioned(self, tokens: Tensor) -> Tensor:
+        """Return which rows begin with the condition, bool [B]."""
+        if self.ids.device != tokens.device:
+            self.ids = self.ids.to(tokens.device)
+        first = tokens[:, self.begin : self.begin + len(self.ids)]
+        return (
+            (first == self.ids).all(1)
+            if first.shape[1] == len(self.ids)
+            else torch.zeros_like(tokens[:, 0], dtype=torch.bool)
+        )
+
+    def without(self, tokens: Tensor, there: Tensor) -> Tensor:
+        """Return the rows without the condition; those that have none are all masks if tokens are dropped."""
+        end = self.begin + len(self.ids)
+        if self.dropped:
+            bare = torch.cat([tokens[:, : self.begin], tokens[:, end:]], dim=1)
+            return bare.masked_fill(~there[:, None], self.mask_id)
+        bare = tokens.clone()
+        bare[:, self.begin : end] = self.mask_id
+        return bare
+
+
+# Tokens that the classifier is handed at once.
+_AT_ONCE = 1 << 22
+
+
+# log f is held above this, so that a text which a classifier thinks impossible can still be compared with another.
+_LEAST = -1e4
+
+
+def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
+    """Return log f(z with a candidate in its place) − log f(z), [N, K]; −∞ where f of the candidate is 0.
+
+    Args:
+        model: the classifier.
+        tokens: z, int64 [B, L].
+        where: N positions, bool [B, L] or a pair of index tensors.
+        ids: the candidates, int64 [N, K].
+    """
+    rows, positions = pairs(where)
+    length, candidates = tokens.shape[1], ids.shape[1]
+    # Not in bf16, whatever the network computes in: one token changes log f by little, and that is to be seen.
+    with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
+        before = model(tokens).clamp(min=_LEAST)[rows]
+        found = []
+        step = max(1, _AT_ONCE // max(1, candidates * length))
+        for start in range(0, len(rows), step):
+            some = slice(start, start + step)
+            texts = tokens[rows[some]].unsqueeze(1).repeat(1, candidates, 1)
+            place = positions[some, None, None].expand(-1, candidates, 1)
+            texts.scatter_(2, place, ids[some].unsqueeze(2))
+            found.append(model(texts.view(-1, length)).view(-1, candidates))
+        after = torch.cat(found) if found else before.new_zeros(ids.shape)
+        return after.clamp(min=_LEAST).masked_fill(after == -torch.inf, -torch.inf) - before[:, None]
+
+
+def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
+    """Return the same for all tokens to first order, [N, V]: ∇ log f at the place · (token's embedding − mask's)."""
+    # Not in bf16 either.
+    with torch.autocast(tokens.device.type, enabled=False):
+        # Samplers run without gradients; a copy of z made here may take part in one all the same.
+        with torch.inference_mode(False), torch.set_grad_enabled(True):
+            table = model.table.to(tokens.device).detach()
+            x = table[tokens.clone()].requires_grad_()
+            (gradient,) = torch.autograd.grad(model.embedded(x).sum(), x)
+        return gradient[where] @ (table[:-1] - table[-1]).T

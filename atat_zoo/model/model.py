@@ -17,6 +17,7 @@ from atat_zoo.model.reading import Reading, importance_of, uncertainty_of
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json
 from atat_zoo.run.atomic import replacing
+from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.precision import Precision
     from atat_zoo.experiment import Experiment
-    from atat_zoo.guidance import Guidance
+    from atat_zoo.generation.guidance import Guidance
     from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
     from atat_zoo.uncertainty import Uncertainty
@@ -81,7 +82,7 @@ class Model:
             said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             if said["format"] != FORMAT:
                 raise UserError(f"{folder} has format {said['format']}, this version reads {FORMAT}; update atat-zoo")
-            table, step = said["experiment"], int(said["step"])
+            table, step = today(said["experiment"]), int(said["step"])
             context = Context(**said["context"], device=str(device))
             weights = load_file(folder / "model.safetensors", device=str(device))
         # ValueError: no JSON, no UTF-8; KeyError and TypeError: JSON of another shape.

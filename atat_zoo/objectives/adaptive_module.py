@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.diffusion.places import Where
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.adaptive import Adaptive
+    from atat_zoo.objectives.adaptive import AdaptiveObjective
     from atat_zoo.registry import Context
 
 
 class AdaptiveModule(DenoisingModule):
     """Backbone with a head for ŵ; estimator, bias and table of positions, which make w."""
 
-    def __init__(self, spec: Adaptive, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, spec: AdaptiveObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__(context, parts, batch_size)
         self.spec, self.form = spec, FORMS[spec.form]
         self.estimator, self.target = parts["estimator"], parts["target"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @component
-class Autoregressive:
+class AutoregressiveObjective:
     """Cross-entropy of every token given the tokens before it, with the same backbone under a causal mask.
 
         loss = Σ_i −log p_θ(x_i | x_<i) / Σ maskable,   i maskable

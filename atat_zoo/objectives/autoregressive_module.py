@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atat_zoo.diffusion.bounds import Estimate
 from atat_zoo.diffusion.records import Masked
-from atat_zoo.noise.linear import Linear
+from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal import refuse_method
 from atat_zoo.objectives.denoisers import AutoregressivePredictor
 from atat_zoo.objectives.denoising import DenoisingModule, dense, figures, normalised
@@ -28,7 +28,7 @@ class AutoregressiveModule(DenoisingModule):
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         # No noise enters; the base takes one for those that have it.
-        super().__init__(context, {**parts, "noise": Linear()}, batch_size)
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D]; place i has read the start and z_j, j < i."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @component
-class Block:
+class BlockObjective:
     """Masked diffusion within blocks, autoregression between them (Arriola et al., ICLR 2025, equations 7 and 8).
 
         loss = Σ_b ω(t_b) Σ_{i in b, masked} −log p_θ(x_i | z_b, x_<b) / Σ maskable

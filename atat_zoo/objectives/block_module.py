@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.diffusion.records import Denoiser
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.block import Block
+    from atat_zoo.objectives.block import BlockObjective
     from atat_zoo.registry import Context
 
 
@@ -45,7 +45,7 @@ def two_streams(length: int, size: int, device: torch.device) -> Tensor:
 class BlockModule(DenoisingModule):
     """A denoiser that reads its own block with masks and earlier blocks without."""
 
-    def __init__(self, spec: Block, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, spec: BlockObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__(context, parts, batch_size)
         self.spec = spec
         # As in the base, over the blocks of the global batch.

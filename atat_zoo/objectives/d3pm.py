@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @component
-class D3PM:
+class D3PMObjective:
     """The variational bound of T absorbing steps, x₀-parametrised (Austin et al., NeurIPS 2021, sections 3.3 and 3.4).
 
     The network predicts p̃_θ(x_0 | z) over V + 1 outcomes, the mask among them, with probability μ, and the reverse

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.d3pm import D3PM
+    from atat_zoo.objectives.d3pm import D3PMObjective
     from atat_zoo.registry import Context
 
 
@@ -41,7 +41,7 @@ def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
 class D3PMModule(DenoisingModule):
     """A denoiser with one outcome more, the mask, by a linear layer of its own."""
 
-    def __init__(self, spec: D3PM, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, spec: D3PMObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__(context, parts, batch_size)
         self.spec = spec
         width = self.backbone.embedding.embedding_dim

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @component
-class MDLM:
+class MDLMObjective:
     """Cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024), weighted token by token.
 
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
@@ -31,7 +31,7 @@ class MDLM:
     summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
     refs = ("arXiv:2406.07524", "ATAT")
     uses: ClassVar[frozenset[str]] = frozenset(
-        {"backbone", "noise", "estimator", "masking", "drawing", "curriculum", "target"}
+        {"backbone", "noise", "estimator", "masking", "mask_drawing", "curriculum", "target"}
     )
     weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
     correction: Literal["none", "horvitz_thompson"] = param(

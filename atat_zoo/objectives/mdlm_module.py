@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.mdlm import MDLM
+    from atat_zoo.objectives.mdlm import MDLMObjective
     from atat_zoo.registry import Context
 
 
 class MDLMModule(DenoisingModule):
     """Backbone, estimator and the parts that decide what is masked and what counts."""
 
-    def __init__(self, spec: MDLM, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, spec: MDLMObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__(context, parts, batch_size)
         self.spec = spec
         # Whichever of these is a module is registered as one, with its weights and its memory.
@@ -30,7 +30,7 @@ class MDLMModule(DenoisingModule):
         self.masking = parts["masking"]
         self.curriculum = parts["curriculum"]
         self.target = parts["target"]
-        self.drawing = parts["drawing"]
+        self.mask_drawing = parts["mask_drawing"]
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
         self._pending: dict[str, Tensor] = {}
 
@@ -46,7 +46,7 @@ class MDLMModule(DenoisingModule):
         p = self.masking.probabilities(importance, rate, batch.maskable)
         if self.spec.correction == "horvitz_thompson":
             p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.spec.floor), p)
-        drawn = self.drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
+        drawn = self.mask_drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
         return self.masked(batch, drawn, t, p)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:

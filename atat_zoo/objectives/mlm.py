@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @component
-class MLM:
+class MLMObjective:
     """Cross-entropy at a fixed share of masked tokens (Devlin et al., NAACL 2019, section 3.1).
 
         loss = Σ_rows (n/k) Σ_masked CE / Σ n,   k = rate·n rounded, at least 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.noise.linear import Linear
+from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.denoising import DenoisingModule, figures, normalised
 
 if TYPE_CHECKING:
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.records import Masked
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.mlm import MLM
+    from atat_zoo.objectives.mlm import MLMObjective
     from atat_zoo.registry import Context
 
 
 class MLMModule(DenoisingModule):
     """A denoiser that is trained at one mask rate."""
 
-    def __init__(self, spec: MLM, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, spec: MLMObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         # The training has no schedule; those estimators of the bound that follow one are given the linear one.
-        super().__init__(context, {**parts, "noise": Linear()}, batch_size)
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
         self.spec = spec
 
     def mask(self, batch: Batch) -> tuple[Masked, Tensor]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @component
-class SEDD:
+class SEDDObjective:
     """Score entropy of the absorbing process (Lou et al., ICML 2024, equation 7 and section 4.2).
 
     The network models the ratios s_y ≈ p_t(z with y at place i) / p_t(z) at masked places. With ρ = α/(1 − α) their

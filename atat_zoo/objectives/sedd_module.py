@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.sedd import SEDD
+    from atat_zoo.objectives.sedd import SEDDObjective
     from atat_zoo.registry import Context
 
 
@@ -34,7 +34,7 @@ class SEDDModule(DenoisingModule):
 
     offset: Tensor
 
-    def __init__(self, spec: SEDD, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(self, spec: SEDDObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__(context, parts, batch_size)
         self.spec = spec
         with torch.no_grad():

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all; empty: none; otherwise the names, comma separated
 STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error
-BUILTIN = "atat_zoo.builtin"
 
 
 @attrs.frozen(kw_only=True)
@@ -43,12 +42,12 @@ class Plugin:
 def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...]:
     """Ask one module for its classes through the hooks, and describe them."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(hookspecs.Hooks)
     manager.register(module)
     manager.check_pending()
     found = []
     for kind in hookspecs.KINDS:
-        hook = f"{hookspecs.PROJECT}_{kind}"
+        hook = hookspecs.hook(kind)
         for classes in getattr(manager.hook, hook)():
             if not isinstance(classes, list | tuple) or not all(isinstance(cls, type) for cls in classes):
                 raise TypeError(f"{hook} must return a list of classes, not {classes!r}")

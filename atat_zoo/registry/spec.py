@@ -22,6 +22,7 @@ import math
 import sys
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -34,13 +35,21 @@ if TYPE_CHECKING:
     from atat_zoo.registry.zoo import Zoo
 
 _T = typing.TypeVar("_T")
+_COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 # Every field of a component has a value on its right side, `param` or `part`, so type checkers need no more.
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
     """Make a class a component: frozen, keyword-only attrs."""
-    return attrs.frozen(kw_only=True)(cls)
+    made = attrs.frozen(kw_only=True)(cls)
+    _COMPONENTS.add(made)
+    return made
+
+
+def is_component(value: Any) -> bool:
+    """Say whether something is a class that `component` has made."""
+    return isinstance(value, type) and value in _COMPONENTS
 
 
 def param(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.registry import manifest, plugins, spec
+from atat_zoo.registry import builtin, manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Zoo:
     def from_code(registry: Path | None = None) -> manifest.Manifest:
         """Return the menu as the code has it, through the hooks; imports every built-in part."""
         kept = manifest.read(registry or manifest.shipped())
-        entries = plugins.hook_entries(import_module(plugins.BUILTIN), "atat-zoo")
+        entries = plugins.hook_entries(builtin.plugin(), "atat-zoo")
         return manifest.Manifest(entries=entries, disabled=kept.disabled, aliases=kept.aliases)
 
     def names(self, kind: str) -> list[str]:

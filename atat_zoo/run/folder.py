@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
 from atat_zoo.run import atomic
+from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ class RunFolder:
         return self.resolved.is_file()
 
     def table(self) -> dict[str, Any]:
-        """Return the resolved experiment as a table.
+        """Return the resolved experiment as a table, under the names that its keys have now.
 
         Raises:
             UserError: when there is no run here.
@@ -65,7 +66,7 @@ class RunFolder:
                 f"{self.path} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
             )
         try:
-            return tomllib.loads(self.resolved.read_text(encoding="utf-8"))
+            return today(tomllib.loads(self.resolved.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
@@ -86,9 +87,9 @@ class RunFolder:
                 raise UserError(f"{self.model} has no {name}; copy the run again, or train again")
         try:
             said: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:  # ValueError: no JSON, no UTF-8
+            return {**said, "experiment": today(said["experiment"])}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
             raise UserError(f"{described} cannot be read: {error}; copy the run again, or train again") from None
-        return said
 
     def began_with(self) -> dict[str, Any]:
         """Return the device, precision and ranks that the run was begun with; empty when that is not known."""

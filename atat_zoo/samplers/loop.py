@@ -26,8 +26,8 @@ from atat_zoo.diffusion.randomness import fold
 from atat_zoo.diffusion.records import OrderedDenoiser, PlanningDenoiser
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import UserError
-from atat_zoo.paces import Timed
 from atat_zoo.samplers import Sample
+from atat_zoo.samplers.pace import Timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

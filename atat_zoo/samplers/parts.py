@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.records import Denoiser
-    from atat_zoo.draws import Draw
     from atat_zoo.experiment import Experiment
-    from atat_zoo.orders import Order
-    from atat_zoo.paces import Pace
-    from atat_zoo.remasks import Remask
     from atat_zoo.samplers import Sample
-    from atat_zoo.stops import Stop
+    from atat_zoo.samplers.draw import Draw
+    from atat_zoo.samplers.order import Order
+    from atat_zoo.samplers.pace import Pace
+    from atat_zoo.samplers.remask import Remask
+    from atat_zoo.samplers.stop import Stop
 
 
 @attrs.frozen(kw_only=True)
@@ -49,10 +49,10 @@ class Parts:
     @property
     def causal(self) -> bool:
         """Whether the leftmost mask is always filled alone, and the denoiser asked for nothing else."""
-        from atat_zoo.orders.left_to_right import LeftToRight
-        from atat_zoo.paces.one_at_a_time import OneAtATime
+        from atat_zoo.samplers.order import LeftToRightOrder
+        from atat_zoo.samplers.pace import OneAtATimePace
 
-        alone = isinstance(self.order, LeftToRight) and isinstance(self.pace, OneAtATime)
+        alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
         return alone and not self.remask.active and not self.looks
 
     def misfits(self) -> Iterator[str]:

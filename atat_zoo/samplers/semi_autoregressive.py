@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @component
-class SemiAutoregressive:
+class SemiAutoregressiveSampler:
     """Blocks from left to right, each filled by another sampler; texts of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and

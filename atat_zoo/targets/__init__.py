@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from atat_zoo.diffusion.records import Masked
+    from atat_zoo.registry import Context
 
 
 class Target(Protocol):
@@ -27,3 +32,95 @@ class Target(Protocol):
             loss: cross-entropy in nats, detached, float32 [B, L], zero where nothing is masked.
         """
         ...
+
+
+@component
+class DifficultyTarget:
+    """The cross-entropy at masked tokens, on a scale from 0 to 1.
+
+    `rank`: its rank among the row's n masked tokens, (rank + ½)/n with rank 0 the
+    easiest and ties sharing their mean rank. A row has one rate, so tokens are
+    only compared where equally much was hidden. Rows with fewer than two masked
+    tokens have no order and do not count.
+
+    `running`: σ((CE − μ(r))/s(r)), with mean and standard deviation followed over
+    the training per mask rate, since cross-entropy grows with the rate. It
+    compares tokens of different rows. Nothing counts before the first update.
+
+    Targets exist at masked tokens only: elsewhere the denoiser is not tried.
+    """
+
+    name = "difficulty"
+    summary = "the denoiser's own cross-entropy at masked tokens, as a rank or on a running scale"
+    refs = ("arXiv:1905.03677",)
+
+    scale: Literal["rank", "running"] = param("rank", help="rank within the row, or running mean and deviation by rate")
+    decay: float = param(0.99, help="running: how much of the past a step keeps", ge=0, lt=1)
+    bins: int = param(10, help="running: intervals of the rate that have their own scale", ge=1, le=1000)
+
+    def build(self, context: Context) -> Callable[[Masked, Tensor], tuple[Tensor, Tensor]]:
+        """Return itself for `rank`, a module with the running moments for `running`."""
+        del context
+        if self.scale == "rank":
+            return self
+        from atat_zoo.targets.modules import RunningDifficulty
+
+        return RunningDifficulty(decay=self.decay, bins=self.bins)
+
+    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L].
+
+        Raises:
+            TypeError: for the running scale, whose memory only `build(context)` makes.
+        """
+        if self.scale != "rank":
+            raise TypeError("the running scale has a memory: call build(context) and use what it returns")
+        # merged
+
+        return rank_within(loss, masked.masked)
+
+
+@component
+class WasMaskedTarget:
+    """1 where the token was masked and 0 where it was not, over all maskable tokens.
+
+    It says nothing about difficulty. An estimator that minimises the squared error
+    to it converges to E_r[p_i(r)], the average masking which the estimator itself
+    caused: ½ everywhere with uniform masking and rates uniform in [0, 1]. It is
+    here because the source documents name it, and to compare with.
+    """
+
+    name = "was_masked"
+    summary = "the mask itself: its optimum is E_r[p_i(r)], the masking the estimator itself caused"
+    refs = ()
+
+    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not looked at."""
+        del loss
+        return masked.masked.float(), masked.maskable
+
+
+def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (rank + ½)/n of each value among those of its row, and where that means something.
+
+    Args:
+        values: [B, L], in any floating type.
+        among: which values take part, bool [B, L]; n of them in a row.
+
+    Returns:
+        Ranks, float32 [B, L], in (0, 1) where they count, else 0; tied values share
+        their mean rank. And where they count, bool [B, L]: the rows with n ≥ 2.
+    """
+    import torch
+
+    values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
+    rising = values.sort(dim=-1).values
+    below = torch.searchsorted(rising, values)
+    through = torch.searchsorted(rising, values, right=True)
+    count = among.sum(-1, keepdim=True)
+    # A loss of infinity ties with what does not take part, which stands behind it.
+    through = through.minimum(count)
+    counted = among & (count >= 2)
+    # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.
+    ranks = (below + through).float() / (2 * count.clamp(min=1))
+    return torch.where(counted, ranks, 0.0), counted

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # Of each kind, its promises by name; a kind that is not here is held to `check_description` only.
 CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "masking": dict(masking.PROMISES),
-    "bias": {"contract": steps.check_bias},
-    "drawing": {"contract": steps.check_drawing},
+    "position_bias": {"contract": steps.check_position_bias},
+    "mask_drawing": {"contract": steps.check_mask_drawing},
     "curriculum": {"contract": steps.check_curriculum},
     "target": {"contract": steps.check_target},
     "uncertainty": {"contract": check_uncertainty},

@@ -23,14 +23,14 @@ from atat_zoo.generation import Writer
 from atat_zoo.testing.batches import tried
 from atat_zoo.testing.sampling import noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance
-from atat_zoo.tokenizers.characters import Characters
+from atat_zoo.tokenizers import CharactersTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.classifiers import Classifier
     from atat_zoo.diffusion.places import Where
-    from atat_zoo.guidance import Guidance
+    from atat_zoo.generation.classifiers import Classifier
+    from atat_zoo.generation.guidance import Guidance
 
 LONGEST, ROWS = 16, 4
 
@@ -48,7 +48,7 @@ class Gappy(Hashed):
 
 def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -> Writer:
     """Return a writer of text8's 27 symbols with a denoiser without sense, and with importance if `weighed`."""
-    tokenizer = Characters().train(lambda: iter(()))
+    tokenizer = CharactersTokenizer().train(lambda: iter(()))
     return Writer(
         denoiser=Gappy(tokenizer.vocabulary_size, sharpness=sharpness, seed=seed),
         tokenizer=tokenizer,
@@ -65,7 +65,7 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         examples: how many batches are tried.
         start: what every row begins with, for a guidance that goes by that.
     """
-    from atat_zoo.samplers.ancestral import Ancestral
+    from atat_zoo.samplers.published import AncestralSampler
 
     @tried(examples)
     @given(st.integers(1, ROWS), st.integers(max(1, len(start) + 1), LONGEST), st.integers(0, 2**31), st.booleans())
@@ -98,13 +98,13 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
             assert importance.shape == z.shape, "importance is [B, L]"
             assert bool(((importance >= 0) & (importance <= 1)).all()), "importance is in [0, 1]"
 
-        made = guided.fill(Ancestral(steps=4), z, seed=seed)
+        made = guided.fill(AncestralSampler(steps=4), z, seed=seed)
         assert torch.equal(made.tokens[~where], kept[~where]), "a given token was changed"
         assert bool(((made.tokens >= 0) & (made.tokens < mask_id)).all()), "a mask is left, or was drawn"
         assert bool((made.nfe <= made.max_nfe).all()), "more evaluations than the stated maximum"
         denoiser: Any = writer.denoiser
         denoiser.evaluated = 0
-        assert torch.equal(guided.fill(Ancestral(steps=4), z, seed=seed).tokens, made.tokens), "another text"
+        assert torch.equal(guided.fill(AncestralSampler(steps=4), z, seed=seed).tokens, made.tokens), "another text"
         assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of passes through the network"
 
     holds()
@@ -130,7 +130,7 @@ def _check_nothing(guidance: Any) -> None:
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:
     """Hold a classifier to its contract: log-probabilities of rows with masks, a gradient that fits them."""
-    from atat_zoo.classifiers import Differentiable
+    from atat_zoo.generation.classifiers import Differentiable
 
     writer = toy_writer()
     model = classifier.build(writer.tokenizer, LONGEST)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.places import Where
     from atat_zoo.diffusion.records import Denoiser
-    from atat_zoo.draws import Draw
-    from atat_zoo.orders import Order
-    from atat_zoo.paces import Pace
-    from atat_zoo.remasks import Remask
     from atat_zoo.samplers import Sample, Sampler
+    from atat_zoo.samplers.draw import Draw
+    from atat_zoo.samplers.order import Order
+    from atat_zoo.samplers.pace import Pace
     from atat_zoo.samplers.parts import Parts
-    from atat_zoo.stops import Stop
+    from atat_zoo.samplers.remask import Remask
+    from atat_zoo.samplers.stop import Stop
 
 LENGTHS, VOCABULARIES, ROWS = 12, 6, 5
 
@@ -84,9 +84,9 @@ def assemble(
     draw: Draw | None = None,
 ) -> Assembled:
     """Return a sampler of these parts; the others are those of `ancestral` in 6 steps."""
-    from atat_zoo.samplers.ancestral import Ancestral
+    from atat_zoo.samplers.published import AncestralSampler
 
-    usual = Ancestral(steps=6).parts()
+    usual = AncestralSampler(steps=6).parts()
     parts = attrs.evolve(
         usual,
         order=order or usual.order,

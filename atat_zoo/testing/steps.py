@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DRAWN = 20_000
 
 
-def check_drawing(drawing: Any, examples: int = 50) -> None:
+def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
     """Hold a drawing to its contract: marginals p, sure at 0 and 1, a function of p and the row's key."""
 
     @tried(examples)
@@ -98,7 +98,7 @@ def check_target(target: Any, examples: int = 50) -> None:
         check_adaptive(lambda: built(target), lambda ready, drawn: ready(*_step_of(drawn))[0], examples)
 
 
-def check_bias(bias: Any, examples: int = 50) -> None:
+def check_position_bias(bias: Any, examples: int = 50) -> None:
     """Hold a position bias to its contract: float32 values in [0, 1], one a position."""
 
     @tried(examples)

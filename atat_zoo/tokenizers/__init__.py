@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import hashlib
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component, param, part
+from atat_zoo.tokenizers.tables import TableModel, check_file, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -64,3 +70,276 @@ class Tokenizer(Protocol):
     def load(self, folder: Path) -> TokenizerModel:
         """Return the tokenizer that `save` wrote."""
         ...
+
+
+@component
+class BytesTokenizer:
+    """Every byte of the UTF-8 text is a token: V = 258, ids 0 to 255, BOS 256, EOS 257."""
+
+    name = "bytes"
+    summary = "one token per UTF-8 byte; V = 258 with BOS and EOS"
+    refs = ("arXiv:2105.13626",)
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the tokenizer; there is nothing to learn."""
+        return BytesModel()
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer, after a look at the file that `save` wrote."""
+        check_file(folder, {"type": "bytes"})
+        return BytesModel()
+
+
+class BytesModel(TableModel):
+    """The tokenizer of `Bytes`."""
+
+    def __init__(self) -> None:
+        super().__init__([bytes([i]) for i in range(256)] + [b"", b""], bos=256, eos=257)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the bytes of a text."""
+        return list(text.encode())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the bytes of several texts."""
+        return [list(text.encode()) for text in texts]
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`."""
+        write_file(folder, {"type": "bytes"})
+
+
+ALPHABET = " " + string.ascii_lowercase
+
+
+@component
+class CharactersTokenizer:
+    """Space and the letters a to z: V = 27, ids 0 to 26; with `special`, BOS 27 and EOS 28."""
+
+    name = "characters"
+    summary = "text8's 27 symbols: space and a to z"
+    refs = ("http://mattmahoney.net/dc/textdata.html",)
+
+    special: bool = param(False, help="add BOS and EOS as ids 27 and 28")
+    unknown: Literal["error", "space"] = param("error", help="what another character is: a mistake, or a space")
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the tokenizer; there is nothing to learn."""
+        return CharactersModel(special=self.special, unknown=self.unknown)
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer, after a look at the file that `save` wrote."""
+        model = CharactersModel(special=self.special, unknown=self.unknown)
+        check_file(folder, model.content())
+        return model
+
+
+class CharactersModel(TableModel):
+    """The tokenizer of `Characters`."""
+
+    def __init__(self, *, special: bool, unknown: str) -> None:
+        table = [symbol.encode() for symbol in ALPHABET]
+        super().__init__(
+            [*table, b"", b""] if special else table, bos=27 if special else None, eos=28 if special else None
+        )
+        self._ids = {symbol: i for i, symbol in enumerate(ALPHABET)}
+        self._special = special
+        self._unknown = unknown
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text.
+
+        Raises:
+            UserError: at a character that is none of the 27, unless `unknown = "space"`.
+        """
+        ids = self._ids
+        if self._unknown == "space":
+            return [ids.get(symbol, 0) for symbol in text]
+        try:
+            return [ids[symbol] for symbol in text]
+        except KeyError as error:
+            raise UserError(
+                f"tokenizer 'characters' knows the space and a to z, not {error.args[0]!r}; "
+                'set tokenizer.unknown = "space", or take the tokenizer "bytes" or "bpe"'
+            ) from None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several texts."""
+        return [self.encode(text) for text in texts]
+
+    def content(self) -> dict[str, object]:
+        """Return what `save` writes."""
+        return {"type": "characters", "special": self._special, "unknown": self._unknown, "alphabet": ALPHABET}
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`."""
+        write_file(folder, self.content())
+
+
+BOS, EOS = "<bos>", "<eos>"
+
+
+@component
+class BPETokenizer:
+    """Byte-pair encoding on bytes, as GPT-2 has it, trained on the training split.
+
+    Every text can be written: the 256 bytes are in the vocabulary. V counts BOS
+    and EOS, which are the last two ids. A small corpus may have fewer pairs than
+    asked for; then V is smaller. The same text gives the same merges.
+    """
+
+    name = "bpe"
+    summary = "byte-level byte-pair encoding, trained on the training split"
+    refs = (
+        "arXiv:1508.07909",
+        "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
+    )
+
+    vocabulary_size: int = param(2048, help="V, with the 256 bytes, BOS and EOS", ge=258)
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the tokenizer, trained on the documents."""
+        from atat_zoo.tokenizers.library import LibraryModel, new_byte_level, quiet
+
+        quiet()
+        from tokenizers import pre_tokenizers, trainers
+
+        tokenizer = new_byte_level()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocabulary_size - 2,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(documents(), trainer)
+        tokenizer.add_special_tokens([BOS, EOS])
+        return LibraryModel(tokenizer, bos=BOS, eos=EOS)
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer that `save` wrote."""
+        from atat_zoo.tokenizers.library import LibraryModel, from_file
+        from atat_zoo.tokenizers.tables import FILE
+
+        return LibraryModel(from_file(folder / FILE), bos=BOS, eos=EOS)
+
+
+_VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+
+
+@component
+class PretrainedTokenizer:
+    """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
+
+    A vocabulary without special tokens keeps working without BOS and EOS; name
+    them to pack with them. GPT-2's is "<|endoftext|>" for both. Ids of the text
+    are the file's; V is one more than the largest. Bytes per token are exact for
+    byte-level vocabularies; for others they are those of the token's own text.
+    """
+
+    name = "pretrained"
+    summary = "a tokenizer.json, or vocabulary and merges as GPT-2 has them"
+    refs = ("https://huggingface.co/docs/tokenizers", "arXiv:1508.07909")
+
+    path: str = param(
+        help="tokenizer.json, or the folder or vocabulary of vocab.json + merges.txt (encoder.json + vocab.bpe)"
+    )
+    merges: str | None = param(None, help="the merges, where they are not beside the vocabulary under their usual name")
+    bos: str | None = param(None, help="name of the token that begins a sequence")
+    eos: str | None = param(None, help="name of the token that ends one")
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the tokenizer; nothing is learned."""
+        from atat_zoo.tokenizers.library import LibraryModel, from_file, from_pair
+
+        files = self._files()
+        found = from_file(files[0]) if len(files) == 1 else from_pair(*files)
+        return LibraryModel(found, bos=self.bos, eos=self.eos)
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer that `save` wrote; the original file is not needed."""
+        from atat_zoo.tokenizers.library import LibraryModel, from_file
+        from atat_zoo.tokenizers.tables import FILE
+
+        return LibraryModel(from_file(folder / FILE), bos=self.bos, eos=self.eos)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the files: other files make other shards."""
+        return hashlib.sha256(b"\0".join(path.read_bytes() for path in self._files())).hexdigest()
+
+    def _files(self) -> list[Path]:
+        """Return `[tokenizer.json]`, or vocabulary and merges."""
+        path = Path(self.path).expanduser()
+        if path.is_dir():
+            there = [name for name in ("tokenizer.json", *_VOCABULARIES) if (path / name).is_file()]
+            if not there:
+                raise UserError(
+                    f"tokenizer.path: the folder {path} holds no tokenizer.json, vocab.json or encoder.json; "
+                    "name the tokenizer's file"
+                )
+            path = path / there[0]
+        if not path.is_file():
+            raise UserError(f"tokenizer.path: there is no file {path}; name a tokenizer.json or a vocabulary")
+        if self.merges is not None:
+            merges = Path(self.merges).expanduser()
+        elif path.name in _VOCABULARIES:
+            merges = path.with_name(_VOCABULARIES[path.name])
+        else:
+            return [path]
+        if not merges.is_file():
+            raise UserError(f"tokenizer.merges: there is no file {merges}; name the merges that belong to {path}")
+        return [path, merges]
+
+
+_FILE = "tokenizer.json"
+
+
+@component
+class RunTokenizer:
+    """The tokenizer of a finished run, so that two models read the same ids.
+
+    An experiment file names the run; what the run says of its tokenizer, and the
+    hash of the file, are filled in from it (`atat resolve` shows them). Once the
+    shards are built, the run is not needed any more. An experiment with `init_from`
+    has this tokenizer by itself.
+    """
+
+    name = "run"
+    summary = "the tokenizer of another run"
+    refs = ()
+
+    path: str = param(help="the run folder, relative to where you start atat")
+    sha256: str | None = param(None, help="of the run's tokenizer.json; filled in from the run when absent")
+    like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; filled in from the run when absent")
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the run's tokenizer; nothing is learned.
+
+        Raises:
+            UserError: when the run has none, or another one than the experiment was resolved with.
+        """
+        path = self._file()
+        if self.sha256 is not None and _digest(path) != self.sha256:
+            raise UserError(
+                f"tokenizer.path: {path} has changed since this experiment was resolved; "
+                "resolve it again, or name a run that still has the tokenizer"
+            )
+        return self.like.load(path.parent)
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer that `save` wrote; the run is not needed."""
+        return self.like.load(folder)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the tokenizer's file: another one makes other shards."""
+        return self.sha256 or _digest(self._file())
+
+    def _file(self) -> Path:
+        path = Path(self.path) / "model" / _FILE
+        if not path.is_file():
+            raise UserError(
+                f"tokenizer.path: there is no file {path}; name a run that is finished and has this tokenizer"
+            )
+        return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,5 +1,19 @@
-"""Training: Composer's Trainer over an assembled model and the stream. The only package that imports composer."""
+"""Training: Composer's Trainer over an assembled model and the stream. The only package that imports composer.
 
-from atat_zoo.training.trainer import Reporter, Result, resume, train
+What needs composer is imported when it is first asked for: the specifications of optimizers, schedules, loggers,
+callbacks and algorithms stand in this package too.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atat_zoo.training.trainer import Reporter, Result, resume, train
 
 __all__ = ["Reporter", "Result", "resume", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("atat_zoo.training.trainer"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ import torch
 
 from atat_zoo import UserError
 from atat_zoo.backbones.cache import Cache
-from atat_zoo.backbones.dit import PRESETS, DiT
+from atat_zoo.backbones.dit import PRESETS, DiTBackbone
 from atat_zoo.backbones.dit_module import Rotary, neighbours, rotate
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys
@@ -21,7 +21,7 @@ V, L, B = 11, 9, 4
 def build(seed=0, random=True, context=None, **parameters):
     """A small network; with `random` all its weights are drawn, else it is as it starts."""
     torch.manual_seed(seed)
-    spec = DiT(**{"layers": 2, "width": 32, "heads": 4} | parameters)
+    spec = DiTBackbone(**{"layers": 2, "width": 32, "heads": 4} | parameters)
     model = spec.build(context or Context(vocabulary_size=V, length=L))
     if random:
         with torch.no_grad():
@@ -95,14 +95,14 @@ def test_presets_have_the_published_sizes():
     for preset, (layers, width, heads) in PRESETS.items():
         block = 12 * width**2 + 2 * width + 2 * (width // heads)
         expected = (V + 1) * width + layers * block + width + V * width
-        assert parameters(DiT(preset=preset)) == expected, preset
-    assert parameters(DiT()) == 162_150_912  # papers call it 110M to 170M
-    assert parameters(DiT(tied=True)) == 123_553_536  # GPT-2's 124M
-    assert parameters(DiT(preset="medium", tied=True)) == 353_507_328
-    assert parameters(DiT(preset="nano"), 2048) == 4_197_376
+        assert parameters(DiTBackbone(preset=preset)) == expected, preset
+    assert parameters(DiTBackbone()) == 162_150_912  # papers call it 110M to 170M
+    assert parameters(DiTBackbone(tied=True)) == 123_553_536  # GPT-2's 124M
+    assert parameters(DiTBackbone(preset="medium", tied=True)) == 353_507_328
+    assert parameters(DiTBackbone(preset="nano"), 2048) == 4_197_376
     # Overrides: 4 D² of attention and 4 D² of a feed-forward layer of twice the width.
     assert (
-        parameters(DiT(preset="tiny", layers=2, width=64, heads=4, mlp_ratio=2.0), 10)
+        parameters(DiTBackbone(preset="tiny", layers=2, width=64, heads=4, mlp_ratio=2.0), 10)
         == 2 * (8 * 64**2 + 160) + 64 * 22
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from atat_zoo.cli import main
 from atat_zoo.evaluation.sampling import Bench, Measured
-from tests.judges.making import make_run
+from tests.evaluation.making import make_run
 
 
 @pytest.fixture(scope="module")

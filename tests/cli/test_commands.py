@@ -108,7 +108,7 @@ def test_zoo_show_as_json_takes_an_alias(atat):
     said = json.loads(atat("zoo", "show", "estimator", "hybrid", "--json")[1])
     entry = Zoo.load().describe("estimator", "hybrid")
     assert said["parameters"] == entry.parameters
-    assert said["path"] == "atat_zoo.estimators.hybrid:Hybrid"
+    assert said["path"] == "atat_zoo.estimators:HybridEstimator"
     assert said["refs"] == list(entry.refs)
 
 

@@ -8,9 +8,8 @@ import pytest
 from atat_zoo.cli import main
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.evaluation import mauve as mauves
-from atat_zoo.judges.huggingface import HuggingFace
-from atat_zoo.judges.run import Run
-from tests.judges.making import make_gpt2, make_run
+from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
+from tests.evaluation.making import make_gpt2, make_run
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +83,9 @@ def test_a_model_of_the_hugging_face_library(atat, root, capsys):
 
 
 def test_what_the_judge_may_be_called(root):
-    assert judge_of("hf:openai-community/gpt2") == HuggingFace(model="openai-community/gpt2")
-    assert judge_of("{use = 'huggingface', model = 'x', length = 8}") == HuggingFace(model="x", length=8)
-    assert judge_of(str(root / "judge")) == Run(path=str(root / "judge"))
+    assert judge_of("hf:openai-community/gpt2") == HuggingFaceJudge(model="openai-community/gpt2")
+    assert judge_of("{use = 'huggingface', model = 'x', length = 8}") == HuggingFaceJudge(model="x", length=8)
+    assert judge_of(str(root / "judge")) == RunJudge(path=str(root / "judge"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from atat_zoo.cli.watching import Watch
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context
-from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+from atat_zoo.samplers.published import UncertaintyGuidedSampler
 
 CALL = "from atat_zoo.cli import main; main()"
 L = 16
@@ -262,7 +262,9 @@ def test_what_is_watched_is_what_happens(root):
     many = Watch(row, 500, model.tokenizer, Console(file=screen, height=7))
     assert many.picture().plain.count("▁▁▁▁") == 7
     one = Watch(row, 1, model.tokenizer, Console(file=screen))
-    model.sample(sampler=UncertaintyGuided(min_steps=2, max_steps=3), length=8, prompt="We", suffix="us", observe=one)
+    model.sample(
+        sampler=UncertaintyGuidedSampler(min_steps=2, max_steps=3), length=8, prompt="We", suffix="us", observe=one
+    )
     assert one.picture().plain.replace("\n", "").startswith("We")
     assert "▁" not in one.picture().plain
 

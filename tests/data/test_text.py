@@ -5,7 +5,7 @@ import torch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.data.text import sequences
-from atat_zoo.tokenizers.bytes import Bytes
+from atat_zoo.tokenizers import BytesTokenizer
 
 TEXT = "To be, or not to be: that is the question.\n" * 3
 
@@ -19,7 +19,7 @@ def corpus(tmp_path):
 
 
 def encoder():
-    return Bytes().train(lambda: iter(()))
+    return BytesTokenizer().train(lambda: iter(()))
 
 
 def packed(corpus, **kwargs):

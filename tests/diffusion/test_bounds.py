@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.backbones.dit import DiT
+from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.diffusion import bounds
 from atat_zoo.diffusion.bounds import continuous_t, enumerate_discrete, enumerate_masks, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.noise.linear import Linear
+from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, Hashed, toy
 
-linear = Linear()
+linear = LinearNoise()
 
 
 def ones(x):
@@ -162,7 +162,7 @@ TRAINED = [0, 30, 60]
 def network(steps, conditioned=False):
     torch.manual_seed(0)
     V, L = 5, 7
-    spec = DiT(layers=1, width=16, heads=2, output_bias="zero", time_conditioning=conditioned)
+    spec = DiTBackbone(layers=1, width=16, heads=2, output_bias="zero", time_conditioning=conditioned)
     model = spec.build(Context(vocabulary_size=V, length=L))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(steps):
@@ -220,11 +220,11 @@ def test_a_time_conditioned_network_reads_its_time():
 
 
 def test_other_schedules_have_the_same_bound():
-    from atat_zoo.noise.cosine import Cosine
+    from atat_zoo.noise import CosineNoise
 
     denoise, x, V = network(0)
     exact = enumerate_masks(from_denoiser(denoise), x, mask_id=V)
-    cosine = Cosine()
+    cosine = CosineNoise()
     found = estimates(denoise, x, 400, V, "t", noise=cosine, weight=cosine.weight)
     assert abs(agreement(found, exact, 400)) < 3
 

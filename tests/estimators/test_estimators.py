@@ -8,11 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.backbones.dit import DiT
-from atat_zoo.estimators.frequency import Frequency
-from atat_zoo.estimators.hybrid import Hybrid
-from atat_zoo.estimators.transformer import Transformer
-from atat_zoo.estimators.uniform import Uniform
+from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.estimators import FrequencyEstimator, HybridEstimator, TransformerEstimator, UniformEstimator
 from atat_zoo.registry import Context
 
 V, L, B, D = 6, 8, 4, 12
@@ -21,16 +18,16 @@ CONTEXT = Context(vocabulary_size=V, length=L, width=D, counts=COUNTS)
 
 
 def small(**parameters):
-    return Transformer(**{"layers": 1, "width": 8, "heads": 2} | parameters)
+    return TransformerEstimator(**{"layers": 1, "width": 8, "heads": 2} | parameters)
 
 
 EVERY = {
-    "uniform": Uniform(),
-    "frequency": Frequency(),
+    "uniform": UniformEstimator(),
+    "frequency": FrequencyEstimator(),
     "transformer": small(),
     "own embedding": small(own_embedding=True),
     "timed": small(time_conditioning=True),
-    "hybrid": Hybrid(learned=small()),
+    "hybrid": HybridEstimator(learned=small()),
 }
 
 
@@ -102,14 +99,14 @@ def test_time_is_read_when_asked_for_only():
         with torch.no_grad():
             same = torch.equal(module(tokens, embedded, t, maskable), module(tokens, embedded, t / 2, maskable))
         assert same is (name != "timed")
-    assert build(Hybrid(learned=small(time_conditioning=True))).reads_time
+    assert build(HybridEstimator(learned=small(time_conditioning=True))).reads_time
     with pytest.raises(ValueError, match="a time-conditioned estimator needs t"):
         build(EVERY["timed"])(tokens, embedded, None, maskable)
     assert build(EVERY["transformer"])(tokens, embedded, None, maskable).shape == (B, L)
 
 
 def test_the_backbones_embedding_is_neither_held_nor_trained():
-    backbone = DiT(layers=1, width=D, heads=2).build(Context(vocabulary_size=V, length=L))
+    backbone = DiTBackbone(layers=1, width=D, heads=2).build(Context(vocabulary_size=V, length=L))
     tokens, _, t, maskable = batch()
     for spec in EVERY.values():
         module = build(spec)
@@ -135,15 +132,15 @@ def test_every_parameter_is_trained(name):
 
 
 def test_estimators_without_parameters_are_not_trained():
-    assert not list(Uniform().build(CONTEXT).parameters())
-    assert not list(Frequency().build(CONTEXT).parameters())
+    assert not list(UniformEstimator().build(CONTEXT).parameters())
+    assert not list(FrequencyEstimator().build(CONTEXT).parameters())
 
 
 # Golden numbers
 
 
 def test_frequency_is_the_surprisal_over_its_largest_value():
-    module = Frequency().build(CONTEXT)
+    module = FrequencyEstimator().build(CONTEXT)
     total = 1025 + 6  # one is added to every count
     nats = [-math.log(c / total) for c in (1, 2, 4, 8, 16, 1000)]
     expected = torch.tensor([n / nats[0] for n in nats])
@@ -155,35 +152,35 @@ def test_frequency_is_the_surprisal_over_its_largest_value():
 
 
 def test_frequency_is_saved_with_the_model():
-    saved = Frequency().build(CONTEXT).state_dict()
-    blank = Frequency().build(Context(vocabulary_size=V, length=L, width=D))
+    saved = FrequencyEstimator().build(CONTEXT).state_dict()
+    blank = FrequencyEstimator().build(Context(vocabulary_size=V, length=L, width=D))
     tokens = torch.arange(6)[None]
     assert torch.equal(blank(tokens, None, None, None), torch.full((1, 6), 0.5))
     blank.load_state_dict(saved)
-    assert torch.equal(blank(tokens, None, None, None), Frequency().build(CONTEXT)(tokens, None, None, None))
+    assert torch.equal(blank(tokens, None, None, None), FrequencyEstimator().build(CONTEXT)(tokens, None, None, None))
 
 
 def test_frequency_of_a_vocabulary_of_one_is_a_number():
-    module = Frequency().build(Context(vocabulary_size=1, length=2, width=D, counts=np.array([3])))
+    module = FrequencyEstimator().build(Context(vocabulary_size=1, length=2, width=D, counts=np.array([3])))
     assert torch.equal(module(torch.zeros(1, 2, dtype=torch.int64), None, None, None), torch.zeros(1, 2))
 
 
 @given(mix=st.floats(0, 1))
 def test_hybrid_is_the_mix(mix):
     tokens, embedded, t, maskable = batch()
-    module = build(Hybrid(mix=mix, learned=small()))
+    module = build(HybridEstimator(mix=mix, learned=small()))
     with torch.no_grad():
         expected = mix * module.a(tokens, embedded, t, maskable) + (1 - mix) * module.b(tokens, embedded, t, maskable)
         torch.testing.assert_close(module(tokens, embedded, t, maskable), expected)
-    assert torch.equal(module.b.values, Frequency().build(CONTEXT).values)
+    assert torch.equal(module.b.values, FrequencyEstimator().build(CONTEXT).values)
 
 
 def test_hybrid_is_seven_to_three_unless_told_otherwise():
-    spec = Hybrid()
-    assert (spec.mix, spec.learned, spec.prior) == (0.7, Transformer(), Frequency())
-    module = build(Hybrid(learned=Uniform(), prior=Frequency()))
+    spec = HybridEstimator()
+    assert (spec.mix, spec.learned, spec.prior) == (0.7, TransformerEstimator(), FrequencyEstimator())
+    module = build(HybridEstimator(learned=UniformEstimator(), prior=FrequencyEstimator()))
     tokens = torch.arange(6)[None]
-    expected = 0.7 * 0.5 + 0.3 * Frequency().build(CONTEXT).values[:6]
+    expected = 0.7 * 0.5 + 0.3 * FrequencyEstimator().build(CONTEXT).values[:6]
     torch.testing.assert_close(module(tokens, None, None, None)[0], expected)
 
 
@@ -197,26 +194,26 @@ def parameters(spec, context):
 
 def test_the_transformer_adds_at_most_two_percent_to_the_small_backbone():
     context = Context(vocabulary_size=50257, length=1024, width=768)
-    backbone = parameters(DiT(preset="small", tied=True), context)
-    added = parameters(Transformer(), context)
+    backbone = parameters(DiTBackbone(preset="small", tied=True), context)
+    added = parameters(TransformerEstimator(), context)
     assert backbone == 123_553_536
     assert added == 768 * 256 + 1024 * 256 + 2 * (12 * 256**2 + 9 * 256) + 512 + 257
     assert added / backbone <= 0.02
-    assert parameters(Uniform(), context) == parameters(Frequency(), context) == 0
+    assert parameters(UniformEstimator(), context) == parameters(FrequencyEstimator(), context) == 0
     # With time conditioning as well.
-    assert parameters(Transformer(time_conditioning=True), context) / backbone <= 0.02
+    assert parameters(TransformerEstimator(time_conditioning=True), context) / backbone <= 0.02
 
 
 def test_with_an_embedding_of_its_own_it_is_the_source_documents_size():
     context = Context(vocabulary_size=50257, length=1024, width=768)
-    own = parameters(Transformer(own_embedding=True), context)
+    own = parameters(TransformerEstimator(own_embedding=True), context)
     embedding = 50258 * 256
     assert round(embedding / 1e6) == 13
-    assert own == parameters(Transformer(), context) - 768 * 256 + embedding
+    assert own == parameters(TransformerEstimator(), context) - 768 * 256 + embedding
 
 
 def test_positions_are_learned_for_the_sequences_that_there_are():
-    assert Transformer().build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (L, 256)
+    assert TransformerEstimator().build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (L, 256)
     assert small(max_length=4).build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (4, 8)
 
 

@@ -15,7 +15,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.infilling import infilling_of_run, log_likelihood, place_gaps
 from atat_zoo.model import Model
 from atat_zoo.testing.toys import Joint
-from tests.judges.making import make_run
+from tests.evaluation.making import make_run
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +139,11 @@ def test_a_model_that_reads_from_the_left_sees_no_difference(bench, root):
     starts = torch.tensor([1, 4, 9, 2])
     found = log_likelihood(model.writer().denoiser, tokens, starts, 4, mask_id=258, right=True)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
-    from atat_zoo.bounds.exact_k import ExactK
+    from atat_zoo.bounds import ExactKBound
 
-    nats = model.module.bound(tokens, everywhere, torch.zeros(4, dtype=torch.int64), 1, ExactK())["nelbo"].contribution
+    nats = model.module.bound(tokens, everywhere, torch.zeros(4, dtype=torch.int64), 1, ExactKBound())[
+        "nelbo"
+    ].contribution
     expected = torch.stack([-nats[i, start : start + 4] for i, start in enumerate(starts.tolist())])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 

@@ -14,11 +14,11 @@ from atat_zoo import UserError
 from atat_zoo.evaluation import mauve as mauves
 from atat_zoo.evaluation.generative import Cost, distinct, score, unigram_entropy
 from atat_zoo.evaluation.judged import judge_run
+from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.overlap import Overlap
-from atat_zoo.judges.run import Run
 from atat_zoo.model import Model
-from atat_zoo.tokenizers.bytes import BytesModel
-from tests.judges.making import held_out_texts, make_run
+from atat_zoo.tokenizers import BytesModel
+from tests.evaluation.making import held_out_texts, make_run
 
 
 def ids(text):
@@ -168,7 +168,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def judge(root):
-    return Run(path=str(make_run(root, "judge", length=32)))
+    return RunJudge(path=str(make_run(root, "judge", length=32)))
 
 
 @pytest.fixture(scope="module")

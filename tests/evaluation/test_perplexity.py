@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from atat_zoo.bounds.exact_k import ExactK
+from atat_zoo.bounds import ExactKBound
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.diffusion.bounds import Estimate, exact_k, from_denoiser
 from atat_zoo.evaluation import Measured, measure, summarise
-from atat_zoo.noise.linear import Linear
+from atat_zoo.noise import LinearNoise
 from atat_zoo.run import RunFolder
 from atat_zoo.testing.toys import Hashed
 
@@ -66,7 +66,9 @@ class Real(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
     def bound(self, tokens, maskable, keys, draws, method):
-        estimate = exact_k(from_denoiser(Hashed(V)), tokens, maskable, keys, draws, mask_id=V, time_at=Linear().time_at)
+        estimate = exact_k(
+            from_denoiser(Hashed(V)), tokens, maskable, keys, draws, mask_id=V, time_at=LinearNoise().time_at
+        )
         return {"nelbo": estimate}
 
     def importance(self, tokens, maskable, t):
@@ -83,7 +85,7 @@ def text(n=6, seed=0):
 
 def measured(module, tokens, maskable, rows=None, seed=7, draws=2, batch_size=4):
     rows = torch.arange(len(tokens)) if rows is None else rows
-    return measure(module, tokens, maskable, rows, seed=seed, draws=draws, batch_size=batch_size, bound=ExactK())
+    return measure(module, tokens, maskable, rows, seed=seed, draws=draws, batch_size=batch_size, bound=ExactKBound())
 
 
 def summed(found, counts=None, **kwargs):
@@ -139,7 +141,7 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
 
             return {
                 "nelbo": exact_k(
-                    from_denoiser(denoise), tokens, maskable, keys, 4 * L, mask_id=V, time_at=Linear().time_at
+                    from_denoiser(denoise), tokens, maskable, keys, 4 * L, mask_id=V, time_at=LinearNoise().time_at
                 )
             }
 
@@ -245,7 +247,7 @@ def test_progress_is_told():
     told = []
     tokens, maskable = text()
     measure(
-        Known(), tokens, maskable, torch.arange(6), seed=0, draws=1, batch_size=4, bound=ExactK(),
+        Known(), tokens, maskable, torch.arange(6), seed=0, draws=1, batch_size=4, bound=ExactKBound(),
         progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
     assert told == [(4, 6), (6, 6)]

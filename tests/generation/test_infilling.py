@@ -13,13 +13,10 @@ from atat_zoo import Zoo
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer, infill
 from atat_zoo.generation.gaps import parse
+from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.generation.infilling import layouts_of, log_evidence, posterior, questions
 from atat_zoo.generation.layout import Words, opened
-from atat_zoo.guidance.classifier_free import ClassifierFree
-from atat_zoo.guidance.token_bias import TokenBias
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.samplers.learned_order import LearnedOrder
-from atat_zoo.samplers.left_to_right import LeftToRight
+from atat_zoo.samplers.published import AncestralSampler, LearnedOrderSampler, LeftToRightSampler
 from atat_zoo.testing.toys import Hashed, Joint, hashed_importance
 
 
@@ -97,7 +94,7 @@ TEXTS = ["abc [MASK:2] def", "[MASK]ab [MASK:3]", "abc [MASK:2] hgf", "a[MASK:1-
 
 
 def test_given_text_stays_and_gaps_have_their_lengths():
-    made = infill(letters(), Ancestral(steps=4), TEXTS, number=5, seed=3)
+    made = infill(letters(), AncestralSampler(steps=4), TEXTS, number=5, seed=3)
     assert [len(each) for each in made.filled] == [5] * 4
     assert len(made.texts) == 20
     for text, fills in zip(TEXTS, made.filled, strict=True):
@@ -116,14 +113,14 @@ def test_given_text_stays_and_gaps_have_their_lengths():
 
 
 def test_a_fill_depends_on_its_seed_and_its_text_alone():
-    many = infill(letters(), Ancestral(steps=4), TEXTS, number=6, seed=3)
-    few = infill(letters(), Ancestral(steps=4), TEXTS[:3], number=2, seed=3, batch_size=1)
+    many = infill(letters(), AncestralSampler(steps=4), TEXTS, number=6, seed=3)
+    few = infill(letters(), AncestralSampler(steps=4), TEXTS[:3], number=2, seed=3, batch_size=1)
     assert [[f.text for f in each] for each in few.filled] == [[f.text for f in each[:2]] for each in many.filled[:3]]
     assert [[f.nfe for f in each] for each in few.filled] == [[f.nfe for f in each[:2]] for each in many.filled[:3]]
-    again = infill(letters(), Ancestral(steps=4), TEXTS, number=6, seed=4)
+    again = infill(letters(), AncestralSampler(steps=4), TEXTS, number=6, seed=4)
     assert again.texts != many.texts
     # The same text twice is filled differently.
-    twice = infill(letters(), Ancestral(steps=4), TEXTS[:1] * 2, number=3, seed=3)
+    twice = infill(letters(), AncestralSampler(steps=4), TEXTS[:1] * 2, number=3, seed=3)
     assert twice.filled[0] != twice.filled[1]
 
 
@@ -169,7 +166,7 @@ def test_fills_and_lengths_are_drawn_from_the_exact_joint():
         for state, p in zip(joint.states, joint.p, strict=True):
             if ((row == state) | (row == 3)).all():
                 expected["".join(map(str, state.tolist()))] = float(p)
-    made = infill(chains(6), LeftToRight(), [text], number=number, seed=1)
+    made = infill(chains(6), LeftToRightSampler(), [text], number=number, seed=1)
     assert set(made.texts) <= set(expected)
     total = sum(expected.values())
     counts = [made.texts.count(state) for state in expected]
@@ -178,8 +175,8 @@ def test_fills_and_lengths_are_drawn_from_the_exact_joint():
 
 def test_a_banned_word_that_is_given_leaves_the_lengths_as_they_were():
     text = "ab[MASK:1-3] c de"
-    free, banning = letters(), TokenBias(words=(), ban=("c",)).guide(letters(tokenizer=Lower()))
-    kept, banned = (infill(writer, LeftToRight(), [text], number=4) for writer in (free, banning))
+    free, banning = letters(), TokenBiasGuidance(words=(), ban=("c",)).guide(letters(tokenizer=Lower()))
+    kept, banned = (infill(writer, LeftToRightSampler(), [text], number=4) for writer in (free, banning))
     for choice in kept.lengths[0]:
         assert 0 < banned.lengths[0][choice] < 1
     assert sum(banned.lengths[0].values()) == pytest.approx(1)
@@ -189,11 +186,11 @@ def test_a_banned_word_that_is_given_leaves_the_lengths_as_they_were():
 def test_lengths_may_be_weighed_without_the_guidance():
     free = letters(tokenizer=Lower())
     # Of one token, the gap cannot be the middle of the phrase: a ban would leave that length alone.
-    banning = TokenBias(words=(), ban=("b c d",)).guide(free)
+    banning = TokenBiasGuidance(words=(), ban=("b c d",)).guide(free)
     texts = ["a[MASK:1-3] d"]
-    plain = infill(free, LeftToRight(), texts).lengths
-    assert infill(banning, LeftToRight(), texts, weigher=free).lengths == plain
-    assert infill(banning, LeftToRight(), texts).lengths != plain
+    plain = infill(free, LeftToRightSampler(), texts).lengths
+    assert infill(banning, LeftToRightSampler(), texts, weigher=free).lengths == plain
+    assert infill(banning, LeftToRightSampler(), texts).lengths != plain
 
 
 def test_a_gap_at_the_end_has_any_of_its_lengths():
@@ -230,18 +227,20 @@ def test_a_banned_space_gives_way():
     z = torch.full((1, 3), 17)
     found = opened(letters(denoiser=bare), (1,), Words(Letters())).denoiser(z, None, z == 17)
     assert torch.equal(found, bare(z, None, z == 17))
-    made = infill(letters(denoiser=bare), LeftToRight(), ["ab [MASK:2] c"])
+    made = infill(letters(denoiser=bare), LeftToRightSampler(), ["ab [MASK:2] c"])
     assert made.texts[0].startswith("ab ")
 
 
 def test_a_model_with_an_order_of_its_own_keeps_it():
-    made = infill(letters(), LearnedOrder(), ["ab [MASK:4] c"], number=3)
+    made = infill(letters(), LearnedOrderSampler(), ["ab [MASK:4] c"], number=3)
     assert all(text.startswith("ab ") and text.endswith(" c") for text in made.texts)
 
 
 def test_evaluations_of_two_passes_count_as_two():
     one, two = (
-        infill(Writer(denoiser=exact, tokenizer=Symbols(), length=8, cost=cost), LeftToRight(), ["0[MASK:1-3]01"])
+        infill(
+            Writer(denoiser=exact, tokenizer=Symbols(), length=8, cost=cost), LeftToRightSampler(), ["0[MASK:1-3]01"]
+        )
         for cost in (1, 2)
     )
     assert two.evaluations == 2 * one.evaluations == 12
@@ -255,18 +254,18 @@ def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():
     causal.block = 1
     writer = Writer(denoiser=causal, tokenizer=Symbols(), length=8)
     with pytest.raises(UserError, match=r"predicts nothing behind a gap; state the length, as in \[MASK:3\]"):
-        infill(writer, LeftToRight(), ["0[MASK:1-3]01"])
+        infill(writer, LeftToRightSampler(), ["0[MASK:1-3]01"])
 
 
 def test_another_mistake_while_lengths_are_weighed_is_said_as_it_is():
-    guided = ClassifierFree(condition="bb").guide(letters())
+    guided = ClassifierFreeGuidance(condition="bb").guide(letters())
     with pytest.raises(UserError, match="no text begins with 'bb'"):
-        infill(guided, LeftToRight(), ["ab[MASK:1-3] c"])
+        infill(guided, LeftToRightSampler(), ["ab[MASK:1-3] c"])
 
 
 def test_every_text_that_is_wrong_is_named():
     with pytest.raises(UserError) as told:
-        infill(chains(), LeftToRight(), ["0[MASK]", "00", "0[MASK:9]0"])
+        infill(chains(), LeftToRightSampler(), ["0[MASK]", "00", "0[MASK:9]0"])
     first, second = str(told.value).splitlines()
     assert first.startswith("text 2 has no gap")
     assert second.startswith("text 3 is 2 tokens and its gaps at least 9, 11 together, and the model has learned 8")
@@ -288,8 +287,8 @@ def test_every_sampler_fills_gaps_and_leaves_the_rest(name):
 
 
 def test_a_prompt_with_a_space_at_its_end():
-    made = letters().write(Ancestral(steps=4), number=20, prompt="abc ", suffix=" d")
+    made = letters().write(AncestralSampler(steps=4), number=20, prompt="abc ", suffix=" d")
     assert all(text.startswith("abc ") and text.endswith(" d") for text in made.texts)
     # " a" … " h", or the space alone: never a space and then another token.
     assert (made.sample.tokens[:, 3] >= 8).all()
-    assert letters().write(LeftToRight(), prompt="abc ", suffix="", length=4).texts[0].startswith("abc ")
+    assert letters().write(LeftToRightSampler(), prompt="abc ", suffix="", length=4).texts[0].startswith("abc ")

@@ -12,9 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from atat_zoo.errors import UserError
 from atat_zoo.generation.gaps import parse
 from atat_zoo.generation.layout import CHOICES, Words, lay_out, prompted
-from atat_zoo.tokenizers.bpe import BPE
-from atat_zoo.tokenizers.bytes import Bytes
-from atat_zoo.tokenizers.characters import Characters
+from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.tokenizers.library import LibraryModel
 
 TEXT = "the state of the union is strong and the people are free\n\nthe state of the people is just\n" * 20
@@ -23,11 +21,11 @@ TEXT = "the state of the union is strong and the people are free\n\nthe state of
 @cache
 def words(name: str) -> Words:
     if name == "bpe":
-        return Words(BPE(vocabulary_size=320).train(lambda: iter([TEXT])))
+        return Words(BPETokenizer(vocabulary_size=320).train(lambda: iter([TEXT])))
     if name == "bytes":
-        return Words(Bytes().train(lambda: iter([])))
+        return Words(BytesTokenizer().train(lambda: iter([])))
     if name == "characters":
-        return Words(Characters(special=True, unknown="space").train(lambda: iter([])))
+        return Words(CharactersTokenizer(special=True, unknown="space").train(lambda: iter([])))
     return Words(LibraryModel(metaspace() if name == "metaspace" else word_pieces(), bos=None, eos=None))
 
 

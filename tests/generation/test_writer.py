@@ -6,9 +6,8 @@ import torch
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer
 from atat_zoo.generation.writer import shifted
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressive
-from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
 
@@ -30,7 +29,12 @@ def writer(**fields):
 
 def texts(number=3, seed=0, sampler=None, batch_size=64, prompt="", suffix="", **fields):
     return writer(**fields).write(
-        sampler or Ancestral(steps=5), number=number, seed=seed, batch_size=batch_size, prompt=prompt, suffix=suffix
+        sampler or AncestralSampler(steps=5),
+        number=number,
+        seed=seed,
+        batch_size=batch_size,
+        prompt=prompt,
+        suffix=suffix,
     )
 
 
@@ -52,7 +56,7 @@ def test_sequences_with_special_tokens_are_given_both_ends():
 
 
 def test_longer_than_the_denoiser_sees_at_once():
-    sampler = SemiAutoregressive(size=5, within=Ancestral(steps=2))
+    sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
     shown = []
 
     def look(tokens, t, where):
@@ -65,9 +69,9 @@ def test_longer_than_the_denoiser_sees_at_once():
     assert all(text.startswith("abc") and "[MASK]" not in text for text in made.texts)
     for tokens in (torch.full((1, 13), 10), torch.full((1, 13), 3)):
         with pytest.raises(UserError, match=r'13 is more than the 12 tokens .*"semi_autoregressive"'):
-            writer().fill(Ancestral(), tokens)
+            writer().fill(AncestralSampler(), tokens)
     with pytest.raises(UserError, match=r"31 is more than the 12 tokens"):
-        writer().write(Ancestral(), length=31)
+        writer().write(AncestralSampler(), length=31)
 
 
 def test_a_tokenizer_without_special_tokens():
@@ -77,7 +81,7 @@ def test_a_tokenizer_without_special_tokens():
 
 
 def test_a_text_depends_on_its_seed_and_number_alone():
-    sampler = UncertaintyGuided(min_steps=2, max_steps=5, threshold=0.1)
+    sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=5, threshold=0.1)
     options = {"sampler": sampler, "importance": hashed_importance}
     seven = texts(number=7, **options)
     assert texts(number=3, **options).texts == seven.texts[:3]
@@ -89,8 +93,8 @@ def test_batches_are_joined():
     z = torch.full((5, 6), 10)
     z[3] = 1
     traces = [], []
-    whole = writer().fill(Ancestral(steps=4), z, seed=2, observe=traces[0].append)
-    pieces = writer().fill(Ancestral(steps=4), z, seed=2, observe=traces[1].append, batch_size=2)
+    whole = writer().fill(AncestralSampler(steps=4), z, seed=2, observe=traces[0].append)
+    pieces = writer().fill(AncestralSampler(steps=4), z, seed=2, observe=traces[1].append, batch_size=2)
     assert torch.equal(whole.tokens, pieces.tokens)
     assert torch.equal(whole.nfe, pieces.nfe)
     assert whole.max_nfe == pieces.max_nfe == 4

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WORDS = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
 
@@ -70,7 +73,7 @@ RUNS: dict[str, list[str]] = {
         'objective={use="mdlm", weight="simple", correction="horvitz_thompson"}',
         LEARNED,
         "masking.use=importance",
-        "drawing.use=systematic",
+        "mask_drawing.use=systematic",
         'curriculum={use="three_stage", sharpness=0.5}',
         "train.schedule=linear",
         "train.final_rate=0.1",

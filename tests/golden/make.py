@@ -118,8 +118,7 @@ def _shards() -> dict[str, str]:
     found = sorted(Path("shards").rglob("*.tar"))
     splits = sorted({path.name.partition("-")[0] for path in found})
     return {
-        split: _digest(b"".join(path.read_bytes() for path in found if path.name.startswith(split)))
-        for split in splits
+        split: _digest(b"".join(path.read_bytes() for path in found if path.name.startswith(split))) for split in splits
     }
 
 

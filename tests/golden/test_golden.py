@@ -10,6 +10,7 @@ import pytest
 
 from tests.golden import make
 from tests.golden.compare import differences
+from tests.golden.renamed import renamed
 
 HERE = Path(__file__).parent
 RECORD = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
@@ -22,7 +23,8 @@ def test_nothing_that_is_computed_has_changed() -> None:
 
 
 def test_a_difference_is_seen() -> None:
-    other = json.loads(json.dumps(RECORD))
+    other = {**json.loads(json.dumps(RECORD)), "resolved": renamed(RECORD["resolved"])}
+    assert differences(RECORD, other) == []
     other["training"]["mdlm"]["metrics"][-1]["loss"] *= 1 + 1e-3
     assert differences(RECORD, other) != []
     other["machine"]["torch"] = "another"
@@ -43,7 +45,7 @@ def test_an_old_run_still_loads_samples_and_evaluates(old_run: Path) -> None:
         "machine": make.machine(),
         "shards": {},
         "training": {},
-        "resolved": {},
+        "resolved": {"common": {}, "each": {}},
         "texts": {"atat": make.texts(old_run, None)},
         "bounds": make.bounds(old_run),
     }

@@ -5,14 +5,9 @@ import math
 import pytest
 import torch
 
-from atat_zoo.biases.running import Running
-from atat_zoo.biases.u_shape import UShape
 from atat_zoo.diffusion.records import Adaptive, Masked
-from atat_zoo.masking.importance import Importance
-from atat_zoo.masking.inverse import Inverse
-from atat_zoo.masking.logit import Logit
-from atat_zoo.masking.position import Position
-from atat_zoo.masking.power import Power
+from atat_zoo.masking.position_bias import RunningBias, UShapeBias
+from atat_zoo.masking.strategies import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_masking
 
@@ -27,49 +22,49 @@ def row(*values):
 def test_inverse_is_importance_of_the_complement():
     importance, rate = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)), torch.tensor([0.1, 0.4, 0.7, 1.0])
     maskable = torch.ones(4, 9, dtype=torch.bool)
-    inverse = Inverse(temperature=0.2).probabilities(importance, rate, maskable)
+    inverse = InverseMasking(temperature=0.2).probabilities(importance, rate, maskable)
     torch.testing.assert_close(
-        inverse, Importance(temperature=0.2).probabilities(1 - importance, rate, maskable), atol=1e-6, rtol=0
+        inverse, ImportanceMasking(temperature=0.2).probabilities(1 - importance, rate, maskable), atol=1e-6, rtol=0
     )
 
 
 def test_power_with_weights_one_and_a_half():
     # w = 1 and 1/2, so τ + √τ = 2r: at r = 3/8 the root is τ = 1/4.
-    p = Power(temperature=1 / math.log(2)).probabilities(row(0.0, 1.0), torch.tensor([0.375]), ALL[:, :2])
+    p = PowerMasking(temperature=1 / math.log(2)).probabilities(row(0.0, 1.0), torch.tensor([0.375]), ALL[:, :2])
     torch.testing.assert_close(p, row(0.25, 0.5))
 
 
 def test_logit_keeps_odds_ratios():
-    p = Logit(temperature=0.5).probabilities(row(0.0, 0.5, 1.0), torch.tensor([0.3]), ALL)
+    p = LogitMasking(temperature=0.5).probabilities(row(0.0, 0.5, 1.0), torch.tensor([0.3]), ALL)
     odds = (p / (1 - p)).log()
     torch.testing.assert_close(odds - odds[:, :1], row(0.0, 1.0, 2.0), atol=1e-5, rtol=0)
 
 
 def test_power_and_logit_leave_a_chance_where_importance_is_sure():
     importance, rate = row(1.0, 0.0, 0.0), torch.tensor([2 / 3])
-    assert Importance(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] == 1
-    assert Power(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] < 1
-    assert Logit(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] < 1
+    assert ImportanceMasking(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] == 1
+    assert PowerMasking(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] < 1
+    assert LogitMasking(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] < 1
 
 
 def test_position_is_importance_of_the_sum():
     bias = row(1.0, 0.25, 0.0, 0.25, 1.0)
     importance, rate, maskable = torch.rand(1, 5), torch.tensor([0.4]), torch.ones(1, 5, dtype=torch.bool)
-    position = Position(temperature=0.3, strength=2.0, bias=UShape(exponent=2.0)).build(CONTEXT)
-    summed = Importance(temperature=0.3).probabilities(importance + 2 * bias, rate, maskable)
+    position = PositionMasking(temperature=0.3, strength=2.0, bias=UShapeBias(exponent=2.0)).build(CONTEXT)
+    summed = ImportanceMasking(temperature=0.3).probabilities(importance + 2 * bias, rate, maskable)
     torch.testing.assert_close(position.probabilities(importance, rate, maskable), summed)
 
 
 def test_position_without_strength_is_importance():
     importance, rate = torch.rand(3, 16), torch.rand(3)
     maskable = torch.ones(3, 16, dtype=torch.bool)
-    position = Position(strength=0.0, bias=UShape()).build(CONTEXT)
-    plain = Importance().probabilities(importance, rate, maskable)
+    position = PositionMasking(strength=0.0, bias=UShapeBias()).build(CONTEXT)
+    plain = ImportanceMasking().probabilities(importance, rate, maskable)
     assert torch.equal(position.probabilities(importance, rate, maskable), plain)
 
 
 def test_permuting_importance_and_bias_together_permutes_p():
-    position = Position(bias=UShape()).build(CONTEXT)
+    position = PositionMasking(bias=UShapeBias()).build(CONTEXT)
     importance, rate = torch.rand(2, 16), torch.tensor([0.2, 0.8])
     maskable, order = torch.ones(2, 16, dtype=torch.bool), torch.randperm(16)
     p = position.probabilities(importance, rate, maskable)
@@ -79,8 +74,8 @@ def test_permuting_importance_and_bias_together_permutes_p():
 
 
 def test_position_is_adaptive_if_and_only_if_its_bias_is():
-    assert not isinstance(Position(bias=UShape()).build(CONTEXT), Adaptive)
-    learned = Position(bias=Running()).build(CONTEXT)
+    assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), Adaptive)
+    learned = PositionMasking(bias=RunningBias()).build(CONTEXT)
     assert isinstance(learned, Adaptive)
     masked = torch.ones(1, 16, dtype=torch.bool)
     zeros = torch.zeros(1, 16)
@@ -96,8 +91,8 @@ def test_position_is_adaptive_if_and_only_if_its_bias_is():
 
 @pytest.mark.parametrize("strength", [-3.0, 40.0])
 def test_position_conforms_with_a_bias_that_learns(strength):
-    check_masking(Position(bias=Running(), strength=strength), examples=10)
+    check_masking(PositionMasking(bias=RunningBias(), strength=strength), examples=10)
 
 
 def test_position_takes_its_bias_by_name():
-    assert Position(bias={"use": "u_shape", "exponent": 4.0}).bias == UShape(exponent=4.0)
+    assert PositionMasking(bias={"use": "u_shape", "exponent": 4.0}).bias == UShapeBias(exponent=4.0)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.bounds.exact_k import ExactK
+from atat_zoo.bounds import ExactKBound
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.objectives import Batch
@@ -71,7 +71,7 @@ def outputs(model):
     tokens = (torch.arange(3 * L).view(3, L) * 5) % 258
     maskable = torch.ones_like(tokens, dtype=torch.bool)
     with torch.no_grad():
-        bound = model.module.bound(tokens, maskable, torch.arange(3), 2, ExactK())["nelbo"].contribution
+        bound = model.module.bound(tokens, maskable, torch.arange(3), 2, ExactKBound())["nelbo"].contribution
         importance = model.module.importance(tokens, maskable, None)
         z = torch.where(tokens % 2 == 0, 258, tokens)
         log_p = model.module.denoiser()(z, None, z == 258)
@@ -304,7 +304,7 @@ def test_every_part_of_every_kind_can_be_assembled():
     zoo = Zoo.load()
     context = Context(vocabulary_size=258, length=L)
     tokens = torch.arange(4 * L).view(4, L)
-    for kind in ("noise", "estimator", "masking", "drawing", "curriculum", "target"):
+    for kind in ("noise", "estimator", "masking", "mask_drawing", "curriculum", "target"):
         for name in zoo.names(kind):
             module = assemble(from_table(SMALL | {kind: name}), context)
             batch = Batch(

@@ -8,7 +8,7 @@ from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context
-from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.samplers.published import AncestralSampler
 
 L = 12
 
@@ -35,7 +35,7 @@ def model():
     return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
 
 
-class Seen(Ancestral):
+class Seen(AncestralSampler):
     """Keeps the log-probabilities that the draws see, and whether a product is in bf16 there."""
 
     def sample(self, denoiser, tokens, seeds, **options):

@@ -11,11 +11,11 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.guidance.token_bias import TokenBias
+from atat_zoo.generation.guidance import TokenBiasGuidance
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.uncertainty.margin import Margin
+from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.uncertainty import MarginUncertainty
 
 L = 24
 TABLE = {
@@ -60,7 +60,7 @@ def test_one_text_or_several(model):
     assert len(one.texts) == 2
     assert all(text.startswith("We ") and text.endswith(" of") for text in one.texts)
     assert one.max_nfe == 3  # as many as there are masks, fewer than the sampler's steps
-    several = model.infill(["We [MASK:3] of", "a[MASK:1-2]b"], 2, sampler=Ancestral(steps=2), seed=3)
+    several = model.infill(["We [MASK:3] of", "a[MASK:1-2]b"], 2, sampler=AncestralSampler(steps=2), seed=3)
     assert [len(each) for each in several.filled] == [2, 2]
     assert several.max_nfe == 2
 
@@ -80,7 +80,7 @@ def test_guidance_is_taken_and_counted(model):
 
 def test_guidance_has_no_say_in_the_lengths_of_gaps(model):
     text = "We [MASK:1-3]xbc of"
-    banning = TokenBias(words=(), ban=("abx",))
+    banning = TokenBiasGuidance(words=(), ban=("abx",))
     assert model.infill(text, guidance=banning).lengths == model.infill(text).lengths
 
 
@@ -102,8 +102,8 @@ def test_uncertainty_is_of_each_token_given_the_others(model):
         z[0, i] = 258
         with torch.no_grad():
             log_probs = model.writer().denoiser(z, None, z == 258)
-        assert value == pytest.approx(float(Margin()(log_probs)), abs=1e-6)
-    again = model.uncertainty("We the", Margin(), batch_size=4)
+        assert value == pytest.approx(float(MarginUncertainty()(log_probs)), abs=1e-6)
+    again = model.uncertainty("We the", MarginUncertainty(), batch_size=4)
     assert [value for _, value in again] == pytest.approx([value for _, value in found], abs=1e-6)
     assert model.uncertainty("We the") == model.uncertainty("We the", "entropy")
 

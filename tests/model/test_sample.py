@@ -7,8 +7,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
+from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["timeless", "timed"])
@@ -52,7 +51,7 @@ def test_the_experiment_says_how(model):
 
 
 def test_another_sampler_and_length(model):
-    sampler = UncertaintyGuided(min_steps=2, max_steps=4, threshold=0.0)
+    sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=4, threshold=0.0)
     trace = []
     made = model.sample(sampler=sampler, number=2, length=10, observe=trace.append)
     assert made.sample.tokens.shape == (2, 10)
@@ -67,7 +66,7 @@ def test_the_importance_of_the_model_is_what_the_order_reads(model):
     """Most uncertain × important first, in two steps: not the same halves as without importance."""
     traces = {True: [], False: []}
     for importance, trace in traces.items():
-        sampler = UncertaintyGuided(min_steps=2, max_steps=2, threshold=0.0, importance=importance)
+        sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=2, threshold=0.0, importance=importance)
         model.sample(8, sampler=sampler, observe=trace.append)
     with_factor, without = (trace[0]["positions"] for trace in traces.values())
     assert len(with_factor) == len(without)
@@ -76,11 +75,11 @@ def test_the_importance_of_the_model_is_what_the_order_reads(model):
 
 def test_longer_than_the_model_has_learned(model):
     with pytest.raises(UserError, match="a length of 25 is more than the 24 tokens the model has learned"):
-        model.sample(sampler=Ancestral(), length=25)
+        model.sample(sampler=AncestralSampler(), length=25)
 
 
 def test_parts_by_name_and_as_tables(model):
-    spec = Ancestral(steps=3)
+    spec = AncestralSampler(steps=3)
     table = {"use": "ancestral", "steps": 3}
     assert model.sample(2, sampler=table, seed=4).texts == model.sample(2, sampler=spec, seed=4).texts
     assert model.sample(1, sampler="klass", guidance="none").sample.max_nfe > 3

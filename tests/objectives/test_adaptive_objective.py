@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.bounds.exact_k import ExactK
+from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.objectives import Batch
-from atat_zoo.objectives.adaptive import Adaptive
+from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import Joint
 
@@ -186,7 +186,7 @@ def test_the_bound_agrees_with_enumeration(form, timed_backbone):
     exact, groups = enumerated(module, tokens), 500
     tiled = tokens.repeat(groups, 1)
     with torch.no_grad():
-        found = module.bound(tiled, torch.ones_like(tiled) > 0, torch.arange(len(tiled)), 2, ExactK())["adaptive"]
+        found = module.bound(tiled, torch.ones_like(tiled) > 0, torch.arange(len(tiled)), 2, ExactKBound())["adaptive"]
     means = found.nelbo.view(groups, N).mean(1)
     assert abs(float((means.mean() - exact.mean()) / (means.std() / math.sqrt(groups)))) < 3
     torch.testing.assert_close(found.contribution.sum(1), found.nelbo)
@@ -211,7 +211,7 @@ def test_with_uniform_weights_the_adaptive_bound_is_the_nelbo_exactly():
     given = batch()
     keys = row_keys(3, "evaluation", torch.arange(N))
     with torch.no_grad():
-        found = module.bound(given.tokens, given.maskable, keys, 3, ExactK())
+        found = module.bound(given.tokens, given.maskable, keys, 3, ExactKBound())
     assert set(found) == {"nelbo", "adaptive"}
     torch.testing.assert_close(found["adaptive"].contribution, found["nelbo"].contribution, rtol=1e-12, atol=1e-12)
     assert torch.equal(found["adaptive"].loss_count, found["nelbo"].loss_count)
@@ -223,8 +223,8 @@ def test_with_other_weights_the_nelbo_is_still_that_of_uniform_masking():
     given = batch()
     keys = row_keys(3, "evaluation", torch.arange(N))
     with torch.no_grad():
-        found = module.bound(given.tokens, given.maskable, keys, 3, ExactK())
-    plain = ExactK().estimate(
+        found = module.bound(given.tokens, given.maskable, keys, 3, ExactKBound())
+    plain = ExactKBound().estimate(
         module.cross_entropy, given.tokens, given.maskable, keys, 3, mask_id=V, noise=module.noise
     )
     assert torch.equal(found["nelbo"].contribution, plain.contribution)
@@ -289,11 +289,11 @@ def test_the_denoiser_gives_distributions_and_reverse_weights_in_one_evaluation(
 
 
 def test_the_learned_sampler_runs_on_it():
-    from atat_zoo.samplers.learned_order import LearnedOrder
+    from atat_zoo.samplers.published import LearnedOrderSampler
 
     module = build(SHARP).eval()
     tokens = torch.full((6, L), V)
-    sample = LearnedOrder().sample(module.denoiser(), tokens, torch.arange(6), mask_id=V)
+    sample = LearnedOrderSampler().sample(module.denoiser(), tokens, torch.arange(6), mask_id=V)
     assert (sample.tokens < V).all()
     assert sample.nfe.tolist() == [L] * 6
 
@@ -682,10 +682,10 @@ def test_learned_importance_finds_the_best_order(form):
 def test_a_single_draw_cannot_learn_the_forward_weights():
     for learned in ("learn_importance", "learn_position"):
         with pytest.raises(ValueError, match="at least 2"):
-            Adaptive(**{learned: True}, draws=1)
-        assert Adaptive(**{learned: True}).repeats == 2
-    assert Adaptive().repeats == 1
-    assert Adaptive(draws=3).repeats == 3
+            AdaptiveObjective(**{learned: True}, draws=1)
+        assert AdaptiveObjective(**{learned: True}).repeats == 2
+    assert AdaptiveObjective().repeats == 1
+    assert AdaptiveObjective(draws=3).repeats == 3
 
 
 @pytest.mark.parametrize(

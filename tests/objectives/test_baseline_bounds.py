@@ -12,7 +12,7 @@ from torch import nn
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.bounds import Estimate, enumerate_discrete, enumerate_masks, exact_k, from_denoiser, reveal
-from atat_zoo.noise.linear import Linear
+from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.block_module import block_masks
 from atat_zoo.objectives.d3pm_module import step_kl
 from atat_zoo.registry import Context
@@ -69,7 +69,7 @@ def plugged(objective, joint=None, shift=None, noise=None):
     v = joint.vocabulary_size
     context = Context(vocabulary_size=v, length=joint.length, width=v)
     # The head of a network that knows nothing says 0, which `sedd` takes off as log V.
-    parts = {"backbone": Known(joint, math.log(v) if shift is None else shift), "noise": noise or Linear()}
+    parts = {"backbone": Known(joint, math.log(v) if shift is None else shift), "noise": noise or LinearNoise()}
     module = Zoo.load().spec("objective", objective).build(context, parts, 1).double().eval()
     x = joint.states
     return module, x, torch.ones_like(x, dtype=torch.bool), torch.arange(len(x))
@@ -224,7 +224,7 @@ def test_a_block_of_the_whole_length_is_exact_k(seed, draws):
     keep = keep.clone()
     keep[1, 2] = False
     found = module.bound(x, keep, keys, draws, EXACT_K)["nelbo"]
-    same = exact_k(from_denoiser(joint.denoiser), x, keep, keys, draws, mask_id=2, time_at=Linear().time_at)
+    same = exact_k(from_denoiser(joint.denoiser), x, keep, keys, draws, mask_id=2, time_at=LinearNoise().time_at)
     torch.testing.assert_close(found.contribution, same.contribution)
     assert torch.equal(found.loss_count, same.loss_count)
 
@@ -269,7 +269,7 @@ def test_the_times_of_blocks_are_stratified_over_all_of_them(step):
 
 
 def test_training_on_one_block_is_training_mdlm():
-    plain = dict.fromkeys(("estimator", "masking"), "uniform") | {"drawing": "bernoulli", "curriculum": "none"}
+    plain = dict.fromkeys(("estimator", "masking"), "uniform") | {"mask_drawing": "bernoulli", "curriculum": "none"}
     mdlm = build("mdlm", target="difficulty", **plain)
     block = build({"use": "block", "size": L})
     block.backbone.load_state_dict(mdlm.backbone.state_dict())

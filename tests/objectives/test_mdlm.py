@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atat_zoo import Zoo
-from atat_zoo.bounds.exact_k import ExactK
+from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
 from atat_zoo.diffusion.records import Adaptive
 from atat_zoo.objectives import Batch
@@ -26,7 +26,7 @@ PLAIN = {
     "noise": "linear",
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
     "masking": "importance",
-    "drawing": "bernoulli",
+    "mask_drawing": "bernoulli",
     "curriculum": {"use": "three_stage", "warmup_steps": 0},
     "target": "difficulty",
 }
@@ -150,7 +150,7 @@ def test_under_uniform_masking_the_loss_estimates_the_bound():
 EVERY = {
     "plain": {},
     "dropout": {"backbone": PLAIN["backbone"] | {"dropout": 0.5}},
-    "systematic": {"drawing": "systematic"},
+    "systematic": {"mask_drawing": "systematic"},
     "time-conditioned": {
         "backbone": PLAIN["backbone"] | {"time_conditioning": True},
         "estimator": PLAIN["estimator"] | {"time_conditioning": True},
@@ -285,7 +285,7 @@ def test_the_head_runs_at_masked_positions_only():
     assert 0 < masked < N * L
     watch.calls.clear()
     tokens = batch().tokens
-    estimate = module.bound(tokens, torch.ones_like(tokens) > 0, torch.arange(N), 3, ExactK())["nelbo"]
+    estimate = module.bound(tokens, torch.ones_like(tokens) > 0, torch.arange(N), 3, ExactKBound())["nelbo"]
     assert len(watch.calls) == 3
     assert sum(len(hidden) for hidden, _ in watch.calls) == int(estimate.loss_count.sum())
 
@@ -315,7 +315,7 @@ def test_a_time_conditioned_denoiser_takes_the_time_from_the_masks():
 
 def test_a_drawing_cannot_mask_what_is_not_maskable():
     module = build()
-    module.drawing = lambda p, keys: torch.ones_like(p, dtype=torch.bool)
+    module.mask_drawing = lambda p, keys: torch.ones_like(p, dtype=torch.bool)
     given = batch()
     assert torch.equal(module.loss(given)["masked"], given.maskable)
 

@@ -131,7 +131,7 @@ def test_the_loss_of_d3pm(weight, noise, T):
 
 
 def test_the_loss_of_mdlm_is_the_sum_of_ce_over_t_by_the_maskable_tokens():
-    plain = dict.fromkeys(("estimator", "masking"), "uniform") | {"drawing": "bernoulli", "curriculum": "none"}
+    plain = dict.fromkeys(("estimator", "masking"), "uniform") | {"mask_drawing": "bernoulli", "curriculum": "none"}
     module = build("mdlm", target="difficulty", **plain).double()
     given = batch(1)
     found = module.loss(given)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.registry import KINDS, component, hookspecs, manifest, param
+from atat_zoo.registry import KINDS, builtin, component, hookspecs, manifest, param
 from atat_zoo.registry.manifest import Entry, Manifest, entry_of, read, shipped, write
 
 
@@ -67,8 +67,9 @@ def test_every_component_documents_itself(code):
         for name, parameter in entry.parameters.items():
             assert parameter["help"].strip(), f"{where}.{name}"
             assert "\n" not in parameter["help"], f"{where}.{name}"
-        # A component stands in the package of its kind, one in a file.
-        assert cls.__module__.startswith(KINDS[entry.kind].package + "."), where
+        # A component stands in the place of its kind, and its class is called after its kind.
+        assert f"{cls.__module__}.".startswith(KINDS[entry.kind].place + "."), where
+        assert cls.__name__.endswith(entry.kind.title().replace("_", "").replace("PositionBias", "Bias")), where
 
 
 def test_components_are_frozen_and_take_keywords_only(code):
@@ -84,34 +85,36 @@ def test_components_are_frozen_and_take_keywords_only(code):
                 setattr(made, name, 1)
 
 
-def test_one_component_a_file(code):
-    paths = [entry.path.partition(":")[0] for entry in code.entries]
-    assert len(paths) == len(set(paths))
-
-
 def test_every_hook_says_what_it_is_and_where_its_contract_stands():
-    hooks = {name: f for name, f in vars(hookspecs).items() if name.startswith(f"{hookspecs.PROJECT}_")}
+    hooks = {name for name in vars(hookspecs.Hooks) if name.startswith(f"{hookspecs.PROJECT}_")}
     assert {name.removeprefix(f"{hookspecs.PROJECT}_") for name in hooks} == set(KINDS)
     for kind, entry in KINDS.items():
         assert entry.name == kind
         assert entry.summary.endswith("."), kind
         assert len(entry.summary) > 20, kind
         assert "Contract" not in entry.summary, kind
-        contract = import_module(entry.package)
+        contract = import_module(entry.place)
         protocols = [
             cls
             for _, cls in inspect.getmembers(contract, inspect.isclass)
-            if getattr(cls, "_is_protocol", False) and cls.__module__ == entry.package
+            if getattr(cls, "_is_protocol", False) and cls.__module__ == entry.place
         ]
-        assert protocols, f"{entry.package} has no Protocol"
+        assert protocols, f"{entry.place} has no Protocol"
         assert all((cls.__doc__ or "").strip() for cls in protocols), kind
         assert (contract.__doc__ or "").strip(), kind
 
 
-def test_the_builtin_module_implements_every_hook_and_no_other():
-    builtin = import_module("atat_zoo.builtin")
-    hooks = {name for name in vars(builtin) if name.startswith(f"{hookspecs.PROJECT}_")}
-    assert hooks == {f"{hookspecs.PROJECT}_{kind}" for kind in KINDS}
+def test_our_own_parts_come_by_every_hook_and_no_other():
+    assert set(vars(builtin.plugin())) == {f"{hookspecs.PROJECT}_{kind}" for kind in KINDS}
+
+
+def test_a_part_belongs_to_the_kind_in_whose_place_it_stands():
+    found = {kind: {cls.__name__ for cls in builtin.parts_of(kind)} for kind in KINDS}
+    assert all(found.values())
+    assert len(set.union(*found.values())) == sum(map(len, found.values())), "two parts have one class name"
+    assert "RandomOrder" in found["order"]
+    assert "RandomOrder" not in found["sampler"]
+    assert {"AncestralSampler", "SemiAutoregressiveSampler"} <= found["sampler"]
 
 
 @component

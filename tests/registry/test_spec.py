@@ -50,7 +50,7 @@ class Outer:
     pair: tuple[float, float] = param((0.2, 0.8), help="two floats", ge=0, le=1)
     names: tuple[str, ...] = param((), help="any number of words")
     table: dict[str, float] = param(attrs.Factory(dict), help="numbers by name")
-    inner: object = part("bias", {"use": "inner", "strength": 0.25}, help="a part")
+    inner: object = part("position_bias", {"use": "inner", "strength": 0.25}, help="a part")
 
 
 @component
@@ -58,7 +58,7 @@ class Parted:
     name = "parted"
     summary = "needs a part"
 
-    inner: object = part("bias", attrs.NOTHING, help="what is in it")
+    inner: object = part("position_bias", attrs.NOTHING, help="what is in it")
 
 
 @component
@@ -78,7 +78,11 @@ class Needy:
 
 @pytest.fixture(scope="module")
 def zoo():
-    entries = [entry_of("bias", Inner, "here"), entry_of("bias", Other, "here"), entry_of("masking", Outer, "here")]
+    entries = [
+        entry_of("position_bias", Inner, "here"),
+        entry_of("position_bias", Other, "here"),
+        entry_of("masking", Outer, "here"),
+    ]
     return Zoo(Manifest(entries=tuple(entries)), [])
 
 
@@ -99,7 +103,7 @@ def test_fields_are_the_documentation_of_the_table():
     assert fields["rate"].type is float
     assert fields["rate"].default == 1.0
     assert fields["rate"].bounds == {"gt": 0, "lt": 10}
-    assert fields["inner"].kind == "bias"
+    assert fields["inner"].kind == "position_bias"
     assert fields["inner"].default == {"use": "inner", "strength": 0.25}
     assert fields["table"].default == {}
     assert {name: field.type_name for name, field in fields.items()} == {
@@ -113,16 +117,16 @@ def test_fields_are_the_documentation_of_the_table():
         "pair": "[float, float]",
         "names": "list of str",
         "table": "table of float",
-        "inner": "bias part",
+        "inner": "position_bias part",
     }
 
 
 def test_annotations_are_read_in_the_module_that_wrote_them():
     from atat_zoo.registry import Context
-    from atat_zoo.targets.difficulty import Difficulty
+    from atat_zoo.targets import DifficultyTarget
 
     assert Context  # a class of our own with string annotations
-    types = {field.name: field.type for field in fields_of(Difficulty)}
+    types = {field.name: field.type for field in fields_of(DifficultyTarget)}
     assert types == {"scale": Literal["rank", "running"], "decay": float, "bins": int}
 
 
@@ -272,7 +276,7 @@ def test_a_required_parameter_is_asked_for(zoo):
 
 
 def test_a_part_may_be_required_as_well(zoo):
-    assert said(zoo, Parted) == "here.inner is missing: what is in it (bias part)"
+    assert said(zoo, Parted) == "here.inner is missing: what is in it (position_bias part)"
     assert said(zoo, Parted, inner={"strength": 1}) == ("here.inner.use is missing: name one of inner, other")
     made, problems = structure(Parted, {"inner": "other"}, "here", zoo)
     assert (made, problems) == (Parted(inner=Other()), [])
@@ -305,16 +309,19 @@ def test_a_part_is_a_name_a_table_or_a_specification(zoo, value, expected):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("iner", "here.inner.use: there is no bias named 'iner'; did you mean 'inner'? (there are: inner, other)"),
-        ({"use": 3}, "here.inner.use: expected a bias's name, one of inner, other, got 3"),
+        (
+            "iner",
+            "here.inner.use: there is no position_bias named 'iner'; did you mean 'inner'? (there are: inner, other)",
+        ),
+        ({"use": 3}, "here.inner.use: expected a position_bias's name, one of inner, other, got 3"),
         ({"use": "inner", "strength": 2}, "here.inner.strength must be at most 1, not 2"),
         ({"use": "inner", "size": 2}, "here.inner.size is not a parameter of 'inner' (it takes: strength)"),
-        (3, "here.inner: expected a bias's name or a table {use = …}, got 3"),
-        (True, "here.inner: expected a bias's name or a table {use = …}, got True"),
-        (["inner"], "here.inner: expected a bias's name or a table {use = …}, got ['inner']"),
+        (3, "here.inner: expected a position_bias's name or a table {use = …}, got 3"),
+        (True, "here.inner: expected a position_bias's name or a table {use = …}, got True"),
+        (["inner"], "here.inner: expected a position_bias's name or a table {use = …}, got ['inner']"),
         (
             datetime.date(2024, 1, 2),
-            "here.inner: expected a bias's name or a table {use = …}, got datetime.date(2024, 1, 2)",
+            "here.inner: expected a position_bias's name or a table {use = …}, got datetime.date(2024, 1, 2)",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def test_two_parts_of_one_name_are_refused_with_both_owners():
     with pytest.raises(UserError, match=r"masking 'spiral' is offered by both first-package and second-package"):
         zoo_of(one, found=[Plugin(name="p", distribution="second-package", version="1", entries=(two,))])
     # The same name in another kind is another part.
-    assert zoo_of(one, entry_of("bias", Spiral, "x")).names("bias") == ["spiral"]
+    assert zoo_of(one, entry_of("position_bias", Spiral, "x")).names("position_bias") == ["spiral"]
 
 
 def test_an_alias_does_not_stand_in_for_a_part():

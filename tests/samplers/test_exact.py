@@ -4,22 +4,18 @@ import pytest
 import torch
 from exactness import fit, masks
 
-from atat_zoo.draws.categorical import Categorical
-from atat_zoo.noise.cosine import Cosine
-from atat_zoo.orders.left_to_right import LeftToRight
-from atat_zoo.orders.random import Random
-from atat_zoo.orders.uncertainty import UncertaintyOrder
-from atat_zoo.paces.adaptive import Adaptive
-from atat_zoo.paces.binomial import Binomial
-from atat_zoo.paces.fixed import Fixed
-from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.noise import CosineNoise
+from atat_zoo.samplers.draw import CategoricalDraw
+from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
+from atat_zoo.samplers.pace import AdaptivePace, BinomialPace, FixedPace
+from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import ENTROPY, Joint, hashed_importance, toy
-from atat_zoo.uncertainty.entropy import Entropy
+from atat_zoo.uncertainty import EntropyUncertainty
 
 ROWS = 20_000
-HARD = UncertaintyOrder(uncertainty=Entropy(), first="most_uncertain", importance=True)
-EASY = UncertaintyOrder(uncertainty=Entropy(), first="most_certain")
+HARD = UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_uncertain", importance=True)
+EASY = UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_certain")
 
 
 def test_the_toy_has_the_entropy_that_is_published_for_it():
@@ -39,10 +35,12 @@ def test_the_exact_denoiser_agrees_with_counting():
         Joint([1.0, 2.0], length=3, vocabulary_size=2)
 
 
-@pytest.mark.parametrize("order", [LeftToRight(), Random(), HARD, EASY], ids=["left", "random", "hard", "easy"])
+@pytest.mark.parametrize(
+    "order", [LeftToRightOrder(), RandomOrder(), HARD, EASY], ids=["left", "random", "hard", "easy"]
+)
 def test_one_at_a_time_reproduces_the_joint(order):
     joint = toy()
-    sampler = assemble(order=order, pace=Fixed(steps=3))
+    sampler = assemble(order=order, pace=FixedPace(steps=3))
     sample = sampler.sample(joint.denoiser, *masks(joint, ROWS), mask_id=2, importance=hashed_importance)
     assert fit(sample, joint) > 0.001
     assert (sample.nfe == 3).all()
@@ -51,7 +49,7 @@ def test_one_at_a_time_reproduces_the_joint(order):
 
 @pytest.mark.parametrize(
     "sampler",
-    [Ancestral(steps=500), assemble(pace=Binomial(steps=500, noise=Cosine()))],
+    [AncestralSampler(steps=500), assemble(pace=BinomialPace(steps=500, noise=CosineNoise()))],
     ids=["linear", "cosine"],
 )
 def test_ancestral_reproduces_the_joint(sampler):
@@ -61,7 +59,7 @@ def test_ancestral_reproduces_the_joint(sampler):
 
 def test_ancestral_in_one_step_does_not():
     joint = toy()
-    sample = Ancestral(steps=1).sample(joint.denoiser, *masks(joint, ROWS), mask_id=2)
+    sample = AncestralSampler(steps=1).sample(joint.denoiser, *masks(joint, ROWS), mask_id=2)
     assert fit(sample, joint) < 1e-6
     # It draws the product of the marginals instead.
     product = toy()
@@ -83,14 +81,14 @@ def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
             probability = torch.where(early, first[[0, 1, 2], x], late[[0, 1, 2], x]).prod()
             expected[index] += probability / 8
     joint.p = expected
-    sample = Ancestral(steps=2).sample(toy().denoiser, *masks(joint, ROWS), mask_id=2)
+    sample = AncestralSampler(steps=2).sample(toy().denoiser, *masks(joint, ROWS), mask_id=2)
     assert fit(sample, joint) > 0.001
 
 
 def test_infilling_draws_from_the_conditional():
     joint = toy()
     tokens = torch.tensor([[2, 1, 2]]).expand(ROWS, 3)
-    sample = assemble(pace=Fixed(steps=3)).sample(joint.denoiser, tokens, torch.arange(ROWS), mask_id=2)
+    sample = assemble(pace=FixedPace(steps=3)).sample(joint.denoiser, tokens, torch.arange(ROWS), mask_id=2)
     joint.p = torch.where(joint.states[:, 1] == 1, joint.p, 0)
     joint.p /= joint.p.sum()
     counts = torch.bincount(joint.index(sample.tokens), minlength=8)
@@ -104,9 +102,9 @@ def test_infilling_draws_from_the_conditional():
 def test_temperature_zero_is_greedy_and_the_adaptive_pace_counts_right():
     joint = toy()
     greedy = assemble(
-        order=LeftToRight(),
-        pace=Adaptive(min_steps=3, max_steps=3, uncertainty=Entropy()),
-        draw=Categorical(temperature=0),
+        order=LeftToRightOrder(),
+        pace=AdaptivePace(min_steps=3, max_steps=3, uncertainty=EntropyUncertainty()),
+        draw=CategoricalDraw(temperature=0),
     )
     sample = greedy.sample(joint.denoiser, *masks(joint, 4), mask_id=2)
     # P(x1 = 1) = 14/24, P(x2 = 1 | 1) = 8/14, P(x3 = 1 | 11) = 6/8.

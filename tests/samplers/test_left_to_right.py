@@ -6,7 +6,7 @@ from exactness import fit, masks
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.places import pairs
-from atat_zoo.paces.one_at_a_time import OneAtATime
+from atat_zoo.samplers.pace import OneAtATimePace
 from atat_zoo.testing.sampling import traced
 from atat_zoo.testing.toys import Hashed, toy
 
@@ -68,5 +68,5 @@ def test_others_do_not_say_so(name):
 
 
 def test_the_pace_takes_as_many_steps_as_positions():
-    assert [OneAtATime().most(n) for n in (1, 7)] == [1, 7]
-    assert OneAtATime().rates(0) is None
+    assert [OneAtATimePace().most(n) for n in (1, 7)] == [1, 7]
+    assert OneAtATimePace().rates(0) is None

@@ -6,42 +6,33 @@ import pytest
 import torch
 
 from atat_zoo.diffusion.randomness import fold
-from atat_zoo.draws.categorical import Categorical
-from atat_zoo.draws.confidence_tempered import ConfidenceTempered
-from atat_zoo.orders.left_to_right import LeftToRight
-from atat_zoo.orders.random import Random
-from atat_zoo.orders.uncertainty import UncertaintyOrder
-from atat_zoo.paces.adaptive import Adaptive
-from atat_zoo.paces.binomial import Binomial
-from atat_zoo.paces.fixed import Fixed
 from atat_zoo.registry import Zoo
-from atat_zoo.remasks.none import NoRemask
-from atat_zoo.remasks.planner import Planner
-from atat_zoo.remasks.remdm_cap import ReMDMCap
-from atat_zoo.remasks.remdm_conf import ReMDMConf
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.samplers.combination import Combination
-from atat_zoo.samplers.confidence_history import ConfidenceHistory
-from atat_zoo.samplers.uncertainty_guided import UncertaintyGuided
-from atat_zoo.stops.confidence_history import ConfidenceHistory as Confident
-from atat_zoo.stops.steps import Steps
-from atat_zoo.stops.uncertainty import UncertaintyStop
+from atat_zoo.samplers.draw import CategoricalDraw, ConfidenceTemperedDraw
+from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
+from atat_zoo.samplers.pace import AdaptivePace, BinomialPace, FixedPace
+from atat_zoo.samplers.published import (
+    AncestralSampler,
+    CombinationSampler,
+    ConfidenceHistorySampler,
+    UncertaintyGuidedSampler,
+)
+from atat_zoo.samplers.remask import NoRemask, PlannerRemask, ReMDMCapRemask, ReMDMConfRemask
+from atat_zoo.samplers.stop import ConfidenceHistoryStop, StepsStop, UncertaintyStop
 from atat_zoo.testing import check_sampler
 from atat_zoo.testing.sampling import assemble, example_step, noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance
-from atat_zoo.uncertainty.entropy import Entropy
-from atat_zoo.uncertainty.margin import Margin
+from atat_zoo.uncertainty import EntropyUncertainty, MarginUncertainty
 
 
 @pytest.mark.parametrize(
     "sampler",
     [
-        Ancestral(steps=1),
-        Ancestral(steps=7, temperature=0.0),
-        UncertaintyGuided(min_steps=1, max_steps=5, importance=False, threshold=0.9),
-        UncertaintyGuided(uncertainty=Margin(), first="most_uncertain", threshold=0.0),
-        ConfidenceHistory(steps=6, window=2, threshold=0.4),
-        Combination(),
+        AncestralSampler(steps=1),
+        AncestralSampler(steps=7, temperature=0.0),
+        UncertaintyGuidedSampler(min_steps=1, max_steps=5, importance=False, threshold=0.9),
+        UncertaintyGuidedSampler(uncertainty=MarginUncertainty(), first="most_uncertain", threshold=0.0),
+        ConfidenceHistorySampler(steps=6, window=2, threshold=0.4),
+        CombinationSampler(),
     ],
     ids=str,
 )
@@ -61,7 +52,7 @@ def sample(sampler, tokens, denoiser=None, **options):
     return made, denoiser
 
 
-@pytest.mark.parametrize("order", [Random(), LeftToRight()], ids=lambda order: order.name)
+@pytest.mark.parametrize("order", [RandomOrder(), LeftToRightOrder()], ids=lambda order: order.name)
 def test_only_the_chosen_positions_are_asked_for(order):
     z = noisy(6, 10, 9, 1)
     _, denoiser = sample(assemble(order=order), z)
@@ -71,14 +62,16 @@ def test_only_the_chosen_positions_are_asked_for(order):
 def test_rows_leave_the_batch_when_they_are_finished():
     z = torch.full((4, 12), 9)
     z[0, 1:] = z[1, 3:] = z[2, 6:] = 0
-    made, denoiser = sample(assemble(order=UncertaintyOrder(uncertainty=Entropy()), pace=Fixed(steps=12)), z)
+    made, denoiser = sample(
+        assemble(order=UncertaintyOrder(uncertainty=EntropyUncertainty()), pace=FixedPace(steps=12)), z
+    )
     assert made.nfe.tolist() == [1, 3, 6, 12]
     assert denoiser.evaluated == 22
     assert made.max_nfe == 12
 
 
 def test_a_step_that_changes_nothing_is_not_evaluated():
-    made, denoiser = sample(Ancestral(steps=1000), torch.full((3, 4), 9))
+    made, denoiser = sample(AncestralSampler(steps=1000), torch.full((3, 4), 9))
     assert (made.nfe <= 4).all()
     assert made.max_nfe == 4
     assert denoiser.calls <= 12
@@ -86,7 +79,7 @@ def test_a_step_that_changes_nothing_is_not_evaluated():
 
 def test_nothing_to_fill_costs_nothing():
     z = torch.zeros(3, 4, dtype=torch.int64)
-    made, denoiser = sample(Ancestral(), z)
+    made, denoiser = sample(AncestralSampler(), z)
     assert torch.equal(made.tokens, z)
     assert (denoiser.calls, made.max_nfe, made.nfe.tolist()) == (0, 0, [0, 0, 0])
 
@@ -102,7 +95,7 @@ def test_the_draft_has_the_most_probable_token_at_every_mask():
         seen.append(torch.equal(draft, expected) and not (draft == 9).any())
         return hashed_importance(draft, masked)
 
-    sample(UncertaintyGuided(min_steps=2, max_steps=6, threshold=0.0), z, importance=importance)
+    sample(UncertaintyGuidedSampler(min_steps=2, max_steps=6, threshold=0.0), z, importance=importance)
     assert len(seen) >= 2
     assert all(seen)
 
@@ -111,8 +104,8 @@ def test_importance_is_not_asked_for_unless_the_order_wants_it():
     def importance(draft, masked):
         raise AssertionError("asked")
 
-    sample(UncertaintyGuided(importance=False), torch.full((2, 5), 9), importance=importance)
-    sample(Ancestral(), torch.full((2, 5), 9), importance=importance)
+    sample(UncertaintyGuidedSampler(importance=False), torch.full((2, 5), 9), importance=importance)
+    sample(AncestralSampler(), torch.full((2, 5), 9), importance=importance)
 
 
 def test_no_gradient_is_kept_and_no_global_random_number_drawn():
@@ -122,7 +115,7 @@ def test_no_gradient_is_kept_and_no_global_random_number_drawn():
     def denoiser(tokens, t, where):
         return weight.log_softmax(-1).expand(len(where[0]), 9)
 
-    made, _ = sample(UncertaintyGuided(), torch.full((2, 5), 9), denoiser)
+    made, _ = sample(UncertaintyGuidedSampler(), torch.full((2, 5), 9), denoiser)
     assert not made.tokens.requires_grad
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -131,7 +124,7 @@ def test_a_part_that_hides_what_it_needs_is_told():
     step = example_step(frozenset())
     step.log_probs = None
     with pytest.raises(RuntimeError, match="without log_probs among its needs"):
-        step.measure(Entropy())
+        step.measure(EntropyUncertainty())
 
 
 def test_a_metric_is_computed_once_a_step():
@@ -140,7 +133,7 @@ def test_a_metric_is_computed_once_a_step():
     class Counting:
         def __call__(self, logits):
             calls.append(1)
-            return Entropy()(logits)
+            return EntropyUncertainty()(logits)
 
     step, metric = example_step(frozenset()), Counting()
     assert step.measure(metric) is step.measure(metric)
@@ -158,16 +151,16 @@ def test_combinations_are_declared_in_tables():
             "draw": {"use": "categorical", "temperature": 0.7},
         },
     )
-    assert made.order.uncertainty == Margin()
-    assert made.parts().pace == Fixed(steps=3)
+    assert made.order.uncertainty == MarginUncertainty()
+    assert made.parts().pace == FixedPace(steps=3)
     check_sampler(made, examples=10)
 
 
-ORDERS = [Random(), LeftToRight(), UncertaintyOrder(first="most_uncertain", importance=True)]
-PACES = [Binomial(steps=5), Fixed(steps=4), Adaptive(min_steps=2, max_steps=6)]
-STOPS = [Steps(), UncertaintyStop(threshold=0.8), Confident(window=2, threshold=0.4)]
-DRAWS = [Categorical(temperature=0.5), ConfidenceTempered()]
-REMASKS = [NoRemask(), ReMDMCap(), ReMDMConf(), Planner()]
+ORDERS = [RandomOrder(), LeftToRightOrder(), UncertaintyOrder(first="most_uncertain", importance=True)]
+PACES = [BinomialPace(steps=5), FixedPace(steps=4), AdaptivePace(min_steps=2, max_steps=6)]
+STOPS = [StepsStop(), UncertaintyStop(threshold=0.8), ConfidenceHistoryStop(window=2, threshold=0.4)]
+DRAWS = [CategoricalDraw(temperature=0.5), ConfidenceTemperedDraw()]
+REMASKS = [NoRemask(), ReMDMCapRemask(), ReMDMConfRemask(), PlannerRemask()]
 
 
 @pytest.mark.slow
@@ -181,11 +174,11 @@ def test_every_combination():
 
 def test_a_stop_finishes_a_row_whatever_the_remask_hides():
     # Everything is certain enough at once, so each row is filled in its first evaluation, and stays.
-    sampler = assemble(pace=Binomial(steps=20), remask=ReMDMCap(eta=1.0), stop=UncertaintyStop(threshold=1.0))
+    sampler = assemble(pace=BinomialPace(steps=20), remask=ReMDMCapRemask(eta=1.0), stop=UncertaintyStop(threshold=1.0))
     trace = []
     made = sample(sampler, torch.full((3, 12), 9), observe=trace.append)[0]
     assert made.nfe.tolist() == [1, 1, 1]
     assert not any("hidden" in record for record in trace)
     # Without the stop it goes on.
-    going = assemble(pace=Binomial(steps=20), remask=ReMDMCap(eta=1.0))
+    going = assemble(pace=BinomialPace(steps=20), remask=ReMDMCapRemask(eta=1.0))
     assert (sample(going, torch.full((3, 12), 9))[0].nfe > 1).all()

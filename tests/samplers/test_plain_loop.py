@@ -5,7 +5,7 @@ import torch
 from exactness import fit, masks
 
 from atat_zoo.samplers import Sample
-from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.toys import toy
 
 plain_loop = pytest.importorskip("benchmarks.plain_loop", reason="the benchmarks are not in a source distribution")
@@ -35,7 +35,7 @@ def test_with_few_steps_both_have_the_same_other_distribution(steps):
     from scipy.stats import chi2_contingency
 
     joint = toy()
-    made = plain(joint, steps), Ancestral(steps=steps).sample(joint.denoiser, *masks(joint, ROWS), mask_id=2)
+    made = plain(joint, steps), AncestralSampler(steps=steps).sample(joint.denoiser, *masks(joint, ROWS), mask_id=2)
     counts = [torch.bincount(joint.index(sample.tokens), minlength=8).tolist() for sample in made]
     assert chi2_contingency(counts).pvalue > 0.001
     assert all(fit(sample, joint) < 1e-4 for sample in made)

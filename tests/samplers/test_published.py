@@ -6,21 +6,17 @@ import torch
 from exactness import fit, masks
 from scipy.stats import chi2_contingency
 
-from atat_zoo.draws.categorical import Categorical
-from atat_zoo.draws.nucleus import Nucleus
-from atat_zoo.noise.linear import Linear
-from atat_zoo.orders.drawn_probability import DrawnProbability
-from atat_zoo.orders.uncertainty import UncertaintyOrder
-from atat_zoo.paces.binomial import Binomial
-from atat_zoo.paces.first_hitting import FirstHitting
+from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Zoo
-from atat_zoo.remasks.remdm_cap import ReMDMCap
-from atat_zoo.remasks.remdm_rescale import ReMDMRescale
-from atat_zoo.samplers.ancestral import Ancestral
+from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw
 from atat_zoo.samplers.loop import run
+from atat_zoo.samplers.order import DrawnProbabilityOrder, UncertaintyOrder
+from atat_zoo.samplers.pace import BinomialPace, FirstHittingPace
+from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.samplers.remask import ReMDMCapRemask, ReMDMRescaleRemask
 from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint, toy
-from atat_zoo.uncertainty.confidence import Confidence
+from atat_zoo.uncertainty import ConfidenceUncertainty
 
 ROWS = 20_000
 
@@ -38,14 +34,14 @@ def test_one_at_a_time_reproduces_the_joint(name):
 def test_cached_ancestral_has_the_distribution_of_the_published_loop_without_a_cache(steps):
     joint = toy()
     z, seeds = masks(joint, ROWS)
-    made = Ancestral(steps=steps).sample(joint.denoiser, z, seeds, mask_id=2)
+    made = AncestralSampler(steps=steps).sample(joint.denoiser, z, seeds, mask_id=2)
     plain = published.ancestral(joint.marginals, z, 2, steps, seed=3)
     counts = [torch.bincount(joint.index(tokens), minlength=8).tolist() for tokens in (made.tokens, plain)]
     assert chi2_contingency(counts).pvalue > 0.001
     # Few steps are not the joint, so agreeing with it is not what has been tested.
     joint.p = torch.tensor(counts[1], dtype=torch.float64) / ROWS
     if steps < 5:
-        assert fit(Ancestral(steps=200).sample(toy().denoiser, z, seeds, mask_id=2), joint) < 1e-6
+        assert fit(AncestralSampler(steps=200).sample(toy().denoiser, z, seeds, mask_id=2), joint) < 1e-6
     assert made.nfe.double().mean() <= min(steps, 3)
 
 
@@ -73,10 +69,12 @@ def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
     assert seen == [None, None, None]
 
 
-@pytest.mark.parametrize("remask", [ReMDMCap(eta=0.03), ReMDMRescale(eta=0.03)], ids=lambda remask: remask.name)
+@pytest.mark.parametrize(
+    "remask", [ReMDMCapRemask(eta=0.03), ReMDMRescaleRemask(eta=0.03)], ids=lambda remask: remask.name
+)
 def test_remasking_with_the_rate_made_up_for_keeps_the_joint(remask):
     joint = toy()
-    remdm = assemble(pace=Binomial(steps=150, noise=Linear()), remask=remask)
+    remdm = assemble(pace=BinomialPace(steps=150, noise=LinearNoise()), remask=remask)
     made, trace = traced(remdm, joint.denoiser, *masks(joint, ROWS), mask_id=2)
     assert fit(made, joint) > 0.001
     assert sum("hidden" in record for record in trace) > 50
@@ -96,7 +94,7 @@ def test_the_share_of_masked_tokens_follows_the_grid_while_tokens_are_hidden():
 
 def test_after_the_draw_is_not_exact():
     joint = toy()
-    maskgit = assemble(pace=FirstHitting(noise=Linear()), order=DrawnProbability())
+    maskgit = assemble(pace=FirstHittingPace(noise=LinearNoise()), order=DrawnProbabilityOrder())
     assert fit(maskgit.sample(joint.denoiser, *masks(joint, ROWS), mask_id=2), joint) < 1e-6
 
 
@@ -148,7 +146,7 @@ def test_path_planning_keeps_what_the_model_finds_likely():
 
     z, seeds = masks(joint, 2000)
     p2 = Zoo.load().spec("sampler", {"use": "p2", "steps": 8}).sample(Planning(), z, seeds, mask_id=2)
-    once = Ancestral(steps=1).sample(joint.denoiser, z, seeds, mask_id=2)
+    once = AncestralSampler(steps=1).sample(joint.denoiser, z, seeds, mask_id=2)
     agree = [(made.tokens[:, 0] == made.tokens[:, 1]).double().mean() for made in (once, p2)]
     assert agree[0] < 0.55
     assert agree[1] > 0.8
@@ -191,19 +189,19 @@ def test_certain_predictions_are_filled_at_once():
 @pytest.mark.parametrize("name", ["remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"])
 def test_remdm_draws_from_the_nucleus_as_published(name):
     parts = Zoo.load().spec("sampler", name).parts()
-    assert parts.draw == Nucleus(p=0.9)
-    assert Zoo.load().spec("sampler", {"use": name, "p": 1.0}).parts().draw == Nucleus(p=1.0)
+    assert parts.draw == NucleusDraw(p=0.9)
+    assert Zoo.load().spec("sampler", {"use": name, "p": 1.0}).parts().draw == NucleusDraw(p=1.0)
 
 
 def test_cached_ancestral_is_another_name():
-    assert Zoo.load().spec("sampler", "cached_ancestral") == Ancestral()
-    assert Ancestral().parts().draw == Categorical()
+    assert Zoo.load().spec("sampler", "cached_ancestral") == AncestralSampler()
+    assert AncestralSampler().parts().draw == CategoricalDraw()
 
 
 def test_block_by_block_fills_only_the_block():
     z = noisy(3, 8, 5, 1)
     first = torch.arange(8) < 4
-    parts = assemble(order=UncertaintyOrder(uncertainty=Confidence(), importance=True)).parts
+    parts = assemble(order=UncertaintyOrder(uncertainty=ConfidenceUncertainty(), importance=True)).parts
     drafts = []
 
     def importance(draft, masked):

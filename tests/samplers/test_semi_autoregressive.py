@@ -12,15 +12,13 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.places import pairs
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.samplers.combination import Combination
-from atat_zoo.samplers.left_to_right import LeftToRight
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressive
+from atat_zoo.samplers.published import AncestralSampler, CombinationSampler, LeftToRightSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.sampling import check_sampler, noisy
 from atat_zoo.testing.toys import Hashed, toy
 
 V, L, SIZE = 7, 12, 3
-GREEDY = Combination(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
+GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
 BACKBONE = {"use": "dit", "layers": 3, "width": 16, "heads": 2, "max_length": 64}
 
 
@@ -85,7 +83,7 @@ def test_the_text_is_that_of_a_loop_without_a_cache(use):
     built = module(use)
     z = noisy(5, L, V, 3)
     plain = GREEDY.sample(built.denoiser(), z, torch.arange(5), mask_id=V)
-    sampler = SemiAutoregressive(within=GREEDY)
+    sampler = SemiAutoregressiveSampler(within=GREEDY)
     cached = sampler.sample(built.denoiser(), z, torch.arange(5), mask_id=V, window=L)
     assert torch.equal(cached.tokens, plain.tokens)
     assert torch.equal(cached.nfe, plain.nfe)
@@ -94,7 +92,7 @@ def test_the_text_is_that_of_a_loop_without_a_cache(use):
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
 def test_beyond_the_training_length(use):
     built = module(use)
-    sampler = SemiAutoregressive(within=Ancestral(steps=3))
+    sampler = SemiAutoregressiveSampler(within=AncestralSampler(steps=3))
     z = torch.full((4, 5 * L), V)
     z[:, 0] = 1
     made = sampler.sample(built.denoiser(), z, torch.arange(4), mask_id=V, window=L)
@@ -123,7 +121,7 @@ class Windows(Hashed):
 def test_a_bidirectional_model_sees_a_window_that_ends_with_the_block():
     denoiser = Windows()
     z = torch.full((1, 11), 9)
-    sampler = SemiAutoregressive(size=2, within=Ancestral(steps=1))
+    sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
     made = sampler.sample(denoiser, z, torch.tensor([4]), mask_id=9, window=6)
     assert made.nfe.tolist() == [6]
     assert [tokens.shape[1] for tokens, _ in denoiser.shown] == [6] * 6
@@ -140,7 +138,9 @@ def test_within_the_training_length_it_sees_the_whole_text():
     denoiser = Windows()
     z = torch.full((1, 6), 9)
     z[0, 5] = 3
-    SemiAutoregressive(size=2, within=Ancestral(steps=1)).sample(denoiser, z, torch.tensor([4]), mask_id=9, window=8)
+    SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1)).sample(
+        denoiser, z, torch.tensor([4]), mask_id=9, window=8
+    )
     assert [tokens.shape[1] for tokens, _ in denoiser.shown] == [6] * 3
     assert all(tokens[0, 5] == 3 for tokens, _ in denoiser.shown)
 
@@ -151,22 +151,22 @@ def test_within_the_training_length_it_sees_the_whole_text():
     ["ancestral", "left_to_right", "uncertainty_guided", "remdm_cap", "p2", "learned_order", "confidence_history"],
 )
 def test_it_is_a_sampler_whatever_is_within(within):
-    check_sampler(SemiAutoregressive(size=3, within=within), 15)
+    check_sampler(SemiAutoregressiveSampler(size=3, within=within), 15)
 
 
 def test_one_at_a_time_reproduces_the_joint():
     joint = toy()
-    sampler = SemiAutoregressive(size=2, within=Combination(pace="one_at_a_time"))
+    sampler = SemiAutoregressiveSampler(size=2, within=CombinationSampler(pace="one_at_a_time"))
     assert fit(sampler.sample(joint.denoiser, *masks(joint, 20_000), mask_id=2), joint) > 0.001
     # All of a block at once does not.
-    at_once = SemiAutoregressive(size=2, within=Ancestral(steps=1))
+    at_once = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
     assert fit(at_once.sample(joint.denoiser, *masks(joint, 20_000), mask_id=2), joint) < 1e-6
 
 
 @pytest.mark.parametrize(("steps", "most"), [(7, 7), (4, 4), (2, 4)])
 def test_steps_are_shared_among_the_blocks(steps, most):
     z = torch.full((2, 16), 9)
-    made = SemiAutoregressive(size=4, steps=steps).sample(Hashed(9), z, torch.arange(2), mask_id=9)
+    made = SemiAutoregressiveSampler(size=4, steps=steps).sample(Hashed(9), z, torch.arange(2), mask_id=9)
     assert made.max_nfe == most
     assert int(made.nfe.max()) <= most
 
@@ -174,7 +174,7 @@ def test_steps_are_shared_among_the_blocks(steps, most):
 def test_blocks_of_one_key_do_not_repeat():
     """With a model that knows nothing every block would be the same if their draws were."""
     z = torch.full((1, 40), 9)
-    made = SemiAutoregressive(size=10, within=Ancestral(steps=1)).sample(
+    made = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1)).sample(
         lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), z, torch.tensor([1]), mask_id=9
     )
     assert len(set(map(tuple, made.tokens.view(4, 10).tolist()))) == 4
@@ -183,22 +183,22 @@ def test_blocks_of_one_key_do_not_repeat():
 def test_blocks_that_do_not_fit_the_model_are_refused():
     built, z = module("block"), torch.full((1, L), V)
     with pytest.raises(UserError, match=r"sampler.size = 2 does not divide the model's blocks of 3"):
-        SemiAutoregressive(size=2).sample(built.denoiser(), z, torch.arange(1), mask_id=V)
+        SemiAutoregressiveSampler(size=2).sample(built.denoiser(), z, torch.arange(1), mask_id=V)
     with pytest.raises(UserError, match=r"sampler.within: 'semi_autoregressive' cannot be told to fill one block"):
-        SemiAutoregressive(within="semi_autoregressive").sample(Hashed(V), z, torch.arange(1), mask_id=V)
+        SemiAutoregressiveSampler(within="semi_autoregressive").sample(Hashed(V), z, torch.arange(1), mask_id=V)
     with pytest.raises(UserError, match=r"sampler.steps: 'left_to_right'.* has no number of steps"):
-        SemiAutoregressive(within="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1), mask_id=V)
+        SemiAutoregressiveSampler(within="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1), mask_id=V)
 
 
 def test_a_sampler_that_jumps_ahead_is_refused_once_before_the_first_evaluation():
     built, z = module("block"), torch.full((1, L), V)
     with pytest.raises(UserError, match=r'block by block.*"semi_autoregressive"'):
-        Ancestral().sample(built.denoiser(), z, torch.arange(1), mask_id=V)
+        AncestralSampler().sample(built.denoiser(), z, torch.arange(1), mask_id=V)
     z[:, :SIZE] = 1
     z[:, 2 * SIZE :] = 1
     # One block alone may be filled in any order.
-    assert (Ancestral().sample(built.denoiser(), z, torch.arange(1), mask_id=V).tokens < V).all()
-    assert (LeftToRight().sample(built.denoiser(), z, torch.arange(1), mask_id=V).tokens < V).all()
+    assert (AncestralSampler().sample(built.denoiser(), z, torch.arange(1), mask_id=V).tokens < V).all()
+    assert (LeftToRightSampler().sample(built.denoiser(), z, torch.arange(1), mask_id=V).tokens < V).all()
 
 
 def experiment(objective, sampler):

@@ -35,7 +35,7 @@ def build(target):
         "noise": "linear",
         "estimator": {"use": "transformer", "layers": 1, "width": 16, "heads": 2},
         "masking": "uniform",
-        "drawing": "bernoulli",
+        "mask_drawing": "bernoulli",
         "curriculum": "none",
         "target": target,
     }

@@ -4,10 +4,9 @@ import torch
 
 from atat_zoo.diffusion.randomness import row_keys, stratified
 from atat_zoo.diffusion.records import Masked
-from atat_zoo.drawings.bernoulli import Bernoulli
-from atat_zoo.masking.importance import Importance
-from atat_zoo.masking.uniform import Uniform
-from atat_zoo.targets.was_masked import WasMasked
+from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
+from atat_zoo.masking.strategies import ImportanceMasking, UniformMasking
+from atat_zoo.targets import WasMaskedTarget
 
 ROWS = 20_000
 
@@ -18,21 +17,21 @@ def mean_target(strategy, importance):
     rate = stratified(3, rows, ROWS)
     maskable = torch.ones(ROWS, 4, dtype=torch.bool)
     p = strategy.probabilities(importance.expand(ROWS, 4), rate, maskable)
-    masked = Bernoulli()(p, row_keys(0, "mask", rows))
+    masked = BernoulliMaskDrawing()(p, row_keys(0, "mask", rows))
     x = torch.zeros(ROWS, 4, dtype=torch.int64)
     step = Masked(x=x, z=x + masked, masked=masked, maskable=maskable, t=rate, rate=rate, p=p)
     # Whatever the loss: here the first token is the hardest by far.
-    target, counted = WasMasked()(step, masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
+    target, counted = WasMaskedTarget()(step, masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
     assert counted.all()
     return target.mean(0), p.mean(0)
 
 
 def test_with_uniform_masking_every_token_tends_to_one_half_however_hard_it_is():
-    optimum, _ = mean_target(Uniform(), torch.rand(4))
+    optimum, _ = mean_target(UniformMasking(), torch.rand(4))
     torch.testing.assert_close(optimum, torch.full((4,), 0.5), atol=0.02, rtol=0)
 
 
 def test_with_importance_masking_it_tends_to_the_mean_of_p():
-    optimum, expected = mean_target(Importance(temperature=0.3), torch.tensor([0.0, 0.2, 0.6, 1.0]))
+    optimum, expected = mean_target(ImportanceMasking(temperature=0.3), torch.tensor([0.0, 0.2, 0.6, 1.0]))
     torch.testing.assert_close(optimum, expected, atol=0.02, rtol=0)
     assert bool((optimum.diff() > 0.05).all()), "it echoes the importance that went in"

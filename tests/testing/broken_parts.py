@@ -2,7 +2,7 @@
 
 import torch
 
-from atat_zoo.curricula.three_stage import ThreeStage
+from atat_zoo.curricula import ThreeStageCurriculum
 from atat_zoo.diffusion.calibration import water_fill
 from atat_zoo.registry import component, param
 
@@ -190,5 +190,5 @@ class ForgetfulBias:
         return Forgetful()
 
 
-class Undescribed(ThreeStage):
+class Undescribed(ThreeStageCurriculum):
     """Inherits its name instead of having one."""

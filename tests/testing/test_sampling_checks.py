@@ -6,12 +6,12 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Flaky
 
-from atat_zoo.draws.categorical import Categorical
-from atat_zoo.orders.random import Random
-from atat_zoo.paces.fixed import Fixed
-from atat_zoo.remasks.none import NoRemask
-from atat_zoo.samplers.ancestral import Ancestral
-from atat_zoo.stops.steps import Steps
+from atat_zoo.samplers.draw import CategoricalDraw
+from atat_zoo.samplers.order import RandomOrder
+from atat_zoo.samplers.pace import FixedPace
+from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.samplers.remask import NoRemask
+from atat_zoo.samplers.stop import StepsStop
 from atat_zoo.testing import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop, sampling
 
 BROKEN = (AssertionError, Flaky)  # Flaky: broken in another way each time
@@ -38,7 +38,7 @@ class Wrapped:
         self.change = change
 
     def sample(self, denoiser, tokens, seeds, **options):
-        made = Ancestral(steps=4).sample(denoiser, tokens, seeds, **options)
+        made = AncestralSampler(steps=4).sample(denoiser, tokens, seeds, **options)
         return self.change(made, tokens, seeds)
 
 
@@ -127,7 +127,7 @@ class Part:
 )
 def test_broken_orders(change, message):
     with pytest.raises(AssertionError, match=message):
-        check_order(Part(Random(), call=change))
+        check_order(Part(RandomOrder(), call=change))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_broken_orders(change, message):
 )
 def test_broken_paces(changes, message):
     with pytest.raises(AssertionError, match=message):
-        check_pace(Part(Fixed(steps=5), **changes))
+        check_pace(Part(FixedPace(steps=5), **changes))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_broken_remasks(changes, message):
 )
 def test_broken_stops(changes, message):
     with pytest.raises(AssertionError, match=message):
-        check_stop(Part(Steps(), **changes))
+        check_stop(Part(StepsStop(), **changes))
 
 
 @pytest.mark.parametrize(
@@ -186,14 +186,16 @@ def test_broken_stops(changes, message):
 )
 def test_broken_draws(change, message):
     with pytest.raises(AssertionError, match=message):
-        check_draw(Part(Categorical(), call=change))
+        check_draw(Part(CategoricalDraw(), call=change))
 
 
 @pytest.mark.parametrize(
     "check",
     [
         lambda: check_remask(Part(NoRemask(), active=True, call=lambda step: torch.rand(step.open.shape) < 0.5)),
-        lambda: check_draw(Part(Categorical(), call=lambda log_probs, *_: log_probs.exp().multinomial(1).squeeze(1))),
+        lambda: check_draw(
+            Part(CategoricalDraw(), call=lambda log_probs, *_: log_probs.exp().multinomial(1).squeeze(1))
+        ),
     ],
     ids=["remask", "draw"],
 )

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from atat_zoo import testing
-from atat_zoo.drawings.bernoulli import Bernoulli
-from atat_zoo.masking.uniform import Uniform
+from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
+from atat_zoo.masking.strategies import UniformMasking
 from atat_zoo.registry import Zoo, component
 from atat_zoo.registry.manifest import Manifest, entry_of
 from atat_zoo.testing.masking import PROMISES
@@ -45,13 +45,13 @@ def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises)
 @pytest.mark.parametrize(
     ("check", "part", "said"),
     [
-        (testing.check_drawing, broken.Threshold(), "probability p|p = 1"),
-        (testing.check_drawing, broken.Batchwise(), "does not depend|no random number"),
+        (testing.check_mask_drawing, broken.Threshold(), "probability p|p = 1"),
+        (testing.check_mask_drawing, broken.Batchwise(), "does not depend|no random number"),
         (testing.check_curriculum, broken.OverMaskedCurriculum(), "mean 1 over each row's maskable"),
         (testing.check_target, broken.Padding(), "only maskable tokens count"),
         (testing.check_uncertainty, broken.ProbabilityVariance(), "uncertainty is"),
         (testing.check_noise, broken.WrongWeight(), "the weight is"),
-        (testing.check_bias, broken.ForgetfulBias(), "add up|state_dict"),
+        (testing.check_position_bias, broken.ForgetfulBias(), "add up|state_dict"),
         (testing.check_description, ("masking", broken.Undescribed), "has no text 'name'"),
     ],
     # No addresses: every process of a parallel run must collect the same names.
@@ -64,7 +64,7 @@ def test_a_broken_part_of_another_kind_is_found_and_named(check, part, said):
 
 def test_a_strategy_that_changes_its_input_is_found():
     @component
-    class Greedy(Uniform):
+    class Greedy(UniformMasking):
         """Overwrites importance."""
 
         name, summary, refs = "greedy", "overwrites importance", ()
@@ -85,7 +85,7 @@ def test_a_part_that_needs_torch_to_be_listed_is_found(tmp_path, monkeypatch):
 
 
 def test_cases_are_the_promises_of_every_part():
-    zoo = Zoo(Manifest(entries=(entry_of("masking", Uniform, "atat-zoo"),)), [])
+    zoo = Zoo(Manifest(entries=(entry_of("masking", UniformMasking, "atat-zoo"),)), [])
     found = testing.cases(zoo)
     assert [str(case) for case in found] == [
         f"masking-uniform-{promise}" for promise in ("description", "imports", *PROMISES)
@@ -107,11 +107,11 @@ def test_a_test_without_cases_does_not_pass():
 
 
 def test_the_core_does_not_need_the_suite():
-    code = "import sys, atat_zoo.registry, atat_zoo.builtin; sys.exit('hypothesis' in sys.modules)"
+    code = "import sys, atat_zoo.registry.builtin; sys.exit('hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_suite_draws_nothing_from_the_global_generator():
     state = torch.get_rng_state()
-    testing.check_drawing(Bernoulli(), 3)
+    testing.check_mask_drawing(BernoulliMaskDrawing(), 3)
     assert torch.equal(torch.get_rng_state(), state)

@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers.bpe import BPE
-from atat_zoo.tokenizers.characters import Characters
+from atat_zoo.tokenizers import BPETokenizer, CharactersTokenizer
 from atat_zoo.tokenizers.terms import Terms, biased, forms_of
 
-LETTERS = Characters().train(lambda: iter(()))
+LETTERS = CharactersTokenizer().train(lambda: iter(()))
 TEXT = "the war and the peace of the people, and the wars of the past. War is no peace. " * 40
 
 
 @pytest.fixture(scope="module")
 def bpe():
-    return BPE(vocabulary_size=300).train(lambda: iter([TEXT]))
+    return BPETokenizer(vocabulary_size=300).train(lambda: iter([TEXT]))
 
 
 def ids(text):

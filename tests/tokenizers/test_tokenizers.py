@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.pack import pieces
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers.bpe import BPE
-from atat_zoo.tokenizers.bytes import Bytes
-from atat_zoo.tokenizers.characters import ALPHABET, Characters
-from atat_zoo.tokenizers.pretrained import Pretrained
+from atat_zoo.tokenizers import ALPHABET, BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
 
 TEXTS = (
     "It was the best of times, it was the worst of times; it was the age of wisdom.",
@@ -31,7 +28,7 @@ TEXTS = (
 
 @functools.cache
 def model(name: str) -> Any:
-    spec = {"bytes": Bytes(), "bpe": BPE(vocabulary_size=320)}[name]
+    spec = {"bytes": BytesTokenizer(), "bpe": BPETokenizer(vocabulary_size=320)}[name]
     return spec.train(lambda: iter(TEXTS))
 
 
@@ -98,7 +95,7 @@ def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text: str, size: 
 
 
 def test_bytes() -> None:
-    tokenizer = Bytes().train(lambda: iter(()))
+    tokenizer = BytesTokenizer().train(lambda: iter(()))
     assert tokenizer.vocabulary_size == 258
     assert tokenizer.encode("é") == [0xC3, 0xA9]
     assert tokenizer.decode([0xC3]) == "\ufffd"
@@ -109,7 +106,7 @@ def test_bpe_learns_pairs_and_stops_when_there_are_none() -> None:
     assert tokenizer.vocabulary_size == 320
     assert len(tokenizer.encode(TEXTS[0])) < len(TEXTS[0]) / 2
     assert (
-        BPE(vocabulary_size=5000).train(lambda: iter(["aaaa"])).vocabulary_size == 260
+        BPETokenizer(vocabulary_size=5000).train(lambda: iter(["aaaa"])).vocabulary_size == 260
     )  # bytes, "aa", "aaaa", BOS, EOS
 
 
@@ -117,10 +114,10 @@ def test_bpe_is_the_same_in_another_process(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from atat_zoo.tokenizers.bpe import BPE
+from atat_zoo.tokenizers import BPETokenizer
 sys.path.insert(0, sys.argv[2])
 from test_tokenizers import TEXTS
-BPE(vocabulary_size=320).train(lambda: iter(TEXTS)).save(Path(sys.argv[1]))
+BPETokenizer(vocabulary_size=320).train(lambda: iter(TEXTS)).save(Path(sys.argv[1]))
 """
     found = []
     for threads in ("1", "2"):
@@ -135,15 +132,15 @@ BPE(vocabulary_size=320).train(lambda: iter(TEXTS)).save(Path(sys.argv[1]))
 
 def test_bpe_needs_room_for_the_bytes() -> None:
     with pytest.raises(ValueError, match="at least 258"):
-        BPE(vocabulary_size=257)
+        BPETokenizer(vocabulary_size=257)
 
 
 def test_characters() -> None:
-    plain = Characters().train(lambda: iter(()))
+    plain = CharactersTokenizer().train(lambda: iter(()))
     assert (plain.vocabulary_size, plain.bos, plain.eos) == (27, None, None)
     assert plain.encode(ALPHABET) == list(range(27))
     assert plain.decode([*range(27), 27]) == f"{ALPHABET}[MASK]"
-    special = Characters(special=True).train(lambda: iter(()))
+    special = CharactersTokenizer(special=True).train(lambda: iter(()))
     assert (special.vocabulary_size, special.bos, special.eos) == (29, 27, 28)
     assert special.decode([27, 1, 28, 29]) == "a[MASK]"
     assert special.byte_counts().tolist() == [1] * 27 + [0, 0]
@@ -152,17 +149,22 @@ def test_characters() -> None:
 
 @given(st.text(ALPHABET))
 def test_characters_come_back(text: str) -> None:
-    tokenizer = Characters().train(lambda: iter(()))
+    tokenizer = CharactersTokenizer().train(lambda: iter(()))
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_unknown_characters() -> None:
     with pytest.raises(UserError, match=r'not \'É\'; set tokenizer\.unknown = "space"'):
-        Characters().train(lambda: iter(())).encode("caf\u00c9")
-    assert Characters(unknown="space").train(lambda: iter(())).encode("aÉ7b") == [1, 0, 0, 2]
+        CharactersTokenizer().train(lambda: iter(())).encode("caf\u00c9")
+    assert CharactersTokenizer(unknown="space").train(lambda: iter(())).encode("aÉ7b") == [1, 0, 0, 2]
 
 
-SPECS = [Bytes(), Characters(), Characters(special=True, unknown="space"), BPE(vocabulary_size=300)]
+SPECS = [
+    BytesTokenizer(),
+    CharactersTokenizer(),
+    CharactersTokenizer(special=True, unknown="space"),
+    BPETokenizer(vocabulary_size=300),
+]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
@@ -190,13 +192,13 @@ def test_files_that_are_missing_or_broken(tmp_path: Path, spec: Any) -> None:
 
 
 def test_the_file_of_another_tokenizer(tmp_path: Path) -> None:
-    Bytes().train(lambda: iter(())).save(tmp_path)
-    for spec in (Characters(), BPE()):
+    BytesTokenizer().train(lambda: iter(())).save(tmp_path)
+    for spec in (CharactersTokenizer(), BPETokenizer()):
         with pytest.raises(UserError, match=r"of another tokenizer|not one that the tokenizers library reads"):
             spec.load(tmp_path)
-    Characters().train(lambda: iter(())).save(tmp_path)
+    CharactersTokenizer().train(lambda: iter(())).save(tmp_path)
     with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
-        Characters(special=True).load(tmp_path)
+        CharactersTokenizer(special=True).load(tmp_path)
 
 
 # -- pretrained -------------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def pair(tmp_path: Path) -> Path:
     """A folder with a vocabulary and merges as GPT-2's, the special token last."""
     folder = tmp_path / "gpt"
     folder.mkdir()
-    trained = BPE(vocabulary_size=300).train(lambda: iter(TEXTS))
+    trained = BPETokenizer(vocabulary_size=300).train(lambda: iter(TEXTS))
     content = json.loads(trained.library.to_str())
     vocabulary = {**content["model"]["vocab"], "<|endoftext|>": 298}
     merges = [" ".join(pair) for pair in content["model"]["merges"]]
@@ -217,10 +219,10 @@ def pair(tmp_path: Path) -> Path:
 
 
 def test_a_pair_of_files(pair: Path, tmp_path: Path) -> None:
-    spec = Pretrained(path=str(pair), bos="<|endoftext|>", eos="<|endoftext|>")
+    spec = PretrainedTokenizer(path=str(pair), bos="<|endoftext|>", eos="<|endoftext|>")
     tokenizer = spec.train(lambda: iter(()))
     assert (tokenizer.vocabulary_size, tokenizer.bos, tokenizer.eos) == (299, 298, 298)
-    reference = BPE(vocabulary_size=300).train(lambda: iter(TEXTS))
+    reference = BPETokenizer(vocabulary_size=300).train(lambda: iter(TEXTS))
     for text in TEXTS[:2]:
         assert tokenizer.encode(text) == reference.encode(text)  # the special token's name is text
         assert tokenizer.decode([298, *tokenizer.encode(text), 299, 298]) == f"{text}[MASK]"
@@ -230,25 +232,25 @@ def test_a_pair_of_files(pair: Path, tmp_path: Path) -> None:
     loaded = spec.load(tmp_path)
     assert loaded.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
     assert loaded.byte_counts().tolist() == tokenizer.byte_counts().tolist()
-    assert Pretrained(path=str(pair / "encoder.json")).train(lambda: iter(())).eos is None
+    assert PretrainedTokenizer(path=str(pair / "encoder.json")).train(lambda: iter(())).eos is None
 
 
 def test_ways_to_name_a_tokenizer(pair: Path) -> None:
-    expected = Pretrained(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0])
+    expected = PretrainedTokenizer(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0])
     (pair / "my.json").write_bytes((pair / "encoder.json").read_bytes())
     (pair / "my.txt").write_bytes((pair / "vocab.bpe").read_bytes())
-    named = Pretrained(path=str(pair / "my.json"), merges=str(pair / "my.txt"))
+    named = PretrainedTokenizer(path=str(pair / "my.json"), merges=str(pair / "my.txt"))
     assert named.train(lambda: iter(())).encode(TEXTS[0]) == expected
     named.train(lambda: iter(())).save(pair)  # writes tokenizer.json, which a folder is asked for first
-    assert Pretrained(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0]) == expected
-    assert Pretrained(path=str(pair / "tokenizer.json")).train(lambda: iter(())).encode(TEXTS[0]) == expected
+    assert PretrainedTokenizer(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0]) == expected
+    assert PretrainedTokenizer(path=str(pair / "tokenizer.json")).train(lambda: iter(())).encode(TEXTS[0]) == expected
 
 
 def test_the_fingerprint_follows_the_file(pair: Path) -> None:
-    before = Pretrained(path=str(pair)).fingerprint()
-    assert Pretrained(path=str(pair)).fingerprint() == before
+    before = PretrainedTokenizer(path=str(pair)).fingerprint()
+    assert PretrainedTokenizer(path=str(pair)).fingerprint() == before
     (pair / "vocab.bpe").write_text("#version: 0.2\n")
-    assert Pretrained(path=str(pair)).fingerprint() != before
+    assert PretrainedTokenizer(path=str(pair)).fingerprint() != before
 
 
 def test_pretrained_mistakes(pair: Path, tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_pretrained_mistakes(pair: Path, tmp_path: Path) -> None:
     ]
     for settings, message in cases:
         with pytest.raises(UserError, match=message):
-            Pretrained(**settings).train(lambda: iter(()))
+            PretrainedTokenizer(**settings).train(lambda: iter(()))
 
 
 def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
     library.enable_truncation(2)
     library.enable_padding(length=9)
     library.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = Pretrained(path=str(tmp_path), eos="[SEP]").train(lambda: iter(()))
+    tokenizer = PretrainedTokenizer(path=str(tmp_path), eos="[SEP]").train(lambda: iter(()))
     ids = tokenizer.encode("the cats the cats")
     assert ids == [1, 2, 3, 1, 2, 3]  # neither truncated nor padded
     assert tokenizer.decode([*ids[:3], 5, *ids[3:], 4]) == "the cats[MASK]the cats"

@@ -1,0 +1,287 @@
+"""What judges share that read chunks of tokens. n texts, B chunks in a batch, T tokens in a chunk, D width."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from atat_zoo.bounds import ExactKBound
+from atat_zoo.errors import UserError
+from atat_zoo.model.model import torch_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    Ids = Sequence[int]
+    from collections.abc import Sequence
+
+    from atat_zoo.evaluation.judges import HuggingFaceJudge
+    from atat_zoo.model import Model
+
+
+class ChunkJudge(ABC):
+    """A `JudgeModel` that cuts texts into chunks and adds up what it says of them.
+
+    Attributes:
+        title: see `JudgeModel`.
+        device: where the network is.
+        length: text tokens in a chunk at most.
+        start: the token that every chunk begins with before its text, or None.
+        skipped: tokens at the beginning of a chunk, `start` among them, whose losses are not counted.
+        pooling: the feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
+        batch_size: chunks at once.
+    """
+
+    title: str
+    device: torch.device | str
+    length: int
+    start: int | None
+    skipped: int
+    pooling: Literal["mean", "last"] = "mean"
+    batch_size: int
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts that have characters."""
+
+    @abstractmethod
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return −log p of every token, float [B, T]; what stands where `counted` is false is not looked at."""
+
+    @abstractmethod
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return a hidden state for every token, float [B, T, D]."""
+
+    @torch.no_grad()
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p of each text and its tokens; see `JudgeModel`."""
+        nats = torch.zeros(len(texts), dtype=torch.float64)
+        count = torch.zeros(len(texts), dtype=torch.int64)
+        for rows, tokens, counted in self._batches(self._encoded(texts), self.skipped):
+            losses = self.losses(tokens, counted).double()
+            nats.index_add_(0, rows, torch.where(counted, losses, 0.0).sum(1).cpu())
+            count.index_add_(0, rows, counted.sum(1).cpu())
+        return nats, count
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return the feature of each text; see `JudgeModel`."""
+        encoded = self._encoded(texts)
+        empty = next((i for i, ids in enumerate(encoded) if not ids), None)
+        if empty is not None:
+            raise UserError(
+                f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features; ask for longer texts, "
+                "or leave out what needs features"
+            )
+        if self.pooling == "last":
+            encoded = [ids[: self.length] for ids in encoded]
+        total: Tensor | None = None
+        count = torch.zeros(len(texts), dtype=torch.float64)
+        for rows, tokens, counted in self._batches(encoded, 0 if self.start is None else 1):
+            kept = counted if self.pooling == "mean" else _last(counted)
+            found = (self.hidden(tokens, counted).double() * kept[..., None]).sum(1).cpu()
+            if total is None:
+                total = torch.zeros(len(texts), found.shape[1], dtype=torch.float64)
+            total.index_add_(0, rows, found)
+            count.index_add_(0, rows, kept.sum(1).double().cpu())
+        assert total is not None
+        return (total / count[:, None]).float()
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            raise UserError("there is no text to judge; ask for at least one")
+        there = [i for i, text in enumerate(texts) if text]
+        encoded: list[list[int]] = [[] for _ in texts]
+        for i, ids in zip(there, self.encode([texts[i] for i in there]) if there else [], strict=True):
+            if not ids:
+                raise UserError(f"the tokenizer of {self.title} makes no token of text {i + 1}; name another judge")
+            encoded[i] = ids
+        return encoded
+
+    def _batches(self, encoded: Sequence[Ids], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the text of each chunk [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
+        start = [] if self.start is None else [self.start]
+        chunks = [
+            (row, [*start, *ids[first : first + self.length]])
+            for row, ids in enumerate(encoded)
+            for first in range(0, len(ids), self.length)
+        ]
+        for first in range(0, len(chunks), self.batch_size):
+            batch = chunks[first : first + self.batch_size]
+            longest = max(len(ids) for _, ids in batch)
+            tokens = torch.tensor([[*ids, *([0] * (longest - len(ids)))] for _, ids in batch])
+            counted = torch.arange(longest) < torch.tensor([[len(ids)] for _, ids in batch])
+            counted[:, :skipped] = False
+            yield torch.tensor([row for row, _ in batch]), tokens.to(self.device), counted.to(self.device)
+
+
+def _last(counted: Tensor) -> Tensor:
+    """Return the last true place of each row, bool [B, T]."""
+    place = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
+    return place == torch.where(counted, place, -1).amax(1, keepdim=True)
+
+
+class RunJudge(ChunkJudge):
+    """An objective with an exact likelihood, asked for it."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        """Take a model whose objective is exact, and the name of its run."""
+        self.tokenizer = model.tokenizer
+        self.module: Any = model.module
+        self.device = model.context.device
+        self.title = f"{name} ({model.experiment.parts['objective'].name}, step {model.step})"
+        bos = model.tokenizer.bos if model.experiment.data.special == "sequence" else None
+        self.start, self.skipped = bos, int(bos is not None)
+        self.length = model.context.length - self.skipped
+        self.batch_size = model.experiment.evaluation.batch_size
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts.
+
+        Raises:
+            UserError: when the tokenizer has no tokens for them.
+        """
+        try:
+            return self.tokenizer.encode_batch(texts)
+        except UserError as error:
+            raise UserError(
+                f"the judge {self.title} cannot read the text: {error}; name a judge whose tokenizer can"
+            ) from None
+
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return −log p of every token, float64 [B, T]."""
+        keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
+        found: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
+        return found
+
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return the hidden states that predict each token, [B, T, D]."""
+        found: Tensor = self.module.hidden(tokens, None)
+        return found
+
+
+# What a model's settings call the most tokens that it can read.
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+_UNLIMITED = 1024  # for a model without such a setting
+
+
+class HuggingFaceScorer(ChunkJudge):
+    """A model and its tokenizer, from the hub or a folder."""
+
+    def __init__(self, spec: HuggingFaceJudge, device: str) -> None:
+        """Load both; see `HuggingFace`."""
+        self.title = spec.model if spec.revision is None else f"{spec.model} at {spec.revision}"
+        self.pooling, self.batch_size, self.skipped = spec.pooling, spec.batch_size, 1
+        self.device = torch_device(device)
+        self.tokenizer, model = _load(spec)
+        self.model = model.to(self.device).float().eval()
+        longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)
+        if spec.length is not None and longest is not None and spec.length > longest:
+            raise UserError(f"judge.length: {spec.model} reads {longest} tokens at most; ask for no more")
+        self.start = None
+        if spec.begin == "bos":
+            self.start = self.tokenizer.bos_token_id
+            if self.start is None:
+                raise UserError(
+                    f"judge.begin: the tokenizer of {spec.model} has no BOS token; "
+                    'set begin = "none", which leaves the first token of every chunk out'
+                )
+        self.length = (spec.length or longest or _UNLIMITED) - (self.start is not None)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts; what looks like a special token is text.
+
+        Raises:
+            UserError: when a text has characters that the tokenizer does not know.
+        """
+        found = self.tokenizer(
+            list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
+        )
+        ids: list[list[int]] = found["input_ids"]
+        unknown = self.tokenizer.unk_token_id
+        # GPT-2 calls its one special token the unknown one, too; text never becomes it.
+        if unknown is not None and any(unknown in row for row in ids):
+            raise UserError(
+                f"the judge {self.title} cannot read the text: its tokenizer has no token for some characters; "
+                "name a judge whose tokenizer can"
+            )
+        return ids
+
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return −log p of every token, float32 [B, T]; of the first one 0."""
+        logits = self._ask(tokens, counted).logits[:, :-1]
+        # A row at a time: float32 [B, T, V] twice over is most of the memory.
+        pairs = zip(logits, tokens[:, 1:], strict=True)
+        rows = [F.cross_entropy(row.float(), ids, reduction="none") for row, ids in pairs]
+        return F.pad(torch.stack(rows), (1, 0))
+
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return the last layer's hidden states, [B, T, D]."""
+        found: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
+        return found
+
+    def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
+        attention = counted.clone()
+        attention[:, 0] = True  # what a chunk begins with is read, and not counted
+        return self.model(input_ids=tokens, attention_mask=attention.long(), use_cache=False, **options)
+
+
+def _load(spec: HuggingFaceJudge) -> tuple[Any, Any]:
+    """Return tokenizer and model.
+
+    Raises:
+        UserError: when the library is not installed, or the model cannot be loaded whole.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise UserError(
+            "the judge 'huggingface' needs the package transformers; install it with `pip install 'atat-zoo[judge]'`"
+        ) from None
+    try:
+        with _quiet(transformers):
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                spec.model, revision=spec.revision, use_safetensors=True, output_loading_info=True
+            )
+    # OSError: no such model, or no network; the others: files that are no causal model.
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"judge.model: {spec.model!r} cannot be loaded ({first}); name a causal model of the hub with safetensors, "
+            "or a folder that holds one with its tokenizer, and see that the network is there if it must be fetched"
+        ) from None
+    model, said = loaded
+    # The library would fill these with random numbers and go on.
+    if said["missing_keys"]:
+        raise UserError(
+            f"judge.model: {spec.model!r} lacks the weights {sorted(said['missing_keys'])[0]} "
+            f"({len(said['missing_keys'])} in all), so it is no causal language model; name one that is"
+        )
+    return tokenizer, model
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep the library from writing bars and advice into the output of a command."""
+    own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
+    level, bars, said = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    hub.setLevel(logging.ERROR)  # it warns of every retry
+    try:
+        yield
+    finally:
+        own.set_verbosity(level)
+        hub.setLevel(said)
+        if bars:
+            own.enable_progress_bar()

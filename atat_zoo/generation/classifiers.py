@@ -1,0 +1,193 @@
+"""Classifiers: how much a text is of a class, for guidance towards it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.corpora import Corpus
+    from atat_zoo.tokenizers import TokenizerModel
+
+
+class ClassifierModel(Protocol):
+    """A classifier that is ready."""
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return log p(class | z), float [M], for M texts with masks in them.
+
+        Args:
+            tokens: z, int64 [M, L]; the mask is id V. Of any length.
+        """
+        ...
+
+
+@runtime_checkable
+class Differentiable(Protocol):
+    """A classifier that reads tokens through an embedding, so that one gradient tells what each token would do.
+
+    Attributes:
+        table: the embedding, float [V + 1, E], the mask's in its last row.
+    """
+
+    table: Tensor
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return log p(class | z), [M]; see `ClassifierModel`."""
+        ...
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """Return log p(class | z), [M], from the embedding of z, [M, L, E], with a gradient."""
+        ...
+
+
+class Classifier(Protocol):
+    """A component of the kind classifier."""
+
+    name: str
+
+    def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
+        """Return the classifier, trained if it needs training.
+
+        Args:
+            tokenizer: of the tokens that it will see.
+            length: L, tokens in a text of the model that is guided.
+        """
+        ...
+
+
+@component
+class NaiveBayesClassifier:
+    """Whether a text is of a topic, by its tokens, learned from the passages of a corpus that name the topic.
+
+    The training documents are cut into passages of the model's length. Those with one of the words are of the topic,
+    the others not, and each token v gets the weight w_v = log p(v | topic) − log p(v | other) of its counts, with
+    `smoothing` added to each. Then log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial
+    naive Bayes, in which a mask says nothing. So it also knows the words that go with those that are named. It is
+    soon surer than it ought to be, as it takes tokens for independent, and then guides no more: a lower prior helps.
+    """
+
+    name = "naive_bayes"
+    summary = "a topic by the tokens that go with some words, counted in the passages of a corpus"
+    refs = ("https://www.cs.cmu.edu/~knigam/papers/multinomial-aaaiws98.pdf",)
+
+    words: tuple[str, ...] = param(help="words or phrases; a passage with one of them is of the topic")
+    corpus: Corpus = part("corpus", "sotu", help="whose training documents are counted")
+    documents: int = param(1000, help="documents that are read at most", ge=1)
+    smoothing: float = param(1.0, help="added to every count", gt=0)
+    prior: float | None = param(
+        None,
+        help="p(topic) of a text of which nothing is visible; if none, the topic's share of the passages",
+        gt=0,
+        lt=1,
+    )
+
+    def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
+        """Return the classifier; reads the corpus, seconds for a corpus of 10 MB.
+
+        Raises:
+            UserError: when no word is named, one is unknown to the tokenizer, or all passages are of one class.
+        """
+        if not self.words:
+            raise UserError('classifier naive_bayes names no word; give it some, as in words=["peace"]')
+        import itertools
+        import math
+
+        from atat_zoo.generation.naive_bayes import BagOfTokens, count
+        from atat_zoo.tokenizers.terms import Terms
+
+        terms = Terms(tokenizer, self.words, longest=length, key="classifier.words")
+        documents = itertools.islice(self.corpus.documents("train"), self.documents)
+        tokens, passages = count(documents, tokenizer, terms, length)
+        for which, name in ((0, "every"), (1, "no")):
+            if not passages[which]:
+                raise UserError(
+                    f"classifier naive_bayes: {name} passage of {length} tokens has one of the words "
+                    f"{', '.join(self.words)}; name others, or read more documents"
+                )
+        prior = passages[1] / sum(passages) if self.prior is None else self.prior
+        tokens = tokens + self.smoothing
+        share = (tokens / tokens.sum(1, keepdim=True)).log()
+        return BagOfTokens(share[1] - share[0], math.log(prior / (1 - prior)))
+
+
+# What may be imported: an experiment file that somebody else wrote must not run code of its own choice.
+ALLOWED = "ATAT_ZOO_FUNCTIONS"
+
+
+@component
+class FunctionClassifier:
+    """A Python function of yours, from a list of texts to their log p(class | text), one number each.
+
+    Masked stretches are written as `blank`. Importing a module runs it, so a path is followed only if the environment
+    variable ATAT_ZOO_FUNCTIONS names it too (several with commas between): a person at the keyboard does, a file that
+    came from elsewhere cannot. A classifier that is to be shared, or that reads tokens, is better a part of a plugin.
+    """
+
+    name = "function"
+    summary = "a Python function from texts to log-probabilities, by its import path"
+    refs = ()
+
+    path: str = param(help="module:function; the environment variable ATAT_ZOO_FUNCTIONS must name it too")
+    blank: str = param("", help="what a stretch of masked tokens is written as")
+
+    def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
+        """Return the function as a classifier of tokens.
+
+        Raises:
+            UserError: when the path is not allowed or leads nowhere, or the function returns something else.
+        """
+        import itertools
+
+        import torch
+
+        function = self._imported()
+        mask_id = tokenizer.vocabulary_size
+
+        def text(ids: list[int]) -> str:
+            runs = itertools.groupby(ids, key=lambda i: i == mask_id)
+            return "".join(self.blank if masked else tokenizer.decode(run) for masked, run in runs)
+
+        def classify(tokens: Tensor) -> Tensor:
+            given = function([text(ids) for ids in tokens.tolist()])
+            try:
+                found = torch.as_tensor(given, dtype=torch.float32, device=tokens.device)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise UserError(
+                    f"guidance.classifier.path: {self.path} must return a log-probability for each text: {error}"
+                ) from error
+            if found.shape != tokens.shape[:1] or bool((found > 0).any() | found.isnan().any()):
+                raise UserError(
+                    f"guidance.classifier.path: {self.path} must return a log-probability, at most 0, "
+                    f"for each of {len(tokens)} texts"
+                )
+            return found
+
+        return classify
+
+    def _imported(self) -> Any:
+        import importlib
+        import os
+
+        module, colon, name = self.path.partition(":")
+        if not (module and colon and name):
+            raise UserError(f"guidance.classifier.path: expected module:function, got {self.path!r}")
+        if self.path not in [allowed.strip() for allowed in os.environ.get(ALLOWED, "").split(",")]:
+            raise UserError(
+                f"guidance.classifier.path: {self.path} would run code that nobody here has named; "
+                f"if you trust it, put {ALLOWED}={self.path} before the command"
+            )
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UserError(
+                f"guidance.classifier.path: {self.path} cannot be imported: {error}; "
+                "correct it, or set PYTHONPATH to its folder"
+            ) from error
+        if not callable(found):
+            raise UserError(f"guidance.classifier.path: {self.path} is no function; name one")
+        return found

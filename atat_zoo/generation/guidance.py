@@ -1,0 +1,312 @@
+"""Guidance: what a model is made to write about.
+
+A guidance takes a `Writer` and returns another one, whose denoiser, importance
+or both are guided. The samplers know nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.places import Where
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation import Writer
+    from atat_zoo.generation.classifiers import Classifier as ClassifierPart
+
+
+class Guidance(Protocol):
+    """A component of the kind guidance.
+
+    What it makes of p_θ is a denoiser again: normalised, and a token without
+    probability keeps none. At a strength of 0 it returns the writer that it was given.
+    """
+
+    name: str
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer that is guided.
+
+        Raises:
+            UserError: when the writer cannot be guided so, as by a word that its tokenizer does not know.
+        """
+        ...
+
+
+@component
+class NoGuidance:
+    """The model writes what it has learned."""
+
+    name = "none"
+    summary = "the model writes what it has learned"
+    refs = ()
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return the writer as it is."""
+        return writer
+
+
+@component
+class TokenBiasGuidance:
+    """A strength added to the logits of some words, and words that are never written.
+
+    A word is looked for in all the ways in which the tokenizer writes it: with and without a space before it, as it
+    stands and, if it is in lower case, capitalised. One of a single token gets the strength s; p becomes p · exp(s),
+    normalised. One of n pieces is raised piece by piece, where what is visible of a window fits: with m pieces there,
+    the others get s · (m + 1)/n, the difference of the potential s · (visible pieces)/n to a token that would break
+    the word off. In sum a whole word is raised by s, whatever the order in which its pieces come, and a piece alone
+    by nothing (potential-based shaping, Ng et al., ICML 1999). A form that begins without a space counts only where
+    no word is before it.
+
+    A banned word is never completed, in however many places at once the tokens are drawn: of each window that it
+    fits so far, the piece at the last masked place is excluded. That also excludes this piece where something else
+    would have come to stand before it. Where nothing else has a probability, a ban gives way; another spelling than
+    the tokenizer's own is not found; and where tokens are masked again, what is behind a word may change.
+    """
+
+    name = "token_bias"
+    summary = "words, or tokens, that are made more or less probable, and words that are never written"
+    refs = ("https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf", "arXiv:1612.00005")
+
+    words: tuple[str, ...] = param(help="words or phrases that are made more probable; a negative strength: less")
+    strength: float = param(2.0, help="added to the logit of a word, in nats; 0 changes nothing but the bans")
+    tokens: tuple[int, ...] = param((), help="token ids that get the strength wherever they stand", ge=0)
+    ban: tuple[str, ...] = param((), help="words or phrases that are never written")
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer whose denoiser is biased.
+
+        Raises:
+            UserError: when nothing is named, or a word that the tokenizer does not know.
+        """
+        if not (self.words or self.tokens or self.ban):
+            raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
+        import attrs
+
+        from atat_zoo.generation.guided import Guided, normalised
+        from atat_zoo.tokenizers.terms import Terms
+
+        raised = Terms(writer.tokenizer, self.words, tokens=self.tokens, longest=writer.length, key="guidance.words")
+        banned = Terms(writer.tokenizer, self.ban, longest=writer.length, key="guidance.ban")
+        strength = self.strength if raised.forms else 0.0
+        if not (strength or banned.forms):
+            return writer
+
+        def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+            scores = log_probs
+            if strength:
+                gains = raised.gains(tokens)[where].to(scores.dtype)
+                scores = scores.index_add(1, raised.pieces, strength * gains)
+            if banned.forms:
+                excluded = banned.forbidden(tokens)[where]
+                scores = scores.index_copy(
+                    1, banned.pieces, scores[:, banned.pieces].masked_fill(excluded, float("-inf"))
+                )
+            return normalised(scores, log_probs)
+
+        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+
+
+@component
+class ImportanceBiasGuidance:
+    """Some words are made more important to the sampler: I becomes I + s · (1 − I) at the tokens of one.
+
+    The words are looked for, whole, in the draft that the importance is of: z with the most probable token at every
+    mask. Without an estimator every token has importance ½. p_θ stays as it is: only the order of a sampler that
+    multiplies by importance changes, such as that of `uncertainty_guided`. A higher importance comes later with
+    most_certain first and earlier with most_uncertain first; a negative strength makes it I + s · I instead and turns
+    this round. In training the estimator `term_bias` does the same.
+    """
+
+    name = "importance_bias"
+    summary = "words that are more important to a sampler whose order looks at importance"
+    refs = ("ATAT",)
+
+    words: tuple[str, ...] = param(help="words or phrases whose importance changes")
+    strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield a sentence if the sampler does not look at importance."""
+        sampler = experiment.parts["sampler"]
+        if hasattr(sampler, "parts") and "importance" not in sampler.parts().needs:
+            yield (
+                f"guidance: importance_bias changes the order of a sampler that looks at importance, and "
+                f'{sampler.name!r} does not; set sampler.use = "uncertainty_guided", or choose another guidance'
+            )
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer whose importance is biased.
+
+        Raises:
+            UserError: when no word is named, or one that the tokenizer does not know.
+        """
+        if not self.words:
+            raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
+        import attrs
+        import torch
+
+        from atat_zoo.tokenizers.terms import Terms, biased
+
+        terms = Terms(writer.tokenizer, self.words, longest=writer.length, key="guidance.words")
+        if not self.strength:
+            return writer
+        inner = writer.importance
+
+        def importance(draft: Tensor, masked: Tensor) -> Tensor:
+            found = torch.full(draft.shape, 0.5, device=draft.device) if inner is None else inner(draft, masked)
+            return biased(found, terms.occurrences(draft), self.strength)
+
+        return attrs.evolve(writer, importance=importance)
+
+
+@component
+class ClassifierGuidance:
+    """Towards a class: p(v | z, class) ∝ p(v | z) · (f(z with v at i) / f(z))^s, f(z) = p(class | z).
+
+    `exact` asks the classifier for the `candidates` most probable tokens of each position, each in its place; the
+    others are taken to say nothing of the class. With all V candidates this is the posterior itself for s = 1.
+    `first_order` takes one gradient of log f at the embedding of z and goes from the mask's embedding to the token's
+    along it, for all tokens at once (Dathathri et al., arXiv:1912.02164; Schiff et al., arXiv:2412.10193); it takes a
+    classifier with an embedding. In Python any object with the method `build` of the kind classifier will do.
+    """
+
+    name = "classifier"
+    summary = "towards a class that a classifier knows: exact on the most probable tokens, or by one gradient"
+    refs = ("arXiv:2412.10193", "arXiv:2105.05233", "arXiv:1912.02164")
+
+    classifier: ClassifierPart = part("classifier", attrs.NOTHING, help="what knows the class")
+    strength: float = param(1.0, help="s, the power of p(class | z); 0 changes nothing", ge=0)
+    method: Literal["exact", "first_order"] = param("exact", help="candidates one by one, or all by one gradient")
+    candidates: int = param(50, help="most probable tokens of a position that are scored, where exact", ge=1)
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer whose denoiser goes by the classifier.
+
+        Raises:
+            UserError: when the classifier cannot be built, or has no embedding to take a gradient at.
+        """
+        if not self.strength:
+            return writer
+        from atat_zoo.generation.classifiers import Differentiable
+        from atat_zoo.generation.guided import Guided, by_candidates, by_gradient, normalised
+
+        model = self.classifier.build(writer.tokenizer, writer.length)
+        if self.method == "first_order" and not isinstance(model, Differentiable):
+            raise UserError(
+                'guidance.method: "first_order" takes a gradient at an embedding, and this classifier has none; '
+                'use "exact"'
+            )
+        mask_id = writer.tokenizer.vocabulary_size
+
+        def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+            if isinstance(model, Differentiable) and self.method == "first_order":
+                return normalised(
+                    log_probs + self.strength * by_gradient(model, tokens, where).to(log_probs), log_probs
+                )
+            ids = log_probs.topk(min(self.candidates, mask_id)).indices
+            bias = by_candidates(model, tokens, where, ids)
+            return normalised(log_probs.scatter_add(1, ids, self.strength * bias.to(log_probs)), log_probs)
+
+        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+
+
+@component
+class ClassifierFreeGuidance:
+    """Away from what the model would write without a condition: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
+
+    The condition c is the text that every row begins with (after BOS): a label, or the beginning of a prompt. ∅ is the
+    same row with those tokens masked: a masked diffusion model has learned both, as it masks them like all others; its
+    time is that of the row with more masks. A model that reads from left to right takes no mask before what it
+    predicts; for it, ∅ is the row with the condition's tokens `dropped` (Sanchez et al., arXiv:2306.17806), a whole
+    number of blocks where it has blocks. Every evaluation is two passes through the network, and counted as two. A
+    row that does not begin with the condition stays unguided.
+    """
+
+    name = "classifier_free"
+    summary = "towards the text that rows begin with, away from what would be written without it; two passes each"
+    refs = ("arXiv:2207.12598", "arXiv:2412.10193", "arXiv:2306.17806")
+
+    condition: str = param(help="what every text begins with and is about; give it as the prompt, or a prompt's start")
+    strength: float = param(1.0, help="w; 0 changes nothing", ge=0)
+    empty: Literal["masked", "dropped"] = param(
+        "masked", help="the condition's tokens in the second pass: masked, or, for causal models, dropped"
+    )
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer whose denoiser asks the network twice.
+
+        Raises:
+            UserError: when the condition is no text or leaves no place behind it; while writing, when no row of the
+                first evaluation begins with it.
+        """
+        if not self.strength:
+            return writer
+        import attrs
+
+        from atat_zoo.generation.guided import Contrast, Guided
+
+        tokenizer = writer.tokenizer
+        ids = tokenizer.encode(self.condition)
+        begin = int(writer.special == "sequence" and tokenizer.bos is not None)
+        if not ids or begin + len(ids) >= writer.length:
+            raise UserError(
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "
+                f"some of the {writer.length} of a text; name another"
+            )
+        block = getattr(writer.denoiser, "block", None)
+        if block and self.empty == "masked":
+            raise UserError(
+                "guidance.empty: this model reads from left to right and takes no mask before what it predicts; "
+                'set it to "dropped"'
+            )
+        if block and len(ids) % block:
+            raise UserError(
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of {block} "
+                "can only do without whole blocks; lengthen or shorten it"
+            )
+        contrast = Contrast(
+            writer.denoiser,
+            ids,
+            begin=begin,
+            mask_id=tokenizer.vocabulary_size,
+            strength=self.strength,
+            dropped=self.empty == "dropped",
+            text=self.condition,
+        )
+        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, contrast), cost=2 * writer.cost)
+
+
+@component
+class CombinedGuidance:
+    """Two guidances, one after the other; with a third inside of one of them, three.
+
+    Biases add up in either order. The second changes what the first has made: `classifier_free` in its place asks the
+    guided model twice, with whatever that costs.
+    """
+
+    name = "combined"
+    summary = "two guidances, one after the other"
+    refs = ()
+
+    first: Guidance = part("guidance", "none", help="what is done to the writer first")
+    second: Guidance = part("guidance", "none", help="what is done to the writer that comes of it")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit either of them."""
+        for place, inner in (("first", self.first), ("second", self.second)):
+            if hasattr(inner, "check"):
+                # The part knows itself as the table `guidance`; here it stands one table further in.
+                yield from (text.replace("guidance", f"guidance.{place}", 1) for text in inner.check(experiment))
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer that both have guided."""
+        return self.second.guide(self.first.guide(writer))

@@ -1,0 +1,97 @@
+"""Drawings: masking probabilities to a mask, with marginals exactly p."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.registry import component
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Drawing(Protocol):
+    """A component of the kind drawing: a callable on tensors."""
+
+    name: str
+
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        """Return which tokens are masked, bool [B, L].
+
+        Args:
+            p: masking probabilities, float32 [B, L].
+            keys: one counter-based key a row, int64 [B] (`diffusion.randomness`).
+        """
+        ...
+
+
+@component
+class BernoulliMaskDrawing:
+    """Token i is masked where u_i < p_i, with its own uniform u_i in [0, 1).
+
+    The uniforms depend on the keys alone, so with one key the masks of a higher
+    rate contain those of a lower one. p = 1 masks always and p = 0 never.
+    """
+
+    name = "bernoulli"
+    summary = "every token by its own uniform number: independent, nested in the rate"
+    refs = ("arXiv:2406.07524",)
+
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""
+        from atat_zoo.diffusion.randomness import uniform
+
+        return uniform(keys, p.shape[-1]) < p
+
+
+@component
+class SystematicMaskDrawing:
+    """Systematic sampling: marginals exactly p, and the count is the floor or ceiling of Σp.
+
+    The row is shuffled, its p laid end to end on a line, and a comb with teeth at
+    u, u + 1, u + 2, … put on it with one uniform u: a token is masked where a tooth
+    falls into its piece. Pieces are at most 1 long, so none gets two.
+
+    Tokens are not independent and masks of two rates are not nested: for training
+    only, never for a bound.
+    """
+
+    name = "systematic"
+    summary = "a fixed number of masks a row up to rounding, the same marginals; for training only"
+    refs = ("doi:10.1214/aoms/1177729988",)
+
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""
+        import torch
+
+        from atat_zoo.diffusion.randomness import fold, to_unit, uniform
+        # merged
+
+        # The first key orders the row and the second places the comb.
+        order = uniform(fold(keys, 0), p.shape[-1], torch.float64).argsort(dim=-1, stable=True)
+        start = to_unit(fold(keys, 1), torch.float64)
+        chosen = comb(p.gather(-1, order), start)
+        return torch.zeros_like(chosen).scatter(-1, order, chosen)
+
+
+def comb(p: Tensor, start: Tensor) -> Tensor:
+    """Return which pieces are hit by the teeth at start, start + 1, and so on.
+
+    Piece i lies between the cumulative sums before and after p_i, and is hit when
+    a tooth is in [before, after). Each sum is rounded once and shared by both of
+    its neighbours, so a tooth is never lost between them.
+
+    Args:
+        p: lengths in [0, 1], [B, L].
+        start: the first tooth, in [0, 1), [B].
+
+    Returns:
+        bool [B, L].
+    """
+    import torch
+
+    ends = p.double().cumsum(-1)
+    # Teeth below x: ceil(x − start), at least 0. Rounding of the sums cannot break p = 1 or p = 0.
+    below = (ends - start.double().unsqueeze(-1)).ceil().clamp(min=0)
+    before = torch.nn.functional.pad(below[..., :-1], (1, 0))
+    return ((below > before) | (p >= 1)) & (p > 0)

@@ -1,0 +1,185 @@
+"""Noise schedules: α(t), the probability that a token is still visible at time t."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Noise(Protocol):
+    """A component of the kind noise: α falls from α(0) to α(1), for t in [0, 1].
+
+    Attributes:
+        whole: whether α goes all the way from 1 to 0. Where it does not, the terms at the ends of a bound that follows
+            the schedule are infinite or missing.
+    """
+
+    name: str
+
+    @property
+    def whole(self) -> bool:
+        """See above."""
+        ...
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return α(t) in [0, 1], in the shape and precision of t."""
+        ...
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'(t) / (1 − α(t)), the weight of the cross-entropy in the NELBO."""
+        ...
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return the t with 1 − α(t) = rate; rates outside the schedule's range go to its ends."""
+        ...
+
+
+@component
+class LinearNoise:
+    """α(t) = 1 − t: the mask rate is the time (MD4, table 4)."""
+
+    name = "linear"
+    summary = "the mask rate is the time: α = 1 − t"
+    refs = ("arXiv:2406.07524", "arXiv:2406.04329")
+    whole: ClassVar[bool] = True
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return 1 − t."""
+        return t.neg().add(1)
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = 1/t."""
+        return t.reciprocal()
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = rate."""
+        return rate.clamp(0, 1)
+
+
+@component
+class CosineNoise:
+    """α(t) = 1 − cos(π(1 − t)/2) (MD4, table 4); the mask rate is sin(πt/2).
+
+    Read backwards it is the schedule by which MaskGIT unmasks: few tokens at first.
+    """
+
+    name = "cosine"
+    summary = "the mask rate is a quarter of a sine: α = 1 − cos(π(1 − t)/2)"
+    refs = ("arXiv:2406.04329", "arXiv:2202.04200")
+    whole: ClassVar[bool] = True
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return 1 − cos(π(1 − t)/2), as 1 − sin(πt/2), which is exact at both ends."""
+        return t.mul(math.pi / 2).sin().neg().add(1).clamp(0, 1)
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = (π/2) cot(πt/2)."""
+        return t.mul(math.pi / 2).tan().reciprocal().mul(math.pi / 2)
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = (2/π) arcsin(rate)."""
+        return rate.clamp(0, 1).asin().mul(2 / math.pi).clamp(0, 1)
+
+
+@component
+class PolynomialNoise:
+    """α(t) = 1 − t^w (MD4, table 4); `linear` is w = 1."""
+
+    name = "polynomial"
+    summary = "the mask rate is a power of the time: α = 1 − t^w"
+    refs = ("arXiv:2406.04329",)
+    whole: ClassVar[bool] = True
+
+    exponent: float = param(2.0, help="w: above 1 spends more of the time at low rates", gt=0, le=100)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return 1 − t^w."""
+        return t.pow(self.exponent).neg().add(1)
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = w/t."""
+        return t.reciprocal().mul(self.exponent)
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = rate^(1/w)."""
+        return rate.clamp(0, 1).pow(1 / self.exponent)
+
+
+@component
+class GeometricNoise:
+    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4).
+
+    At its ends a share exp(−σ_max) stays visible and a share 1 − exp(−σ_min) is
+    already masked, so it reaches the rates 0 and 1 only nearly.
+    """
+
+    name = "geometric"
+    summary = "noise grows geometrically between two bounds: α = exp(−σ_min^(1−t) σ_max^t)"
+    refs = ("arXiv:2310.16834", "arXiv:2406.04329")
+    whole: ClassVar[bool] = False
+
+    sigma_min: float = param(1e-4, help="total noise at t = 0", ge=1e-9, le=100)
+    sigma_max: float = param(20.0, help="total noise at t = 1", ge=1e-9, le=100)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse noise that does not grow."""
+        if self.sigma_min >= self.sigma_max:
+            raise ValueError(f"sigma_min must be less than sigma_max, not {self.sigma_min} and {self.sigma_max}")
+
+    def _sigma(self, t: Tensor) -> Tensor:
+        return t.mul(self._slope).add(math.log(self.sigma_min)).exp()
+
+    @property
+    def _slope(self) -> float:
+        return math.log(self.sigma_max / self.sigma_min)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return exp(−σ(t))."""
+        return self._sigma(t).neg().exp()
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = σ'/(exp(σ) − 1)."""
+        sigma = self._sigma(t)
+        return sigma * self._slope / sigma.expm1()
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = log(σ/σ_min)/log(σ_max/σ_min) with σ = −log(1 − rate)."""
+        sigma = rate.clamp(0, 1).neg().log1p().neg()
+        return (sigma / self.sigma_min).log().div(self._slope).clamp(0, 1)
+
+
+@component
+class LogLinearNoise:
+    """α(t) = 1 − (1 − ε)t, that is σ(t) = −log(1 − (1 − ε)t) (SEDD and MDLM, with ε = 1e-3).
+
+    A share ε stays visible at t = 1, so the prior term is not zero and a number
+    integrated over this schedule lacks the rates above 1 − ε. `linear` is ε = 0.
+    """
+
+    name = "log_linear"
+    summary = "linear up to a rate of 1 − ε, as in SEDD's and MDLM's code"
+    refs = ("arXiv:2310.16834", "arXiv:2406.07524")
+
+    eps: float = param(1e-3, help="ε: the share of tokens still visible at t = 1", ge=0, lt=1)
+
+    @property
+    def whole(self) -> bool:
+        """Return whether ε is 0."""
+        return self.eps == 0
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return 1 − (1 − ε)t."""
+        return t.mul(self.eps - 1).add(1)
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = 1/t."""
+        return t.reciprocal()
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = rate/(1 − ε), at most 1."""
+        return rate.div(1 - self.eps).clamp(0, 1)

@@ -1,0 +1,55 @@
+"""The parts that ship with the zoo, offered through the hooks that plugins use: what their kinds' places hold."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.registry.hookspecs import KINDS, hook, hookimpl
+from atat_zoo.registry.spec import is_component
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def plugin() -> SimpleNamespace:
+    """Return what a plugin's module is: a function per kind, under the name of its hook."""
+
+    def offering(kind: str) -> Any:
+        return hookimpl(lambda: parts_of(kind))
+
+    return SimpleNamespace(**{hook(kind): offering(kind) for kind in KINDS})
+
+
+def parts_of(kind: str) -> list[type]:
+    """Return the components in a kind's place, in the order in which they stand there."""
+    found = []
+    for name in _modules(KINDS[kind].place):
+        if _kind_of(name) == kind and _has_components(name):
+            module = import_module(name)
+            found += [cls for cls in vars(module).values() if is_component(cls) and cls.__module__ == name]
+    return found
+
+
+def _modules(place: str) -> Iterator[str]:
+    yield place
+    # The names are found without importing what they name: a network's module would bring in torch.
+    spec = find_spec(place)
+    for info in pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ()):
+        yield f"{place}.{info.name}"
+
+
+def _kind_of(module: str) -> str:
+    """Return the kind whose place a module is in: `samplers.order` is the place of orders, not of samplers."""
+    inside = [kind for kind in KINDS.values() if f"{module}.".startswith(f"{kind.place}.")]
+    return max(inside, key=lambda kind: len(kind.place)).name
+
+
+def _has_components(module: str) -> bool:
+    """Say whether a module has components, by its text."""
+    spec = find_spec(module)
+    source = getattr(spec.loader, "get_source", lambda _: None)(module) if spec else None
+    return "\n@component\n" in (source or "")

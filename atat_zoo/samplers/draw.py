@@ -1,0 +1,155 @@
+"""Draws: from log-probabilities to a token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+
+class Draw(Protocol):
+    """A component of the kind draw: a callable on tensors. `needs` may name "history"."""
+
+    name: str
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the loop must fill in."""
+        ...
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return a token per distribution, int64 [M], of ids 0 … V−1; a probability of zero is never drawn.
+
+        Args:
+            log_probs: SUBS log-probabilities [M, V].
+            keys: counter-based keys, int64 [M], of (row seed, step, position).
+            step: the step.
+            rows: which row of the step each distribution belongs to, int64 [M].
+        """
+        ...
+
+
+@component
+class CategoricalDraw:
+    """An exact draw in float64, by the inverse of the cumulative distribution.
+
+    float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One
+    float64 uniform a position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    """
+
+    name = "categorical"
+    summary = "an exact draw in float64, tail included, with a temperature"
+    refs = ("arXiv:2409.02908",)
+    needs = frozenset[str]()
+
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return int64 [M]."""
+        from atat_zoo.diffusion.categorical import draw
+
+        return draw(log_probs, keys, self.temperature)
+
+
+@component
+class ConfidenceTemperedDraw:
+    """An exact draw whose temperature follows the running confidence of the row.
+
+    The running confidence c is the mean over the last `window` evaluations of the mean of max p_θ over what is
+    masked; the temperature is unsure + c · (sure − unsure). With both at 1 this is `categorical`.
+    """
+
+    name = "confidence_tempered"
+    summary = "an exact draw whose temperature follows the mean confidence of the last evaluations"
+    refs = ("ATAT",)
+    needs = frozenset({"history"})
+
+    sure: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
+    unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
+    window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return int64 [M]."""
+        from atat_zoo.diffusion.categorical import draw
+
+        assert step.history is not None
+        running = step.history[:, -self.window :].nanmean(1)
+        temperature = self.unsure + running * (self.sure - self.unsure)
+        return draw(log_probs, keys, temperature[rows])
+
+
+@component
+class TopKDraw:
+    """A draw from the k likeliest tokens, in proportion to their probabilities (Fan et al., arXiv:1805.04833)."""
+
+    name = "top_k"
+    summary = "from the k likeliest tokens, with a temperature"
+    refs = ("arXiv:1805.04833",)
+    needs = frozenset[str]()
+
+    k: int = param(50, help="tokens to choose from", ge=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return int64 [M]."""
+        from atat_zoo.diffusion.categorical import draw, top_k
+
+        return draw(top_k(log_probs, self.k), keys, self.temperature)
+
+
+@component
+class NucleusDraw:
+    """A draw from the fewest likeliest tokens that together have probability p (Holtzman et al., arXiv:1904.09751).
+
+    The temperature comes first: the nucleus is that of the tempered distribution.
+    """
+
+    name = "nucleus"
+    summary = "from the fewest likeliest tokens that have probability p together, with a temperature"
+    refs = ("arXiv:1904.09751",)
+    needs = frozenset[str]()
+
+    p: float = param(0.9, help="probability that the tokens to choose from have together; 1 cuts nothing", gt=0, le=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return int64 [M]."""
+        from atat_zoo.diffusion.categorical import draw, nucleus
+
+        if self.temperature == 0:
+            return draw(log_probs, keys, 0.0)
+        return draw(nucleus(log_probs, self.p, self.temperature), keys, self.temperature)
+
+
+@component
+class GreedyLastDraw:
+    """Another draw, but the most probable token in the last step that the pace allows.
+
+    What is left then is filled without another look, so there is nothing to gain from chance; MDLM's and ReMDM's code
+    does it as the final removal of noise. A row that ends before its last step has no greedy one.
+    """
+
+    name = "greedy_last"
+    summary = "another draw, but the most probable token in the last step"
+    refs = ("arXiv:2406.07524",)
+
+    draw: Draw = part("draw", "categorical", help="the draw in all other steps")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return what the other draw reads."""
+        return self.draw.needs
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return int64 [M]."""
+        import torch
+
+        # By the row's own last step, not the batch's.
+        last = (step.number + 1 >= step.most).to(rows.device, non_blocking=True)
+        drawn = self.draw(log_probs, keys, step, rows)
+        return torch.where(last[rows], log_probs.argmax(-1), drawn)

@@ -1,0 +1,276 @@
+"""Orders: which masked position comes first.
+
+An order that is fixed before the draw is exact one token at a time, whatever it
+is: with an exact denoiser it reproduces the joint. One that looks at what was
+drawn (MaskGIT as published) is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.uncertainty import Uncertainty
+
+
+class Order(Protocol):
+    """A component of the kind order: a callable on a step.
+
+    `needs` names what it reads of the step: nothing, then the network is asked
+    only at the positions that were chosen; "log_probs", "importance", "order_weights" or
+    "history"; or "drawn", which makes it an order after the draw.
+    """
+
+    name: str
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the loop must fill in."""
+        ...
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return a score per position, float [A, L]; the highest comes first, of equal ones the left.
+
+        Scores where `step.open` is false are ignored.
+        """
+        ...
+
+
+@component
+class RandomOrder:
+    """All orders alike, as in the reversed process of uniform masking (Sahoo et al., arXiv:2406.07524)."""
+
+    name = "random"
+    summary = "every order alike, as the reversed process of uniform masking has it"
+    refs = ("arXiv:2406.07524",)
+    needs = frozenset[str]()
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return uniforms, float64 [A, L]."""
+        import torch
+
+        from atat_zoo.diffusion.randomness import uniform
+
+        return uniform(step.keys("order"), step.open.shape[1], torch.float64)
+
+
+@component
+class LeftToRightOrder:
+    """The leftmost masked position first, as an autoregressive model writes."""
+
+    name = "left_to_right"
+    summary = "the leftmost masked position first"
+    refs = ()
+    needs = frozenset[str]()
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return minus the position, float64 [A, L]."""
+        import torch
+
+        rows, length = step.open.shape
+        return torch.arange(0, -length, -1, device=step.open.device, dtype=torch.float64).expand(rows, length)
+
+
+@component
+class UncertaintyOrder:
+    """By an uncertainty metric of the prediction, times the token's importance if that is asked for.
+
+    Most certain first with `margin` or `confidence` is what much of the literature does (Chang et al.,
+    arXiv:2202.04200; Kim et al., arXiv:2502.06768), there with the drawn token for some. It is known to lower
+    diversity; for most uncertain first there is no published evidence. Report the unigram entropy of what is
+    written with either.
+
+    With importance the score is uncertainty × importance, which the estimator reads from a draft: z with the
+    most probable token at every mask, since it has learned on text without masks. Without an estimator the
+    factor is 1.
+    """
+
+    name = "uncertainty"
+    summary = "by an uncertainty metric, most certain or most uncertain first, × importance if asked for"
+    refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
+
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+    first: Literal["most_certain", "most_uncertain"] = param(
+        "most_certain", help="which comes first: the lowest or the highest score"
+    )
+    importance: bool = param(False, help="multiply the uncertainty by the importance of the draft's token")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return what it reads: the distributions, and importance if it is asked for."""
+        return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the score with its sign, float [A, L]."""
+        score = step.measure(self.uncertainty)
+        if self.importance and step.importance is not None:
+            score = score * step.importance
+        return score if self.first == "most_uncertain" else -score
+
+
+@component
+class LearnedOrder:
+    """The model's own: masked position i comes next with probability ŵ_i / Ŵ, which the objective `adaptive` learns.
+
+    Drawn by adding Gumbel noise to log ŵ, so that one at a time is exactly the reverse process that the adaptive bound
+    is of; several at once come without replacement, as Plackett–Luce has it. ŵ is known before the token is drawn.
+    """
+
+    name = "learned"
+    summary = "by the reverse weights of the model's own process, which the objective adaptive learns"
+    refs = ("arXiv:2602.02112", "arXiv:1903.06059")
+    needs = frozenset({"order_weights"})
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield a sentence if the objective learns no order."""
+        objective = experiment.parts["objective"]
+        if not getattr(objective, "learns_order", False):
+            yield (
+                f"sampler: the order learned needs reverse weights, and objective {objective.name!r} learns none; "
+                'set objective.use = "adaptive", or choose another sampler'
+            )
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return log ŵ plus Gumbel noise, float64 [A, L].
+
+        Raises:
+            RuntimeError: when the loop has not filled the weights in.
+        """
+        import torch
+
+        from atat_zoo.diffusion.randomness import uniform
+
+        if step.order_weights is None:
+            raise RuntimeError("the order learned was called without the model's order weights")
+        u = uniform(step.keys("order"), step.open.shape[1], torch.float64)
+        return step.spread(step.order_weights.double()) - (-u.log()).log()
+
+
+@component
+class BlockwiseOrder:
+    """Block after block from left to right, and within a block by another order.
+
+    Blocks are counted over the positions that are to be filled, so they begin behind a prompt. A pace that takes more
+    than is left of a block goes on into the next one, and a rule about single positions pays no attention to blocks;
+    the sampler `semi_autoregressive` finishes each block before it begins the next.
+    """
+
+    name = "blockwise"
+    summary = "blocks from left to right, by another order within each"
+    refs = ("arXiv:2210.17432", "arXiv:2502.09992")
+
+    block: int = param(32, help="positions in a block", ge=1)
+    inner: Order = part("order", "random", help="the order within a block")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return what the inner order reads."""
+        return self.inner.needs
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what the inner order finds wrong."""
+        if hasattr(self.inner, "check"):
+            yield from self.inner.check(experiment)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return minus the block, and within it the rank by the inner order, float64 [A, L]."""
+        import torch
+
+        length = step.open.shape[1]
+        # Ranks, because a score may be of any size, and must not reach into another block.
+        ranking = self.inner(step).masked_fill(~step.open, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        places = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
+        rank = torch.zeros_like(places).scatter(1, ranking, places)
+        block = (step.free.cumsum(1) - 1).clamp(min=0) // self.block
+        return -(block * length + rank)
+
+
+@component
+class DilatedOrder:
+    """From coarse to fine: positions far apart first, those between them later.
+
+    Neighbours depend on one another most, so what is filled in one step should not be neighbours (Luxembourg et al.,
+    arXiv:2506.19037). Of n positions to be filled, group t are those whose number is a multiple of ⌊n/a^t⌋ and that
+    are in no earlier group; the groups come in turn, and by chance within one, so that a pace that takes a part of a
+    group takes it from all over. Published, each group is filled in one step, ⌈log_a n⌉ in all; here the pace says.
+    """
+
+    name = "dilated"
+    summary = "positions far apart first, then those between them"
+    refs = ("arXiv:2506.19037",)
+    needs = frozenset[str]()
+
+    base: int = param(2, help="a, by which the distance shrinks from group to group", ge=2)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return minus the group, plus a uniform, float64 [A, L]."""
+        import torch
+
+        from atat_zoo.diffusion.randomness import uniform
+
+        length = step.open.shape[1]
+        number = (step.free.cumsum(1) - 1).clamp(min=0)
+        n = step.total.to(number.device, non_blocking=True).unsqueeze(1)
+        group, found, parts = torch.zeros_like(number), torch.zeros_like(step.open), 1
+        while parts < length:
+            parts *= self.base
+            found = found | (number % (n // parts).clamp(min=1) == 0)
+            group += ~found
+        return uniform(step.keys("order"), length, torch.float64) - group
+
+
+@component
+class DrawnProbabilityOrder:
+    """After the draw, by the probability of the drawn token, highest first, as MaskGIT was published.
+
+    A token is drawn at every open position; the likeliest are kept. So what is likely is kept more often than it is
+    drawn, which lowers the temperature: not exact, even one position at a time with an exact denoiser. Gumbel noise of
+    the choice temperature on the log-probabilities, which falls linearly to zero in the last step, tempers this
+    (Chang et al., arXiv:2202.04200).
+    """
+
+    name = "drawn_probability"
+    summary = "after the draw, by the probability of the drawn token, as MaskGIT has it"
+    refs = ("arXiv:2202.04200",)
+    needs = frozenset({"drawn"})
+
+    choice_temperature: float = param(
+        0.0, help="of the Gumbel noise on the log-probability, which falls linearly with the steps; 0 for none", ge=0
+    )
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return log p_θ of the drawn tokens plus noise, float64 [A, L].
+
+        Raises:
+            RuntimeError: when the loop has not filled the draws in.
+        """
+        # merged
+
+        if step.drawn_log_probs is None:
+            raise RuntimeError("the order drawn_probability was called without the tokens that were drawn")
+        score = step.spread(step.drawn_log_probs.double())
+        if self.choice_temperature == 0:
+            return score
+        left = (1 - (step.number + 1) / step.most.double()).clamp(min=0).to(score.device, non_blocking=True)
+        return score + self.choice_temperature * left.unsqueeze(1) * gumbel(step)
+
+
+def gumbel(step: Step) -> Tensor:
+    """Return Gumbel noise for every position, float64 [A, L], finite.
+
+    The uniforms are kept off zero, where the noise would be −∞.
+    """
+    import torch
+
+    from atat_zoo.diffusion.randomness import uniform
+
+    u = uniform(step.keys("order"), step.open.shape[1], torch.float64).clamp(min=2.0**-54)
+    return -(-u.log()).log()

@@ -1,0 +1,326 @@
+"""Remasks: which tokens that were drawn are hidden again, to be drawn anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+
+class Remask(Protocol):
+    """A component of the kind remask: a callable on a step, asked after the draw in every step but the final.
+
+    Attributes:
+        active: False for one that never hides anything: it is not asked, and the
+            loop knows how much is left without asking the device.
+        needs: "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
+
+    One that reads `step.rates` says `needs_grid = True`, and is refused beside a pace without a grid. Beside an active
+    one the pace must have a number of steps that does not depend on the text, or nothing would end it.
+    """
+
+    name: str
+
+    @property
+    def active(self) -> bool:
+        """Whether it ever hides a token."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the loop must fill in."""
+        ...
+
+    def rate(self, step: Step) -> float | Tensor:
+        """Return σ, the share of visible tokens it is going to hide, as a number or [A] on the CPU.
+
+        The binomial pace makes up for it (ReMDM, arXiv:2503.00307). `step.rates` tells what the pace expects.
+        """
+        ...
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return what is hidden again, bool [A, L]; given tokens stay, whatever it says.
+
+        `step.tokens` has the tokens of this step in it; `step.fresh` says which those are.
+        """
+        ...
+
+
+@component
+class NoRemask:
+    """A token that was drawn stays."""
+
+    name = "none"
+    summary = "a token that was drawn stays"
+    refs = ()
+    active = False
+    needs = frozenset[str]()
+
+    def rate(self, step: Step) -> float:
+        """Return 0."""
+        return 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return false everywhere, bool [A, L]."""
+        import torch
+
+        return torch.zeros_like(step.open)
+
+
+def grid(step: Step, name: str) -> tuple[float, float]:
+    """Return 1 − α_t and 1 − α_s.
+
+    Raises:
+        UserError: when the pace has no grid.
+    """
+    if step.rates is None:
+        raise UserError(
+            f"sampler: the remask {name} follows the pace's grid of mask rates, and this pace has none; set "
+            'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask'
+        )
+    return step.rates
+
+
+def greatest(before: float, after: float) -> float:
+    """Return σ_max = min(1, (1 − α_s)/α_t): with more, more would be hidden than α_s leaves room for."""
+    return min(1.0, after / (1 - before)) if before < 1 else 1.0
+
+
+def within(before: float, on: float, off: float) -> bool:
+    """Return whether a step that begins with this mask rate is in the interval in which remasking is switched on."""
+    return off < before <= on
+
+
+def by_chance(step: Step, rate: float | Tensor) -> Tensor:
+    """Return each token that is visible since before this step with its probability, bool [A, L].
+
+    Args:
+        step: after the draw.
+        rate: a number, [A] or [A, L].
+    """
+    import torch
+
+    from atat_zoo.diffusion.randomness import uniform
+
+    if isinstance(rate, torch.Tensor):
+        rate = rate.to(step.open.device, non_blocking=True)
+        rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
+    u = uniform(step.keys("remask"), step.open.shape[1], torch.float64)
+    return (u < rate) & settled(step)
+
+
+def settled(step: Step) -> Tensor:
+    """Return what was drawn before this step and is still there, bool [A, L]."""
+    import torch
+
+    fresh = torch.zeros_like(step.open) if step.fresh is None else step.fresh
+    return step.free & ~step.open & ~fresh
+
+
+@component
+class ReMDMCapRemask:
+    """σ = min(η, σ_max): by chance, all tokens alike, with a constant cap.
+
+    Every token that was visible before the step is hidden with probability σ, and the paces `binomial` and `plateau`
+    unmask as much more, so that the share of masked tokens is that of the grid (Wang et al., arXiv:2503.00307). With
+    an exact denoiser and many steps the joint stays what it is. With `switch_on` below 1 this is ReMDM-switch.
+    """
+
+    name = "remdm_cap"
+    summary = "every visible token by chance, with a constant probability as far as the grid allows"
+    refs = ("arXiv:2503.00307",)
+    active = True
+    needs_grid = True
+    needs = frozenset[str]()
+
+    eta: float = param(
+        0.04, help="η, the largest probability; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1
+    )
+    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
+    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an interval in the wrong order."""
+        if self.switch_off > self.switch_on:
+            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
+
+    def rate(self, step: Step) -> float:
+        """Return min(η, σ_max), or 0 outside the interval."""
+        # merged
+
+        before, after = grid(step, self.name)
+        return min(self.eta, greatest(before, after)) if within(before, self.switch_on, self.switch_off) else 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with probability σ, bool [A, L]."""
+        # merged
+
+        return by_chance(step, step.remask_rate)
+
+
+@component
+class ReMDMRescaleRemask:
+    """σ = η σ_max: by chance, all tokens alike, a fixed share of the most that the grid allows.
+
+    Every token that was visible before the step is hidden with probability σ, and the paces `binomial` and `plateau`
+    unmask as much more, so that the share of masked tokens is that of the grid (Wang et al., arXiv:2503.00307). With
+    an exact denoiser and many steps the joint stays what it is. With `switch_on` below 1 this is ReMDM-switch.
+    """
+
+    name = "remdm_rescale"
+    summary = "every visible token by chance, with a share of the largest probability that the grid allows"
+    refs = ("arXiv:2503.00307",)
+    active = True
+    needs_grid = True
+    needs = frozenset[str]()
+
+    eta: float = param(0.015, help="η, the share of σ_max", ge=0, le=1)
+    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
+    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an interval in the wrong order."""
+        if self.switch_off > self.switch_on:
+            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
+
+    def rate(self, step: Step) -> float:
+        """Return η σ_max, or 0 outside the interval."""
+        # merged
+
+        before, after = grid(step, self.name)
+        return self.eta * greatest(before, after) if within(before, self.switch_on, self.switch_off) else 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with probability σ, bool [A, L]."""
+        # merged
+
+        return by_chance(step, step.remask_rate)
+
+
+@component
+class ReMDMConfRemask:
+    """By chance, tokens that were drawn with little probability sooner: σ_i = η σ_max · softmax(−ψ)_i.
+
+    ψ_i is p_θ of the token when it was drawn, and the softmax goes over what was drawn before the step, so about
+    η σ_max tokens of a text are hidden a step, however long it is. As published, what is masked is unmasked as without
+    remasking: nothing makes up for the hidden ones but the last step (Wang et al., arXiv:2503.00307).
+    """
+
+    name = "remdm_conf"
+    summary = "by chance, tokens that were drawn with little confidence sooner"
+    refs = ("arXiv:2503.00307",)
+    active = True
+    needs_grid = True
+    needs = frozenset({"confidence"})
+
+    eta: float = param(1.0, help="η, the share of σ_max", ge=0, le=1)
+    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
+    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an interval in the wrong order."""
+        if self.switch_off > self.switch_on:
+            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
+
+    def rate(self, step: Step) -> float:
+        """Return 0: nothing is made up for."""
+        return 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with its own probability, bool [A, L]."""
+        import torch
+
+        # merged
+
+        before, after = grid(step, self.name)
+        assert step.confidence is not None
+        if not within(before, self.switch_on, self.switch_off):
+            return torch.zeros_like(step.open)
+        scores = -step.confidence.double()
+        # A row in which nothing is settled has no softmax; by_chance leaves it alone.
+        weight = scores.masked_fill(~settled(step), -torch.inf).softmax(1).nan_to_num(0.0)
+        return by_chance(step, self.eta * greatest(before, after) * weight)
+
+
+@component
+class ReMDMLoopRemask:
+    """By chance, all tokens alike, in the steps in which the pace's grid stands still.
+
+    With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest. σ = min(η, σ_max)
+    while the mask rate is the same before and after a step, and 0 otherwise (Wang et al., arXiv:2503.00307).
+    """
+
+    name = "remdm_loop"
+    summary = "every visible token by chance while the pace's grid stands still"
+    refs = ("arXiv:2503.00307",)
+    active = True
+    needs_grid = True
+    needs = frozenset[str]()
+
+    eta: float = param(0.02, help="η, the probability with which a visible token is hidden in a step", ge=0, le=1)
+
+    def rate(self, step: Step) -> float:
+        """Return min(η, σ_max) on the plateau, or 0."""
+        # merged
+
+        before, after = grid(step, self.name)
+        return min(self.eta, greatest(before, after)) if 0 < before == after < 1 else 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with probability σ, bool [A, L]."""
+        # merged
+
+        return by_chance(step, step.remask_rate)
+
+
+@component
+class PlannerRemask:
+    """The least likely tokens go back, new or old, down to the share that the pace's grid leaves visible.
+
+    Self-planning of P2 (Peng et al., arXiv:2502.03540): the score of a new token is its log-probability when it was
+    drawn, that of an old one η times the log-probability that the network, asked in the same evaluation, gives it
+    where it stands. η = 0 never hides an old token; the higher, the more of them go back. With the pace `everything`
+    this is P2; with another one nothing is hidden until more is visible than its grid says.
+
+    A masked model takes no loss at visible tokens, so what it says of them is what it happens to have learned.
+    """
+
+    name = "planner"
+    summary = "the tokens that the model itself finds least likely, new or old, down to the grid's share"
+    refs = ("arXiv:2502.03540",)
+    active = True
+    needs_grid = True
+    needs = frozenset({"confidence", "rescored"})
+
+    eta: float = param(1.0, help="η, factor on the log-probability of tokens that were there before the step", ge=0)
+
+    def rate(self, step: Step) -> float:
+        """Return 0: nothing is made up for."""
+        return 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the lowest scores beyond the share that stays, bool [A, L]."""
+        import torch
+
+        # merged
+
+        assert step.confidence is not None
+        _, after = grid(step, self.name)
+        score = step.confidence.double().clamp(min=1e-300).log()
+        score = torch.where(settled(step), self.eta * score, score)
+        # What cannot be hidden comes first, and takes no part in the count.
+        drawn = step.free & ~step.open
+        order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
+        # Rounding must not turn ⌊0.3 · 10⌋ masked into 2.
+        hidden = (step.total * after + 1e-9).floor().long().to(order.device, non_blocking=True)
+        keep = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
+        stays = torch.zeros_like(drawn).scatter_(
+            1, order, torch.arange(order.shape[1], device=order.device) < keep.unsqueeze(1)
+        )
+        return drawn & ~stays

@@ -1,0 +1,105 @@
+"""Stops: when all that is still masked is filled in one draw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.uncertainty import Uncertainty
+
+
+class Stop(Protocol):
+    """A component of the kind stop: a callable on a step, asked after the network and before the draw.
+
+    Attributes:
+        active: False for one that never stops early: it is not asked.
+        needs: "log_probs", "history" or nothing.
+    """
+
+    name: str
+
+    @property
+    def active(self) -> bool:
+        """Whether it ever stops early."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the loop must fill in."""
+        ...
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return which rows are finished in this step, bool [A]."""
+        ...
+
+
+@component
+class StepsStop:
+    """Never early: the sampler runs until the pace has unmasked everything."""
+
+    name = "steps"
+    summary = "runs until the pace has unmasked everything"
+    refs = ()
+    active = False
+    needs = frozenset[str]()
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return false for every row, bool [A]."""
+        import torch
+
+        return torch.zeros_like(step.rows, dtype=torch.bool)
+
+
+@component
+class UncertaintyStop:
+    """When the mean uncertainty of what is masked falls below a threshold, the rest is filled in one draw.
+
+    The draw uses the distributions that were judged, so stopping costs no evaluation.
+    """
+
+    name = "uncertainty"
+    summary = "fills the rest when the mean uncertainty of what is masked is below a threshold"
+    refs = ("ATAT",)
+    active = True
+    needs = frozenset({"log_probs"})
+
+    threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return which rows are finished, bool [A]."""
+        return step.mean_open(step.measure(self.uncertainty)) < self.threshold
+
+
+@component
+class ConfidenceHistoryStop:
+    """When the running confidence is above a threshold, the rest is filled in one draw.
+
+    The confidence of an evaluation is the mean of max p_θ over what is masked; the running confidence its mean
+    over the last `window` evaluations of the row. There is no stop before the window is full, so one lucky
+    evaluation does not end a text.
+    """
+
+    name = "confidence_history"
+    summary = "fills the rest when the mean confidence of the last evaluations is above a threshold"
+    refs = ("ATAT",)
+    active = True
+    needs = frozenset({"history"})
+
+    window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
+    threshold: float = param(0.9, help="running confidence above which the rest is filled; 1 never stops", ge=0, le=1)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return which rows are finished, bool [A]."""
+        import torch
+
+        assert step.history is not None
+        if step.history.shape[1] < self.window:
+            return torch.zeros_like(step.rows, dtype=torch.bool)
+        # A mean with a NaN, where there was no evaluation yet, is above nothing.
+        return step.history[:, -self.window :].mean(1) > self.threshold

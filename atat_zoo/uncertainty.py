@@ -1,0 +1,189 @@
+"""Uncertainty metrics: how unsure a prediction is, from 0 (one token) to 1 (all alike).
+
+Each is invariant to permuting the vocabulary and, to rounding, to adding a
+constant to the logits. Logits of −∞ are tokens that are excluded: they do not
+count in V. One token left gives 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Uncertainty(Protocol):
+    """A component of the kind uncertainty: a callable on tensors."""
+
+    name: str
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
+        ...
+
+
+def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the softmax and how many tokens take part.
+
+    Args:
+        logits: [..., V], in any floating type; −∞ excludes a token.
+
+    Returns:
+        p, [..., V], float64 for float64 and float32 otherwise, the one large tensor
+        that is made; and the number of tokens that are not excluded, [...].
+    """
+    import torch
+
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    count = logits.isneginf().logical_not_().sum(-1)
+    return logits.softmax(-1, dtype=wide), count
+
+
+def bounded(value: Tensor, count: Tensor) -> Tensor:
+    """Return the value in [0, 1] as float32; 0 where fewer than two tokens were left to choose from."""
+    import torch
+
+    return torch.where(count > 1, value.clamp(0, 1), 0.0).float()
+
+
+@component
+class EntropyUncertainty:
+    """Σ −p log p / log V: the share of the largest entropy possible."""
+
+    name = "entropy"
+    summary = "entropy of the prediction over log V"
+    refs = ("doi:10.1002/j.1538-7305.1948.tb01338.x",)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
+        # merged
+
+        return self.of(*probabilities(logits))
+
+    def of(self, p: Tensor, count: Tensor) -> Tensor:
+        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
+        import torch
+
+        # merged
+
+        return bounded(torch.special.entr(p).sum(-1) / count.to(p.dtype).clamp(min=2).log(), count)
+
+
+@component
+class VarianceUncertainty:
+    """(V/(V−1))(1 − Σp²): the Gini impurity, scaled to reach 1.
+
+    It is the total variance of the one-hot token. The variance of the
+    probabilities themselves, which the source documents name, is largest when the
+    model is sure, and so has the opposite sign.
+    """
+
+    name = "variance"
+    summary = "variance of the drawn one-hot token, (V/(V−1))(1 − Σp²)"
+    refs = ()
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
+        # merged
+
+        return self.of(*probabilities(logits))
+
+    def of(self, p: Tensor, count: Tensor) -> Tensor:
+        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
+        import torch
+
+        # merged
+
+        scale = count / (count - 1).clamp(min=1)
+        return bounded((1 - torch.linalg.vecdot(p, p)) * scale, count)
+
+
+@component
+class ConfidenceUncertainty:
+    """(V/(V−1))(1 − max p): the error rate of the best guess, scaled to reach 1."""
+
+    name = "confidence"
+    summary = "what the most probable token leaves, (V/(V−1))(1 − max p)"
+    refs = ("arXiv:2202.04200",)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
+        # merged
+
+        return self.of(*probabilities(logits))
+
+    def of(self, p: Tensor, count: Tensor) -> Tensor:
+        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
+        # merged
+
+        return bounded((1 - p.amax(-1)) * (count / (count - 1).clamp(min=1)), count)
+
+
+@component
+class MarginUncertainty:
+    """1 − (p₁ − p₂), with the two most probable tokens: 1 for a tie, whatever the rest."""
+
+    name = "margin"
+    summary = "how close the two most probable tokens are, 1 − (p₁ − p₂)"
+    refs = ("arXiv:2502.06768",)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
+        # merged
+
+        return self.of(*probabilities(logits))
+
+    def of(self, p: Tensor, count: Tensor) -> Tensor:
+        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
+        # merged
+
+        top = p.topk(min(2, p.shape[-1]), dim=-1).values
+        return bounded(1 - (top[..., 0] - top[..., -1]), count)
+
+
+@component
+class CombinedUncertainty:
+    """The weighted mean of entropy, variance, confidence and margin.
+
+    Weights are relative: they are divided by their sum. A metric of weight 0 is not
+    computed; the softmax is computed once for all.
+    """
+
+    name = "combined"
+    summary = "a weighted mean of entropy, variance, confidence and margin"
+    refs = ()
+
+    entropy: float = param(1.0, help="weight of the entropy", ge=0)
+    variance: float = param(1.0, help="weight of the variance", ge=0)
+    confidence: float = param(1.0, help="weight of the confidence", ge=0)
+    margin: float = param(1.0, help="weight of the margin", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a mean of nothing."""
+        if not self.entropy + self.variance + self.confidence + self.margin > 0:
+            raise ValueError("one of entropy, variance, confidence and margin must have a weight above 0")
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
+        # merged
+        # merged
+        # merged
+        # merged
+        # merged
+
+        p, count = probabilities(logits)
+        metrics = (
+            (self.entropy, EntropyUncertainty()),
+            (self.variance, VarianceUncertainty()),
+            (self.confidence, ConfidenceUncertainty()),
+            (self.margin, MarginUncertainty()),
+        )
+        total = sum(weight for weight, _ in metrics)
+        mean = p.new_zeros(())
+        for weight, metric in metrics:
+            if weight > 0:
+                mean = mean + weight / total * metric.of(p, count)
+        return bounded(mean, count)

@@ -1,0 +1,75 @@
+"""Guidance of a model that reads block by block: what is kept of the text changes nothing."""
+
+import pytest
+import torch
+
+from atat_zoo import Zoo
+from atat_zoo.generation import Writer
+from atat_zoo.generation.guidance import ClassifierFreeGuidance, ClassifierGuidance, TokenBiasGuidance
+from atat_zoo.registry import Context
+from atat_zoo.samplers.published import CombinationSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.tokenizers import CharactersTokenizer
+from tests.generation.test_classifier import bag
+
+L, V = 12, 27
+GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
+
+
+LETTERS = CharactersTokenizer().train(lambda: iter(()))
+
+
+def writer(objective):
+    """A small model with random weights, in float64."""
+    zoo = Zoo.load()
+    context = Context(vocabulary_size=V, length=L, width=16, steps=10)
+    backbone = {"use": "dit", "layers": 2, "width": 16, "heads": 2, "max_length": 64}
+    torch.manual_seed(0)
+    parts = {"backbone": zoo.build("backbone", backbone, context), "noise": zoo.build("noise", "linear", context)}
+    module = zoo.spec("objective", objective).build(context, parts, 8)
+    for name, parameter in module.named_parameters():
+        if "norm" not in name and "scale" not in name:
+            torch.nn.init.normal_(parameter, std=0.4)
+    return Writer(denoiser=module.double().eval().denoiser(), tokenizer=LETTERS, length=L)
+
+
+@pytest.mark.parametrize("objective", ["autoregressive", {"use": "block", "size": 3}], ids=["autoregressive", "block"])
+@pytest.mark.parametrize(
+    "guidance",
+    [
+        TokenBiasGuidance(words=("abc", "de"), strength=60.0, ban=("e d",)),
+        ClassifierGuidance(classifier=bag(), candidates=9),
+        ClassifierGuidance(classifier=bag(), method="first_order"),
+        ClassifierFreeGuidance(condition="cab", empty="dropped"),
+    ],
+    ids=["token_bias", "classifier", "first_order", "classifier_free"],
+)
+def test_the_text_is_that_of_the_whole_read_anew(objective, guidance):
+    guided = guidance.guide(writer(objective))
+    z = torch.full((3, L), V)
+    z[:, :3] = torch.tensor(LETTERS.encode("cab"))
+    z[1, 3] = 5
+    # Greedy, so that no draw hides a difference.
+    anew = guided.fill(GREEDY, z)
+    kept = guided.fill(SemiAutoregressiveSampler(within=GREEDY), z)
+    assert torch.equal(kept.tokens, anew.tokens)
+    assert not torch.equal(anew.tokens, writer(objective).fill(GREEDY, z).tokens)
+
+
+@pytest.mark.parametrize("objective", ["autoregressive", {"use": "block", "size": 3}], ids=["autoregressive", "block"])
+def test_beyond_the_training_length_the_condition_goes_out_of_sight(objective):
+    guided = ClassifierFreeGuidance(condition="cab", empty="dropped").guide(writer(objective))
+    z = torch.full((2, 2 * L), V)
+    z[:, :3] = torch.tensor(LETTERS.encode("cab"))
+    made = guided.fill(SemiAutoregressiveSampler(within=GREEDY), z)
+    assert (made.tokens < V).all()
+    assert bool((made.nfe <= made.max_nfe).all())
+
+
+def test_a_ban_holds_across_blocks():
+    banned = TokenBiasGuidance(words=(), tokens=tuple(LETTERS.encode(" ab")), strength=20.0, ban=("ab", "a"))
+    guided = banned.guide(writer({"use": "block", "size": 3}))
+    made = guided.fill(SemiAutoregressiveSampler(), torch.full((30, 2 * L), V))
+    words = " ".join(LETTERS.decode(ids) for ids in made.tokens.tolist()).split()
+    assert words
+    assert not {"ab", "a"} & set(words)

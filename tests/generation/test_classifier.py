@@ -1,0 +1,293 @@
+"""Classifier guidance: the posterior on a toy, its first order, and the classifiers that ship."""
+
+import math
+
+import attrs
+import pytest
+import torch
+
+from atat_zoo import Zoo
+from atat_zoo.errors import UserError
+from atat_zoo.generation import Writer
+from atat_zoo.generation.classifiers import Differentiable, FunctionClassifier, NaiveBayesClassifier
+from atat_zoo.generation.guidance import ClassifierGuidance
+from atat_zoo.generation.guided import by_candidates, by_gradient
+from atat_zoo.generation.naive_bayes import BagOfTokens
+from atat_zoo.samplers.published import LeftToRightSampler
+from atat_zoo.testing import check_classifier, check_guidance
+from atat_zoo.testing.guidance import toy_writer
+from atat_zoo.testing.toys import Joint, toy
+from atat_zoo.tokenizers import BytesTokenizer
+from tests.generation.test_classifier_free import Letters
+
+WEIGHTS = torch.linspace(-2, 2, 27)
+
+
+@attrs.frozen
+class Given:
+    """A classifier that is there already."""
+
+    model: object
+    name: str = "given"
+
+    def build(self, tokenizer, length):
+        return self.model
+
+
+def bag(bias=0.3):
+    return Given(BagOfTokens(WEIGHTS, bias))
+
+
+def no_gradient(tokens):
+    return -(tokens % 5).float().sum(1)
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order"])
+def test_conformance(method):
+    check_guidance(ClassifierGuidance(classifier=bag(), method=method, candidates=7, strength=2.0), examples=15)
+    check_classifier(bag())
+
+
+def test_conformance_of_one_that_knows_no_gradient():
+    check_guidance(ClassifierGuidance(classifier=Given(no_gradient)), examples=10)
+    check_classifier(Given(no_gradient))
+
+
+def posterior(joint, likelihood, z):
+    """p(x_i = v | z, class) from the joint alone, where p(class | z) is exact: Σ over texts, float64 [L, V]."""
+    fits = ((z == joint.states) | (z == joint.mask_id)).all(1)
+    weight = joint.p * fits * likelihood
+    one_hot = torch.nn.functional.one_hot(joint.states, joint.vocabulary_size).double()
+    return (weight[:, None, None] * one_hot).sum(0) / weight.sum()
+
+
+def exact_classifier(joint, likelihood):
+    """log p(class | z) of texts with masks, by enumeration."""
+
+    def classify(tokens):
+        fits = ((tokens[:, None] == joint.states) | (tokens[:, None] == joint.mask_id)).all(-1)
+        weight = fits * joint.p
+        return ((weight * likelihood).sum(1) / weight.sum(1)).log()
+
+    return classify
+
+
+def test_with_an_exact_classifier_it_is_the_posterior():
+    joint = toy()
+    likelihood = torch.tensor([0.9, 0.1, 0.3, 0.8, 0.5, 0.2, 0.05, 0.6], dtype=torch.float64)
+    writer = Writer(denoiser=joint.denoiser, tokenizer=attrs.evolve(Letters(), vocabulary_size=2), length=3)
+    guided = ClassifierGuidance(classifier=Given(exact_classifier(joint, likelihood))).guide(writer)
+    for z in ([2, 2, 2], [0, 2, 2], [2, 1, 2], [2, 1, 0]):
+        z = torch.tensor([z])
+        where = z == 2
+        found = guided.denoiser(z, None, where).exp()
+        assert torch.allclose(found, posterior(joint, likelihood, z)[where[0]], atol=1e-9)
+
+
+def test_texts_follow_the_posterior():
+    """One at a time with the exact conditional of the class: P(x | class), χ² over 20,000 texts."""
+    from scipy.stats import chisquare
+
+    joint = Joint([4, 1, 2, 3, 1, 5, 2, 6], 3, 2)
+    likelihood = torch.tensor([0.9, 0.1, 0.3, 0.8, 0.5, 0.2, 0.05, 0.6], dtype=torch.float64)
+    writer = Writer(denoiser=joint.denoiser, tokenizer=attrs.evolve(Letters(), vocabulary_size=2), length=3)
+    guided = ClassifierGuidance(classifier=Given(exact_classifier(joint, likelihood))).guide(writer)
+    made = guided.fill(LeftToRightSampler(), torch.full((20_000, 3), 2), batch_size=20_000)
+    counts = torch.bincount(joint.index(made.tokens), minlength=8)
+    wanted = joint.p * likelihood
+    assert chisquare(counts, wanted / wanted.sum() * 20_000).pvalue > 0.001
+
+
+def test_tokens_that_are_no_candidates_say_nothing_of_the_class():
+    writer = toy_writer()
+    z = torch.full((1, 4), 27)
+    where = z == 27
+    plain = writer.denoiser(z, None, where)
+    guided = ClassifierGuidance(classifier=bag(), candidates=3).guide(writer).denoiser(z, None, where)
+    ratio = (guided - plain)[0]
+    outside = torch.ones(27, dtype=torch.bool)
+    outside[plain[0].topk(3).indices] = False
+    rest = ratio[outside & plain[0].isfinite()]
+    assert torch.allclose(rest, rest[0].expand_as(rest), atol=1e-5)
+    assert not torch.allclose(ratio[~outside], rest[0].expand(3), atol=1e-2)
+
+
+def test_first_order_is_exact_where_the_log_probability_is_linear():
+    """Far below ½, log σ(x) is x, and both methods agree."""
+    writer = toy_writer()
+    z = torch.full((2, 5), 27)
+    where = z == 27
+    far = bag(bias=-40.0)
+    one = ClassifierGuidance(classifier=far, candidates=27).guide(writer).denoiser(z, None, where)
+    two = ClassifierGuidance(classifier=far, method="first_order").guide(writer).denoiser(z, None, where)
+    assert torch.allclose(one.exp(), two.exp(), atol=1e-5)
+    with torch.inference_mode():
+        assert torch.equal(
+            ClassifierGuidance(classifier=far, method="first_order").guide(writer).denoiser(z, None, where), two
+        )
+
+
+def test_it_fades_once_the_text_is_of_the_class():
+    writer = toy_writer()
+    z = torch.full((1, 5), 27)
+    sure = ClassifierGuidance(classifier=bag(bias=30.0), candidates=27).guide(writer)
+    assert torch.allclose(sure.denoiser(z, None, z == 27).exp(), writer.denoiser(z, None, z == 27).exp(), atol=1e-5)
+
+
+def test_many_candidates_are_scored_in_parts(monkeypatch):
+    writer = toy_writer()
+    z = torch.full((3, 6), 27)
+    guided = ClassifierGuidance(classifier=bag(), candidates=9).guide(writer)
+    whole = guided.denoiser(z, None, z == 27)
+    monkeypatch.setattr("atat_zoo.generation.guided._AT_ONCE", 1)
+    assert torch.allclose(guided.denoiser(z, None, z == 27), whole, atol=1e-6)
+
+
+class Layered(torch.nn.Module):
+    """A classifier with layers, which autocast would compute in bf16."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.randn(21, 16, generator=generator)
+        self.inner = torch.nn.Parameter(torch.randn(16, 64, generator=generator) / 4)
+        self.outer = torch.nn.Parameter(torch.randn(64, 1, generator=generator) / 8)
+
+    def embedded(self, x):
+        return torch.nn.functional.logsigmoid(((x.mean(1) @ self.inner).tanh() @ self.outer)[:, 0])
+
+    def forward(self, tokens):
+        return self.embedded(self.table[tokens])
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order"])
+def test_in_bf16_it_says_the_same(method):
+    # A token in 64 changes log f by thousandths, which bf16 does not see.
+    z = torch.arange(64)[None] % 20
+    z[:, 3] = 20
+    where, model = z == 20, Layered()
+
+    def bias():
+        if method == "exact":
+            return by_candidates(model, z, where, torch.arange(20)[None])
+        return by_gradient(model, z, where)
+
+    plain = bias()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(bias(), plain)
+
+
+def test_a_class_that_a_text_cannot_be_of_is_excluded_and_gives_way_where_all_are():
+    writer = toy_writer()
+    z = torch.full((1, 3), 27)
+    where = torch.tensor([[True, False, False]])
+
+    def never_b(tokens):
+        return torch.where((tokens == 2).any(1), -torch.inf, -1.0)
+
+    found = ClassifierGuidance(classifier=Given(never_b), candidates=27).guide(writer).denoiser(z, None, where)
+    assert found[0, 2] == -torch.inf
+    plain = writer.denoiser(z, None, where)
+    never = ClassifierGuidance(classifier=Given(lambda tokens: torch.full((len(tokens),), -torch.inf)), candidates=27)
+    assert torch.equal(never.guide(writer).denoiser(z, None, where), plain)
+
+
+def test_a_gradient_needs_an_embedding():
+    with pytest.raises(UserError, match="has none"):
+        ClassifierGuidance(classifier=Given(no_gradient), method="first_order").guide(toy_writer())
+
+
+# The classifiers that ship.
+
+PEACE = "let us keep the peace with all nations and sign treaties "
+MONEY = "the banks of the country hold gold and pay their debts in coin "
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "train.txt").write_text("\n".join(f"{text}{i}" for i in range(20) for text in (PEACE, MONEY)))
+    held_out = tmp_path / "validation.txt"
+    held_out.write_text("something else altogether")
+    return Zoo.load().spec(
+        "corpus",
+        {"use": "files", "train": [str(tmp_path / "train.txt")], "validation": [str(held_out)], "document": "line"},
+    )
+
+
+def test_naive_bayes_learns_the_words_that_go_with_the_topic(corpus):
+    tokenizer = BytesTokenizer().train(lambda: iter(()))
+    length = 50
+    model = NaiveBayesClassifier(words=("peace",), corpus=corpus).build(tokenizer, length)
+    assert isinstance(model, Differentiable)
+
+    def said(text):
+        return float(model(torch.tensor([tokenizer.encode(text)])).exp())
+
+    # Neither has the word that the passages were told apart by.
+    assert said("sign treaties with nations") > 0.5 > said("banks hold gold and pay debts")
+    nothing = torch.full((1, 9), tokenizer.vocabulary_size)
+    named = [PEACE in document for document in corpus.documents("train")]
+    assert float(model(nothing).exp()) == pytest.approx(sum(named) / len(named))
+    prior = NaiveBayesClassifier(words=("peace",), corpus=corpus, prior=0.1).build(tokenizer, length)
+    assert float(prior(nothing).exp()) == pytest.approx(0.1)
+
+
+def test_naive_bayes_weights_are_log_ratios_of_counts(corpus):
+    """Golden: w_v = log of (n_v + 1)/(N + V) in the topic over the same outside."""
+    tokenizer = BytesTokenizer().train(lambda: iter(()))
+    length = 50
+    model = NaiveBayesClassifier(words=("peace",), corpus=corpus).build(tokenizer, length)
+    v = tokenizer.vocabulary_size
+
+    def log_share(text):
+        passages = sum(document.startswith(text) for document in corpus.documents("train"))
+        return math.log((passages * text[:length].count("t") + 1) / (passages * length + v))
+
+    wanted = log_share(PEACE) - log_share(MONEY)
+    assert float(model.table[tokenizer.encode("t")[0], 0]) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [((), "names no word"), (("zebra",), "no passage of 50 tokens"), (("the",), "every passage of 50 tokens")],
+)
+def test_naive_bayes_says_what_it_cannot_learn(corpus, words, says):
+    with pytest.raises(UserError, match=says):
+        NaiveBayesClassifier(words=words, corpus=corpus).build(BytesTokenizer().train(lambda: iter(())), 50)
+
+
+def test_a_function_is_followed_only_if_a_person_names_it(tmp_path, monkeypatch):
+    (tmp_path / "my_scores.py").write_text(
+        "def shout(texts):\n    return [0.0 if 'A' in t else -3.0 for t in texts]\n"
+        "def positive(texts):\n    return [1.0] * len(texts)\n"
+        "def short(texts):\n    return []\n"
+        "def words(texts):\n    return texts\n"
+        "NUMBER = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tokenizer = BytesTokenizer().train(lambda: iter(()))
+    tokens = torch.tensor(
+        [[*tokenizer.encode("xA"), tokenizer.vocabulary_size], [*tokenizer.encode("ab"), tokenizer.vocabulary_size]]
+    )
+
+    monkeypatch.delenv("ATAT_ZOO_FUNCTIONS", raising=False)
+    with pytest.raises(UserError, match="put ATAT_ZOO_FUNCTIONS=my_scores:shout before the command"):
+        FunctionClassifier(path="my_scores:shout").build(tokenizer, 3)
+    monkeypatch.setenv("ATAT_ZOO_FUNCTIONS", "my_scores:shout, my_scores:positive,my_scores:short")
+    check_classifier(FunctionClassifier(path="my_scores:shout"))
+    assert FunctionClassifier(path="my_scores:shout").build(tokenizer, 3)(tokens).tolist() == [0.0, -3.0]
+    assert FunctionClassifier(path="my_scores:shout", blank="A").build(tokenizer, 3)(tokens).tolist() == [0.0, 0.0]
+    for name in ("positive", "short"):
+        with pytest.raises(UserError, match="must return a log-probability"):
+            FunctionClassifier(path=f"my_scores:{name}").build(tokenizer, 3)(tokens)
+
+    monkeypatch.setenv("ATAT_ZOO_FUNCTIONS", "my_scores:words,my_scores:NUMBER,my_scores:none,no_such:x")
+    with pytest.raises(UserError, match="must return a log-probability"):
+        FunctionClassifier(path="my_scores:words").build(tokenizer, 3)(tokens)
+    with pytest.raises(UserError, match="is no function"):
+        FunctionClassifier(path="my_scores:NUMBER").build(tokenizer, 3)
+    for path in ("my_scores:none", "no_such:x"):
+        with pytest.raises(UserError, match="cannot be imported"):
+            FunctionClassifier(path=path).build(tokenizer, 3)
+    with pytest.raises(UserError, match="expected module:function"):
+        FunctionClassifier(path="my_scores").build(tokenizer, 3)

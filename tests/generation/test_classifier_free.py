@@ -1,0 +1,170 @@
+"""A condition against none, held to an enumerated joint over (c, x)."""
+
+import attrs
+import pytest
+import torch
+
+from atat_zoo.diffusion.randomness import fold
+from atat_zoo.errors import UserError
+from atat_zoo.generation import Writer
+from atat_zoo.generation.guidance import ClassifierFreeGuidance
+from atat_zoo.samplers.published import LeftToRightSampler
+from atat_zoo.testing import check_guidance
+from atat_zoo.testing.guidance import toy_writer
+from atat_zoo.testing.toys import Joint
+
+V, L = 3, 3
+# P(c, x_1, x_2) over three symbols, none of them alike.
+JOINT = Joint([1 + (7 * i * i + 3 * i) % 19 for i in range(V**L)], length=L, vocabulary_size=V)
+TABLE = JOINT.p.view(V, V, V)
+
+
+@attrs.frozen
+class Letters:
+    """The symbols a, b, c."""
+
+    vocabulary_size: int = V
+    bos: int | None = None
+    eos: int | None = None
+
+    def encode(self, text):
+        return ["abc".index(letter) for letter in text]
+
+    def decode(self, ids):
+        return "".join("abc_"[i] for i in ids)
+
+
+WRITER = Writer(denoiser=JOINT.denoiser, tokenizer=Letters(), length=L)
+
+
+def expected(c, w, first=None):
+    """p(x_1 | c)^(1+w) p(x_1)^(−w), or of x_2 given x_1 too: by sums over the table alone."""
+    of_c = TABLE[c].sum(1) if first is None else TABLE[c, first]
+    of_all = TABLE.sum((0, 2)) if first is None else TABLE[:, first].sum(0)
+    p = (of_c / of_c.sum()) ** (1 + w) * (of_all / of_all.sum()) ** -w
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("w", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("c", range(V))
+def test_it_is_what_the_joint_says(c, w):
+    guided = ClassifierFreeGuidance(condition="abc"[c], strength=w).guide(WRITER)
+    z = torch.tensor([[c, V, V], [c, 1, V]])
+    found = guided.denoiser(z, None, torch.tensor([[False, True, False], [False, False, True]])).exp()
+    assert torch.allclose(found[0], expected(c, w), atol=1e-12)
+    assert torch.allclose(found[1], expected(c, w, first=1), atol=1e-12)
+
+
+def test_a_longer_condition():
+    """c is two tokens long: ∅ masks both."""
+    found = (
+        ClassifierFreeGuidance(condition="ba").guide(WRITER).denoiser(torch.tensor([[1, 0, V]]), None, mask(2)).exp()
+    )
+    p = (TABLE[1, 0] / TABLE[1, 0].sum()) ** 2 / (TABLE.sum((0, 1)) / TABLE.sum())
+    assert torch.allclose(found[0], p / p.sum(), atol=1e-12)
+
+
+def mask(*positions):
+    where = torch.zeros(1, L, dtype=torch.bool)
+    where[0, list(positions)] = True
+    return where
+
+
+def test_texts_follow_the_guided_distribution_and_cost_twice():
+    """χ² over 20,000 texts of one free symbol, at a fixed seed."""
+    from scipy.stats import chisquare
+
+    writer = ClassifierFreeGuidance(condition="b", strength=1.5).guide(WRITER)
+    z = torch.tensor([[1, 2, V]]).expand(20_000, L)
+    made = writer.fill(LeftToRightSampler(), z, batch_size=20_000)
+    assert made.nfe.unique().tolist() == [2]
+    assert made.max_nfe == 2
+    counts = torch.bincount(made.tokens[:, 2], minlength=V)
+    assert chisquare(counts, expected(1, 1.5, first=2) * 20_000).pvalue > 0.001
+
+
+def test_strength_zero_is_the_same_writer():
+    assert ClassifierFreeGuidance(condition="a", strength=0.0).guide(WRITER) is WRITER
+
+
+def test_rows_without_the_condition_stay_unguided():
+    guided = ClassifierFreeGuidance(condition="a").guide(WRITER)
+    z = torch.tensor([[0, V, 1], [2, V, 1]])
+    where = z == V
+    assert torch.equal(guided.denoiser(z, None, where)[1], JOINT.denoiser(z, None, where)[1])
+
+
+@pytest.mark.parametrize("empty", ["masked", "dropped"])
+def test_conformance(empty):
+    check_guidance(ClassifierFreeGuidance(condition="ca", strength=2.0, empty=empty), start="ca")
+
+
+def test_bos_comes_before_the_condition():
+    tokenizer = attrs.evolve(Letters(), bos=2)
+    guided = ClassifierFreeGuidance(condition="b").guide(attrs.evolve(WRITER, tokenizer=tokenizer, special="sequence"))
+    found = guided.denoiser(torch.tensor([[2, 1, V]]), None, mask(2)).exp()
+    p = (TABLE[2, 1] / TABLE[2, 1].sum()) ** 2 / (TABLE[2].sum(0) / TABLE[2].sum())
+    assert torch.allclose(found[0], p / p.sum(), atol=1e-12)
+
+
+def test_what_is_dropped_is_gone():
+    """∅ is then the shorter row, whose positions move up."""
+    seen = []
+
+    def denoiser(tokens, t, where):
+        seen.append((tokens.clone(), where))
+        return torch.zeros(len(where[0]), V).log_softmax(-1)
+
+    writer = attrs.evolve(WRITER, denoiser=denoiser, length=6)
+    guided = ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer)
+    guided.denoiser(torch.tensor([[0, 1, 2, V]]), None, (torch.tensor([0]), torch.tensor([3])))
+    bare, (rows, positions) = seen[1]
+    assert bare.tolist() == [[2, V]]
+    assert (rows.tolist(), positions.tolist()) == ([0], [1])
+
+
+def test_an_impossible_token_stays_impossible_and_a_new_one_is_finite():
+    log_probs = torch.tensor([[[0.5, 0.5, 0.0]], [[1.0, 0.0, 0.0]]]).log()
+
+    def denoiser(tokens, t, where):
+        return log_probs[int(tokens[0, 0] == V)]
+
+    guided = ClassifierFreeGuidance(condition="a").guide(attrs.evolve(WRITER, denoiser=denoiser))
+    found = guided.denoiser(torch.tensor([[0, V, 0]]), None, mask(1)).exp()[0]
+    # b is only possible with the condition, so all of the mass goes there; c never was.
+    assert found.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
+
+
+def test_mistakes_are_said_in_a_sentence():
+    with pytest.raises(UserError, match="takes 0 tokens"):
+        ClassifierFreeGuidance(condition="").guide(WRITER)
+    with pytest.raises(UserError, match="takes 3 tokens"):
+        ClassifierFreeGuidance(condition="abc").guide(WRITER)
+    with pytest.raises(UserError, match="no text begins with 'a'; let every text begin with it"):
+        ClassifierFreeGuidance(condition="a").guide(WRITER).denoiser(torch.tensor([[1, V, 0]]), None, mask(1))
+
+
+def test_a_model_that_reads_from_left_to_right_drops_whole_blocks():
+    class Causal:
+        block = 2
+
+        def __call__(self, tokens, t, where):
+            return torch.zeros(int(where.sum()), V).log_softmax(-1)
+
+    writer = attrs.evolve(toy_writer(), denoiser=Causal())
+    with pytest.raises(UserError, match='"dropped"'):
+        ClassifierFreeGuidance(condition="ab").guide(writer)
+    with pytest.raises(UserError, match="whole blocks"):
+        ClassifierFreeGuidance(condition="abc", empty="dropped").guide(writer)
+    assert ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer).denoiser.block == 2
+
+
+def test_keys_of_rows_do_not_matter_to_it():
+    """The same rows in another order give the same texts."""
+    writer = ClassifierFreeGuidance(condition="ca", strength=1.0).guide(toy_writer())
+    z = torch.full((3, 9), 27)
+    z[:, :2] = torch.tensor(writer.tokenizer.encode("ca"))
+    seeds = fold(torch.arange(3), 5)
+    forward = LeftToRightSampler().sample(writer.denoiser, z, seeds, mask_id=27).tokens
+    backward = LeftToRightSampler().sample(writer.denoiser, z, seeds.flip(0), mask_id=27).tokens
+    assert torch.equal(forward, backward.flip(0))

@@ -1,0 +1,106 @@
+"""Importance raised in sampling and in training; the mean rate of a masking strategy stays."""
+
+import attrs
+import pytest
+import torch
+
+from atat_zoo import Zoo
+from atat_zoo.errors import UserError
+from atat_zoo.estimators import TermBiasEstimator
+from atat_zoo.experiment import load
+from atat_zoo.generation.guidance import CombinedGuidance, ImportanceBiasGuidance
+from atat_zoo.testing import check_guidance
+from atat_zoo.testing.batches import context
+from atat_zoo.testing.guidance import toy_writer
+
+WRITER = toy_writer()
+ENCODE = WRITER.tokenizer.encode
+TEXT = torch.tensor([ENCODE("a cab and no cab")])
+THERE = torch.tensor([[c == "x" for c in "-xxxx-------xxxx"]])
+NONE = torch.zeros_like(THERE)
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0, -1.0])
+def test_conformance(strength):
+    check_guidance(ImportanceBiasGuidance(words=("cab",), strength=strength))
+
+
+def test_importance_moves_at_the_words_alone():
+    before = WRITER.importance(TEXT, NONE)
+    after = ImportanceBiasGuidance(words=("cab",), strength=0.25).guide(WRITER).importance(TEXT, NONE)
+    assert torch.equal(after[~THERE], before[~THERE])
+    assert torch.allclose(after[THERE], before[THERE] + 0.25 * (1 - before[THERE]))
+
+
+def test_without_an_estimator_it_starts_from_a_half():
+    writer = attrs.evolve(WRITER, importance=None)
+    found = ImportanceBiasGuidance(words=("cab",), strength=-0.5).guide(writer).importance(TEXT, NONE)
+    assert torch.equal(found, torch.where(THERE, 0.25, 0.5))
+
+
+def test_no_word_and_an_unknown_word_are_mistakes():
+    with pytest.raises(UserError, match="names no word"):
+        ImportanceBiasGuidance(words=()).guide(WRITER)
+    with pytest.raises(UserError, match="'naïve' is unknown"):
+        ImportanceBiasGuidance(words=("naïve",)).guide(WRITER)
+
+
+@pytest.mark.parametrize("overrides", [["guidance.use=importance_bias", 'guidance.words=["war"]']])
+def test_a_sampler_that_does_not_look_is_told(overrides):
+    with pytest.raises(UserError, match="'ancestral' does not"):
+        load("quickstart", [*overrides, "sampler.use=ancestral"])
+    load("quickstart", [*overrides, "sampler.use=uncertainty_guided"])
+
+
+def test_inside_of_combined_it_says_where_it_stands():
+    experiment = load("quickstart", ["sampler.use=ancestral"])
+    inner = ImportanceBiasGuidance(words=("war",))
+    assert next(CombinedGuidance(second=inner).check(experiment)).startswith("guidance.second: ")
+
+
+def estimator(**changes):
+    spec = TermBiasEstimator(words=("cab",), **changes)
+    return spec.build(context(vocabulary_size=27, length=16, tokenizer=WRITER.tokenizer, counts=None))
+
+
+def test_the_estimator_does_the_same_in_training():
+    found = estimator(strength=0.5)(TEXT, None, None, ~NONE)
+    assert torch.equal(found, torch.where(THERE, 0.75, 0.5))
+
+
+def test_the_estimator_refuses_an_unknown_word_and_needs_a_tokenizer():
+    with pytest.raises(UserError, match="'naïve' is unknown"):
+        TermBiasEstimator(words=("naïve",)).build(context(vocabulary_size=27, tokenizer=WRITER.tokenizer))
+    with pytest.raises(RuntimeError, match="tokenizer"):
+        TermBiasEstimator(words=("cab",)).build(context())
+
+
+def test_the_estimator_has_no_parameters_of_its_own():
+    module = estimator(base={"use": "transformer", "layers": 1, "width": 8, "heads": 2})
+    assert list(module.state_dict()) == [f"base.{name}" for name in module.base.state_dict()]
+    assert not estimator().state_dict()
+
+
+@pytest.mark.parametrize("strategy", Zoo.load().names("masking"))
+@pytest.mark.parametrize("strength", [1.0, 0.5, -0.9])
+def test_the_mean_mask_rate_stays_what_it_was(strategy, strength):
+    """MATH 3 (a), for biased importance: the words are masked more, and the row as a whole is not."""
+    spec = Zoo.load().spec("masking", strategy)
+    masking = spec.build(context()) if hasattr(spec, "build") else spec
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.cat([TEXT, torch.randint(0, 3, (63, 16), generator=generator)])
+    tokens[1:, 4:8] = torch.tensor(ENCODE(" cab"))
+    maskable = torch.rand(64, 16, generator=generator) < 0.8
+    rate = torch.linspace(0, 1, 64)
+    importance = estimator(strength=strength)(tokens, None, None, maskable)
+    assert importance.std() > 0.05
+    p = masking.probabilities(importance, rate, maskable)
+    mean = (p.double() * maskable).sum(1) / maskable.sum(1).clamp(min=1)
+    assert torch.allclose(mean[maskable.any(1)], rate.double()[maskable.any(1)], atol=1e-5)
+
+
+def test_raised_words_are_masked_more():
+    masking = Zoo.load().spec("masking", "importance")
+    importance = estimator(strength=1.0)(TEXT, None, None, ~NONE)
+    p = masking.probabilities(importance, torch.tensor([0.4]), ~NONE)
+    assert p[THERE].min() > p[~THERE].max()

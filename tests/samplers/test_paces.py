@@ -1,0 +1,136 @@
+"""Paces take what they say."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, chisquare
+
+from atat_zoo.errors import UserError
+from atat_zoo.noise import CosineNoise, LinearNoise, LogLinearNoise
+from atat_zoo.registry import Zoo
+from atat_zoo.samplers.pace import AdaptivePace, BinomialPace, FixedPace, OneAtATimePace
+from atat_zoo.testing import check_pace
+from atat_zoo.testing.sampling import assemble, example_step
+from atat_zoo.testing.toys import Hashed
+from atat_zoo.uncertainty import EntropyUncertainty
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [
+        BinomialPace(steps=1, noise=LinearNoise()),
+        BinomialPace(steps=4, noise=CosineNoise()),
+        BinomialPace(steps=30, noise=LogLinearNoise()),
+        FixedPace(steps=1),
+        FixedPace(steps=5),
+        FixedPace(steps=100),
+        OneAtATimePace(),
+        AdaptivePace(min_steps=1, max_steps=1, uncertainty=EntropyUncertainty()),
+        AdaptivePace(min_steps=2, max_steps=7, uncertainty=EntropyUncertainty()),
+    ],
+    ids=str,
+)
+def test_conformance(pace):
+    check_pace(pace)
+
+
+def step_at(number, *, total, remaining):
+    step = example_step(frozenset(), rows=len(total), length=20)
+    step.number, step.rates = number, None
+    step.total, step.remaining = torch.tensor(total), torch.tensor(remaining)
+    return step
+
+
+def test_fixed_takes_its_share():
+    pace = FixedPace(steps=4)
+    for number, left in enumerate([8, 5, 3, 0]):
+        taken = pace.take(step_at(number, total=[10], remaining=[10 - 10 * number // 4]))
+        assert 10 - 10 * number // 4 - taken.item() == left
+    # What a remask gave back is taken again.
+    assert pace.take(step_at(1, total=[10], remaining=[10])).tolist() == [5]
+    assert pace.rates(1) == (0.75, 0.5)
+
+
+def test_the_binomial_rates_are_those_of_the_noise():
+    assert BinomialPace(steps=4, noise=LinearNoise()).rates(1) == pytest.approx((0.75, 0.5))
+    before, after = BinomialPace(steps=4, noise=CosineNoise()).rates(3)
+    assert before == pytest.approx(1 - float(CosineNoise().alpha(torch.tensor(0.25))), abs=1e-6)
+    assert after == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("remask_rate", [0.0, 0.25])
+def test_the_binomial_pace_has_the_reverse_probability(remask_rate):
+    n, rows = 20, 20_000
+    pace = BinomialPace(steps=10, noise=LinearNoise())
+    step = step_at(4, total=[n], remaining=[n])
+    keys = torch.arange(rows)
+    step.host_seeds, step.remaining, step.remask_rate = keys, torch.full((rows,), n), remask_rate
+    taken = pace.take(step)
+    # t = 0.6, s = 0.5: (α_s − (1 − σ) α_t)/(1 − α_t).
+    chance = (0.5 - (1 - remask_rate) * 0.4) / 0.6
+    expected = binom.pmf(range(n + 1), n, chance) * rows
+    counts = torch.bincount(taken, minlength=n + 1).double().numpy()
+    common = expected > 5
+    observed = [*counts[common], counts[~common].sum()]
+    assert chisquare(observed, [*expected[common], expected[~common].sum()]).pvalue > 0.001
+
+
+def test_a_remask_rate_for_each_row():
+    pace = BinomialPace(steps=10, noise=LinearNoise())
+    step = step_at(4, total=[20, 20], remaining=[20, 20])
+    step.host_seeds = torch.tensor([7, 7])
+    step.remask_rate = torch.tensor([0.0, 1.25], dtype=torch.float64)
+    first, second = pace.take(step).tolist()
+    # σ = (1 − α_s)/α_t unmasks all.
+    assert first < second == 20
+
+
+def test_a_row_does_not_depend_on_how_much_is_left_in_others():
+    pace = BinomialPace(steps=5, noise=LinearNoise())
+    step = step_at(1, total=[20, 20], remaining=[6, 20])
+    step.host_seeds = torch.tensor([3, 4])
+    both = pace.take(step)
+    step.host_seeds, step.remaining = torch.tensor([3]), torch.tensor([6])
+    assert pace.take(step).tolist() == [both[0].item()]
+
+
+@given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 40), st.floats(0, 1))
+def test_adaptive_takes_between_n_over_max_and_n_over_min(low, more, n, uncertainty):
+    pace = AdaptivePace(min_steps=low, max_steps=low + more, uncertainty=EntropyUncertainty())
+    taken = pace.take(Fake(torch.ones(1, n, dtype=torch.bool), torch.tensor([n]), uncertainty)).item()
+    wanted = n / (low + uncertainty * more)
+    # ⌈wanted⌉, but for the rounding of a float32 uncertainty.
+    assert wanted - 1e-4 <= taken < wanted + 1 + 1e-4
+    assert taken >= 1
+    assert pace.most(n) * taken >= n
+
+
+class Fake:
+    """A step whose uncertainty is given."""
+
+    def __init__(self, open_, total, uncertainty):
+        self.open, self.total, self.uncertainty = open_, total, uncertainty
+
+    def measure(self, metric):
+        return torch.where(self.open, self.uncertainty, 0.0).float()
+
+    def mean_open(self, dense):
+        return dense.sum(1) / self.open.sum(1)
+
+
+@pytest.mark.parametrize(("sharpness", "nfe"), [(0.0, 8), (1e4, 2)])
+def test_adaptive_spends_its_steps_on_what_is_uncertain(sharpness, nfe):
+    sampler = assemble(pace=AdaptivePace(min_steps=2, max_steps=8, uncertainty=EntropyUncertainty()))
+    made = sampler.sample(Hashed(50, sharpness=sharpness), torch.full((3, 16), 50), torch.arange(3), mask_id=50)
+    assert made.nfe.tolist() == [nfe] * 3
+    assert made.max_nfe == 8
+
+
+def test_out_of_range():
+    with pytest.raises(UserError, match="max_steps must be at least min_steps, 10, not 5"):
+        Zoo.load().spec("pace", {"use": "adaptive", "min_steps": 10, "max_steps": 5})
+    with pytest.raises(UserError, match="sampler: max_steps must be at least min_steps"):
+        Zoo.load().spec("sampler", {"use": "uncertainty_guided", "min_steps": 10, "max_steps": 5})
+    with pytest.raises(UserError, match=r"pace\.steps must be at least 1, not 0"):
+        Zoo.load().spec("pace", {"use": "fixed", "steps": 0})

@@ -1,0 +1,126 @@
+"""Remasks hide what they say, and never what is given or new."""
+
+import pytest
+import torch
+
+from atat_zoo.errors import UserError
+from atat_zoo.samplers.remask import (
+    PlannerRemask,
+    ReMDMCapRemask,
+    ReMDMConfRemask,
+    ReMDMLoopRemask,
+    ReMDMRescaleRemask,
+    greatest,
+)
+from atat_zoo.testing import check_remask
+from atat_zoo.testing.sampling import example_step
+
+ALL = [ReMDMCapRemask(), ReMDMRescaleRemask(), ReMDMConfRemask(), ReMDMLoopRemask(), PlannerRemask()]
+
+
+@pytest.mark.parametrize(
+    "remask",
+    [
+        ReMDMCapRemask(eta=1.0),
+        ReMDMCapRemask(eta=0.5, switch_on=0.6, switch_off=0.2),
+        ReMDMRescaleRemask(eta=1.0),
+        ReMDMConfRemask(eta=0.5, switch_on=0.5),
+        PlannerRemask(eta=0.0),
+        PlannerRemask(eta=3.0),
+    ],
+    ids=str,
+)
+def test_conformance(remask):
+    check_remask(remask)
+
+
+def step_with(rates, rows=3000, length=10):
+    """Return a step of many rows in which the first half is masked, and position 9 new."""
+    step = example_step(frozenset({"confidence"}), rows=rows, length=length)
+    step.rates = rates
+    step.open = (torch.arange(length) < length // 2).expand(rows, length)
+    step.fresh = (torch.arange(length) == length - 1).expand(rows, length)
+    step.free = torch.ones_like(step.open)
+    step.confidence = torch.full((rows, length), 0.5)
+    return step
+
+
+def test_sigma_is_that_of_the_paper():
+    # α_t = 0.4, α_s = 0.5: σ_max = 0.5/0.4, more than 1. α_t = 0.8, α_s = 0.9: 0.1/0.8.
+    assert greatest(0.6, 0.5) == 1
+    assert greatest(0.2, 0.1) == pytest.approx(0.125)
+    assert greatest(1.0, 0.9) == 1
+    assert greatest(0.1, 0.0) == 0
+    early, late = step_with((0.6, 0.5), rows=2), step_with((0.2, 0.1), rows=2)
+    assert [ReMDMCapRemask(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.125])
+    assert [ReMDMRescaleRemask(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.0375])
+    assert [ReMDMLoopRemask(eta=0.3).rate(step) for step in (early, late)] == [0, 0]
+    assert ReMDMLoopRemask(eta=0.3).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.1 / 0.9)
+    assert ReMDMLoopRemask(eta=0.02).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.02)
+
+
+def test_it_is_switched_on_and_off():
+    for remask in (
+        ReMDMCapRemask(eta=0.3, switch_on=0.5, switch_off=0.2),
+        ReMDMRescaleRemask(switch_on=0.5, switch_off=0.2),
+    ):
+        rates = [remask.rate(step_with((before, before - 0.1), rows=2)) > 0 for before in (0.9, 0.5, 0.3, 0.2)]
+        assert rates == [False, True, True, False]
+    off = step_with((0.9, 0.8))
+    assert not ReMDMConfRemask(switch_on=0.5)(off).any()
+
+
+@pytest.mark.parametrize("remask", [ReMDMCapRemask(eta=0.3), ReMDMRescaleRemask(eta=0.3), ReMDMLoopRemask(eta=0.3)])
+def test_settled_tokens_go_by_chance_and_no_others(remask):
+    step = step_with((0.5, 0.5))
+    step.remask_rate = remask.rate(step)
+    share = remask(step).double().mean(0)
+    assert share[:5].max() == 0
+    assert share[9] == 0
+    assert share[5:9].tolist() == pytest.approx([0.3] * 4, abs=0.04)
+    # What is given is not touched.
+    step.free = torch.arange(10).expand_as(step.open) != 6
+    assert not remask(step)[:, 6].any()
+
+
+def test_a_token_that_was_drawn_with_little_confidence_goes_sooner():
+    step = step_with((0.5, 0.5), rows=20_000)
+    step.confidence = torch.tensor([1.0] * 5 + [0.1, 0.1, 0.9, 0.9, 0.0]).expand(20_000, 10)
+    share = ReMDMConfRemask(eta=0.8)(step).double().mean(0)
+    weight = (-torch.tensor([0.1, 0.1, 0.9, 0.9])).softmax(0) * 0.8
+    assert share[5:9].tolist() == pytest.approx(weight.tolist(), abs=0.02)
+    assert share[:5].max() == share[9] == 0
+    assert ReMDMConfRemask().rate(step) == 0
+
+
+def test_the_planner_keeps_the_best_down_to_the_share():
+    step = step_with((0.9, 0.6), rows=1)
+    step.open = torch.zeros(1, 10, dtype=torch.bool)
+    step.total = torch.tensor([10])
+    step.confidence = torch.tensor([[0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5, 0.05]])
+    step.fresh = torch.arange(10)[None] >= 8
+    # ⌊10 · 0.6⌋ go: 9, 1, 3, 5, 7, 8.
+    assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8, 9]
+    # Old tokens weigh nothing, so the new ones go first; then from the right, as equals go left first into the text.
+    assert PlannerRemask(eta=0.0)(step).nonzero()[:, 1].tolist() == [4, 5, 6, 7, 8, 9]
+    # Old ones weigh much: only the new ones and the best stay.
+    assert PlannerRemask(eta=100.0)(step).nonzero()[:, 1].tolist() == [1, 3, 4, 5, 6, 7]
+    # What is given takes no part in the share.
+    step.free = torch.arange(10)[None] != 9
+    step.total = torch.tensor([9])
+    assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
+
+
+@pytest.mark.parametrize("remask", ALL, ids=lambda remask: remask.name)
+def test_without_a_grid_it_says_so(remask):
+    step = step_with(None, rows=2)
+    step.rates = None
+    ask = remask if isinstance(remask, ReMDMConfRemask | PlannerRemask) else remask.rate
+    with pytest.raises(UserError, match=f"the remask {remask.name} follows the pace's grid"):
+        ask(step)
+
+
+@pytest.mark.parametrize("cls", [ReMDMCapRemask, ReMDMRescaleRemask, ReMDMConfRemask])
+def test_the_interval_has_an_order(cls):
+    with pytest.raises(ValueError, match=r"switch_off must be at most switch_on, 0\.2, not 0\.3"):
+        cls(switch_on=0.2, switch_off=0.3)

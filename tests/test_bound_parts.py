@@ -1,0 +1,60 @@
+"""The parts of the kind bound: they hand on what they are given, and refuse schedules that bound nothing."""
+
+import pytest
+import torch
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion import bounds
+from atat_zoo.diffusion.bounds import from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.experiment import from_table
+from atat_zoo.noise import CosineNoise, LinearNoise, LogLinearNoise
+from atat_zoo.testing.toys import Hashed
+
+V, L = 3, 6
+X = torch.arange(30).view(5, L) % V
+KEEP = torch.ones_like(X) > 0
+KEYS = row_keys(0, "evaluation", torch.arange(5))
+LOSSES = from_denoiser(Hashed(V))
+
+
+def estimate(value, noise):
+    return Zoo.load().spec("bound", value).estimate(LOSSES, X, KEEP, KEYS, 3, mask_id=V, noise=noise)
+
+
+@pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()])
+def test_each_is_its_function(noise):
+    same = {"mask_id": V, "time_at": noise.time_at}
+    expected = {
+        "exact_k": bounds.exact_k(LOSSES, X, KEEP, KEYS, 3, **same),
+        "continuous_t": bounds.continuous_t(LOSSES, X, KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same),
+        "discrete_t": bounds.discrete_t(LOSSES, X, KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same),
+    }
+    for name, wanted in expected.items():
+        found = estimate({"use": name} | ({"steps": 4} if name == "discrete_t" else {}), noise)
+        assert torch.equal(found.contribution, wanted.contribution)
+        assert torch.equal(found.loss_count, wanted.loss_count)
+
+
+@pytest.mark.parametrize("name", ["continuous_t", "discrete_t"])
+@pytest.mark.parametrize("noise", [LogLinearNoise(), Zoo.load().spec("noise", "geometric")], ids=lambda n: n.name)
+def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
+    with pytest.raises(
+        UserError, match=f"{name} follows the noise schedule, and '{noise.name}' does not go all the way"
+    ):
+        estimate(name, noise)
+    assert estimate("exact_k", noise).nelbo.isfinite().all()
+
+
+def test_only_bounds_without_steps_are_called_perplexity():
+    zoo = Zoo.load()
+    quantities = {name: zoo.spec("bound", name).quantity for name in zoo.names("bound")}
+    assert quantities == {"exact_k": "nelbo", "continuous_t": "nelbo", "discrete_t": "discrete T=1000"}
+
+
+def test_a_schedule_with_open_ends_is_refused_before_a_training():
+    table = {"name": "x", "noise": "geometric", "evaluation": {"bound": "continuous_t"}}
+    with pytest.raises(UserError, match="'geometric' does not go all the way"):
+        from_table(table)
+    assert from_table(table | {"noise": "cosine"}).evaluation.bound.name == "continuous_t"
+    assert from_table(table | {"noise": {"use": "log_linear", "eps": 0.0}}).parts["noise"].whole

@@ -1,0 +1,91 @@
+"""Golden numbers; weights against autograd and inverses are in the conformance suite."""
+
+import math
+
+import pytest
+import torch
+
+from atat_zoo.noise import CosineNoise, GeometricNoise, LinearNoise, LogLinearNoise, PolynomialNoise
+from atat_zoo.testing import check_noise
+
+TWO_POINTS = torch.tensor([0.25, 0.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("noise", "alpha", "weight"),
+    [
+        (LinearNoise(), (0.75, 0.5), (4.0, 2.0)),
+        (
+            CosineNoise(),
+            (1 - math.sin(math.pi / 8), 1 - math.sqrt(0.5)),
+            (math.pi / 2 * (1 + math.sqrt(2)), math.pi / 2),
+        ),
+        (PolynomialNoise(exponent=3.0), (1 - 1 / 64, 7 / 8), (12.0, 6.0)),
+        (
+            GeometricNoise(sigma_min=0.01, sigma_max=100.0),
+            (math.exp(-0.1), math.exp(-1.0)),
+            (math.log(1e4) * 0.1 / math.expm1(0.1), math.log(1e4) / math.expm1(1.0)),
+        ),
+        (LogLinearNoise(eps=0.1), (0.775, 0.55), (4.0, 2.0)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_values_by_hand(noise, alpha, weight):
+    torch.testing.assert_close(noise.alpha(TWO_POINTS), torch.tensor(alpha, dtype=torch.float64))
+    torch.testing.assert_close(noise.weight(TWO_POINTS), torch.tensor(weight, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "noise", [LinearNoise(), CosineNoise(), PolynomialNoise(exponent=0.5), PolynomialNoise(exponent=7.0)]
+)
+def test_text_is_clean_at_0_and_all_masked_at_1(noise):
+    assert noise.alpha(torch.tensor([0.0, 1.0])).tolist() == [1.0, 0.0]
+
+
+def test_the_ends_of_the_others_are_what_their_parameters_say():
+    assert LogLinearNoise(eps=0.25).alpha(torch.tensor(1.0)).item() == 0.25
+    ends = GeometricNoise(sigma_min=0.5, sigma_max=2.0).alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(ends, torch.tensor([math.exp(-0.5), math.exp(-2.0)], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        PolynomialNoise(exponent=0.3),
+        PolynomialNoise(exponent=8.0),
+        GeometricNoise(sigma_min=1e-9, sigma_max=100.0),
+        GeometricNoise(sigma_min=0.9, sigma_max=1.0),
+        LogLinearNoise(eps=0.0),
+        LogLinearNoise(eps=0.5),
+    ],
+    ids=str,
+)
+def test_they_conform_with_other_parameters(noise):
+    check_noise(noise, examples=20)
+
+
+def test_log_linear_without_a_remainder_is_linear():
+    t = torch.rand(50, dtype=torch.float64)
+    assert torch.equal(LogLinearNoise(eps=0.0).alpha(t), LinearNoise().alpha(t))
+
+
+def test_the_integral_of_the_rate_of_unmasking_is_the_change_of_alpha():
+    # ∫ weight·(1 − α) dt = α(0) − α(1): what ties the weight of the bound to the schedule.
+    t = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    for noise in (LinearNoise(), CosineNoise(), PolynomialNoise(), GeometricNoise(), LogLinearNoise()):
+        ends = noise.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        integral = (noise.weight(t) * (1 - noise.alpha(t))).mean()
+        torch.testing.assert_close(integral, ends[0] - ends[1], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: PolynomialNoise(exponent=0.0), "exponent must be greater than 0"),
+        (lambda: GeometricNoise(sigma_min=2.0, sigma_max=1.0), "sigma_min must be less than sigma_max"),
+        (lambda: LogLinearNoise(eps=1.0), "eps must be less than 1"),
+    ],
+)
+def test_parameters_that_make_no_schedule_are_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
