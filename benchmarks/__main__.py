@@ -5,8 +5,8 @@ import itertools
 import sys
 
 NAMES = ("startup", "importance_overhead", "composer_overhead", "evaluation_overhead", "sampling_overhead")
-# These train: they run when they are named.
-STUDIES = ("baselines", "finetuning", "guidance", "importance_targets", "samplers")
+# These take long, or want to be told more: they run when they are named.
+STUDIES = ("baselines", "finetuning", "guidance", "importance_targets", "revisions", "samplers")
 
 if __name__ == "__main__":
     # Words that begin with a dash, and what follows them, are for the benchmark.
