@@ -75,7 +75,7 @@ def _written(tokenizer: TokenizerModel, text: str) -> tuple[int, ...] | None:
 
 
 def _spelt(tokenizer: TokenizerModel, word: str, forms: Sequence[Form]) -> bool:
-    """Return whether a tokenizer that has longer pieces than letters spells a word of three or more letter by letter."""
+    """Return whether a tokenizer with pieces longer than a letter spells a word of three or more letter by letter."""
     if len(word) < 3 or int(tokenizer.byte_counts().max()) <= 4:
         return False
     return all(len(tokenizer.decode([i]).strip()) <= 1 for form in forms for i in form.pieces)
