@@ -54,7 +54,7 @@ class Bound(Protocol):
 
 def open_ends(experiment: Experiment, bound: str) -> Iterator[str]:
     """Yield a sentence if the experiment's schedule does not go all the way, for a bound that follows it."""
-    if "noise" in experiment.kinds and not experiment.parts["noise"].whole:
+    if "noise" in experiment.kinds and not experiment.parts["noise"].complete:
         yield _sentence(experiment.parts["noise"], bound)
 
 
@@ -64,7 +64,7 @@ def whole(noise: Noise, bound: str) -> Noise:
     Raises:
         UserError: when it does not.
     """
-    if not noise.whole:
+    if not noise.complete:
         raise UserError(_sentence(noise, bound))
     return noise
 

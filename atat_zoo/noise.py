@@ -15,14 +15,14 @@ class Noise(Protocol):
     """A component of the kind noise: α falls from α(0) to α(1), for t in [0, 1].
 
     Attributes:
-        whole: whether α goes all the way from 1 to 0. Where it does not, the terms at the ends of a bound that follows
-            the schedule are infinite or missing.
+        complete: whether α(0) = 1 and α(1) = 0. Where it is not, the terms at the ends of a bound that follows the
+            schedule are infinite or missing.
     """
 
     name: str
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """See above."""
         ...
 
@@ -46,7 +46,7 @@ class LinearNoise:
     name = "linear"
     summary = "the mask rate is the time: α = 1 − t"
     refs = ("arXiv:2406.07524", "arXiv:2406.04329")
-    whole: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
 
     def alpha(self, t: Tensor) -> Tensor:
         """Return 1 − t."""
@@ -71,7 +71,7 @@ class CosineNoise:
     name = "cosine"
     summary = "the mask rate is a quarter of a sine: α = 1 − cos(π(1 − t)/2)"
     refs = ("arXiv:2406.04329", "arXiv:2202.04200")
-    whole: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
 
     def alpha(self, t: Tensor) -> Tensor:
         """Return 1 − cos(π(1 − t)/2), as 1 − sin(πt/2), which is exact at both ends."""
@@ -93,7 +93,7 @@ class PolynomialNoise:
     name = "polynomial"
     summary = "the mask rate is a power of the time: α = 1 − t^w"
     refs = ("arXiv:2406.04329",)
-    whole: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
 
     exponent: float = param(2.0, help="w: above 1 spends more of the time at low rates", gt=0, le=100)
 
@@ -121,7 +121,7 @@ class GeometricNoise:
     name = "geometric"
     summary = "noise grows geometrically between two bounds: α = exp(−σ_min^(1−t) σ_max^t)"
     refs = ("arXiv:2310.16834", "arXiv:2406.04329")
-    whole: ClassVar[bool] = False
+    complete: ClassVar[bool] = False
 
     sigma_min: float = param(1e-4, help="total noise at t = 0", ge=1e-9, le=100)
     sigma_max: float = param(20.0, help="total noise at t = 1", ge=1e-9, le=100)
@@ -168,7 +168,7 @@ class LogLinearNoise:
     eps: float = param(1e-3, help="ε: the share of tokens still visible at t = 1", ge=0, lt=1)
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Return whether ε is 0."""
         return self.eps == 0
 

@@ -25,30 +25,6 @@ class Uncertainty(Protocol):
         ...
 
 
-def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax and how many tokens take part.
-
-    Args:
-        logits: [..., V], in any floating type; −∞ excludes a token.
-
-    Returns:
-        p, [..., V], float64 for float64 and float32 otherwise, the one large tensor
-        that is made; and the number of tokens that are not excluded, [...].
-    """
-    import torch
-
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    count = logits.isneginf().logical_not_().sum(-1)
-    return logits.softmax(-1, dtype=wide), count
-
-
-def bounded(value: Tensor, count: Tensor) -> Tensor:
-    """Return the value in [0, 1] as float32; 0 where fewer than two tokens were left to choose from."""
-    import torch
-
-    return torch.where(count > 1, value.clamp(0, 1), 0.0).float()
-
-
 @component
 class EntropyUncertainty:
     """Σ −p log p / log V: the share of the largest entropy possible."""
@@ -58,18 +34,8 @@ class EntropyUncertainty:
     refs = ("doi:10.1002/j.1538-7305.1948.tb01338.x",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
-        # merged
-
-        return self.of(*probabilities(logits))
-
-    def of(self, p: Tensor, count: Tensor) -> Tensor:
-        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
-        import torch
-
-        # merged
-
-        return bounded(torch.special.entr(p).sum(-1) / count.to(p.dtype).clamp(min=2).log(), count)
+        """See `Uncertainty`."""
+        return entropy(*probabilities(logits))
 
 
 @component
@@ -86,19 +52,8 @@ class VarianceUncertainty:
     refs = ()
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
-        # merged
-
-        return self.of(*probabilities(logits))
-
-    def of(self, p: Tensor, count: Tensor) -> Tensor:
-        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
-        import torch
-
-        # merged
-
-        scale = count / (count - 1).clamp(min=1)
-        return bounded((1 - torch.linalg.vecdot(p, p)) * scale, count)
+        """See `Uncertainty`."""
+        return variance(*probabilities(logits))
 
 
 @component
@@ -110,16 +65,8 @@ class ConfidenceUncertainty:
     refs = ("arXiv:2202.04200",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
-        # merged
-
-        return self.of(*probabilities(logits))
-
-    def of(self, p: Tensor, count: Tensor) -> Tensor:
-        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
-        # merged
-
-        return bounded((1 - p.amax(-1)) * (count / (count - 1).clamp(min=1)), count)
+        """See `Uncertainty`."""
+        return confidence(*probabilities(logits))
 
 
 @component
@@ -131,17 +78,8 @@ class MarginUncertainty:
     refs = ("arXiv:2502.06768",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
-        # merged
-
-        return self.of(*probabilities(logits))
-
-    def of(self, p: Tensor, count: Tensor) -> Tensor:
-        """Return the same from probabilities [..., V] and the number of tokens that take part [...]."""
-        # merged
-
-        top = p.topk(min(2, p.shape[-1]), dim=-1).values
-        return bounded(1 - (top[..., 0] - top[..., -1]), count)
+        """See `Uncertainty`."""
+        return margin(*probabilities(logits))
 
 
 @component
@@ -167,23 +105,70 @@ class CombinedUncertainty:
             raise ValueError("one of entropy, variance, confidence and margin must have a weight above 0")
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]."""
-        # merged
-        # merged
-        # merged
-        # merged
-        # merged
-
+        """See `Uncertainty`."""
         p, count = probabilities(logits)
         metrics = (
-            (self.entropy, EntropyUncertainty()),
-            (self.variance, VarianceUncertainty()),
-            (self.confidence, ConfidenceUncertainty()),
-            (self.margin, MarginUncertainty()),
+            (self.entropy, entropy),
+            (self.variance, variance),
+            (self.confidence, confidence),
+            (self.margin, margin),
         )
         total = sum(weight for weight, _ in metrics)
         mean = p.new_zeros(())
         for weight, metric in metrics:
             if weight > 0:
-                mean = mean + weight / total * metric.of(p, count)
+                mean = mean + weight / total * metric(p, count)
         return bounded(mean, count)
+
+
+# Each metric as a function of the probabilities p [..., V] and the number V of tokens that take part, [...].
+
+
+def entropy(p: Tensor, count: Tensor) -> Tensor:
+    """Return Σ −p log p / log V."""
+    import torch
+
+    return bounded(torch.special.entr(p).sum(-1) / count.to(p.dtype).clamp(min=2).log(), count)
+
+
+def variance(p: Tensor, count: Tensor) -> Tensor:
+    """Return (V/(V−1))(1 − Σp²)."""
+    import torch
+
+    scale = count / (count - 1).clamp(min=1)
+    return bounded((1 - torch.linalg.vecdot(p, p)) * scale, count)
+
+
+def confidence(p: Tensor, count: Tensor) -> Tensor:
+    """Return (V/(V−1))(1 − max p)."""
+    return bounded((1 - p.amax(-1)) * (count / (count - 1).clamp(min=1)), count)
+
+
+def margin(p: Tensor, count: Tensor) -> Tensor:
+    """Return 1 − (p₁ − p₂)."""
+    top = p.topk(min(2, p.shape[-1]), dim=-1).values
+    return bounded(1 - (top[..., 0] - top[..., -1]), count)
+
+
+def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the softmax and how many tokens take part.
+
+    Args:
+        logits: [..., V], in any floating type; −∞ excludes a token.
+
+    Returns:
+        p, [..., V], float64 for float64 and float32 otherwise, the one large tensor
+        that is made; and the number of tokens that are not excluded, [...].
+    """
+    import torch
+
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    count = logits.isneginf().logical_not_().sum(-1)
+    return logits.softmax(-1, dtype=wide), count
+
+
+def bounded(value: Tensor, count: Tensor) -> Tensor:
+    """Return the value in [0, 1] as float32; 0 where fewer than two tokens were left to choose from."""
+    import torch
+
+    return torch.where(count > 1, value.clamp(0, 1), 0.0).float()

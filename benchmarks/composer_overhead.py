@@ -12,7 +12,7 @@ import torch
 from composer import Callback
 
 from atat_zoo.data.build import folder_of
-from atat_zoo.data.loader import train_loader
+from atat_zoo.data.stream import train_loader
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.training import train

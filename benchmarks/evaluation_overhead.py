@@ -8,7 +8,7 @@ import torch
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.loader import held_out
+from atat_zoo.data.sequences import held_out
 from atat_zoo.diffusion.bounds import exact_k
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation import measure, summarise

@@ -57,4 +57,4 @@ def test_a_schedule_with_open_ends_is_refused_before_a_training():
     with pytest.raises(UserError, match="'geometric' does not go all the way"):
         from_table(table)
     assert from_table(table | {"noise": "cosine"}).evaluation.bound.name == "continuous_t"
-    assert from_table(table | {"noise": {"use": "log_linear", "eps": 0.0}}).parts["noise"].whole
+    assert from_table(table | {"noise": {"use": "log_linear", "eps": 0.0}}).parts["noise"].complete

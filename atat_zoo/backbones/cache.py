@@ -1,4 +1,4 @@
-"""What a backbone keeps of tokens it has read. B rows, C tokens so far, H heads, D width."""
+"""The keys and values of tokens that a backbone has read. B rows, C tokens so far, H heads, D width."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Cache:
     """Keys and values of every layer, [B, H, C, D/H], of tokens that later ones attend to.
 
     Attributes:
-        keep: whether the tokens that are read now are kept for those that come later.
+        grows: whether the tokens that are read now are added for those that come later.
     """
 
     def __init__(self) -> None:
-        self.keep = False
+        self.grows = False
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def __len__(self) -> int:
@@ -22,7 +22,7 @@ class Cache:
         return self.layers[0][0].shape[2] if self.layers else 0
 
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values with those of the new tokens behind, and keep them if that is asked for.
+        """Return the layer's keys and values with those of the new tokens behind; a cache that grows stores them.
 
         Args:
             layer: counted from 0; a backbone goes through its layers in turn.
@@ -32,7 +32,7 @@ class Cache:
         if layer < len(self.layers):
             old_keys, old_values = self.layers[layer]
             keys, values = torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2)
-        if self.keep:
+        if self.grows:
             self.layers[layer : layer + 1] = [(keys, values)]
         return keys, values
 
@@ -43,7 +43,7 @@ class Cache:
             self.layers = [(keys[:, :, start:].clone(), values[:, :, start:].clone()) for keys, values in self.layers]
 
     def of(self, rows: Tensor) -> Cache:
-        """Return what is kept of some of the rows, int64 [A]."""
+        """Return the cache of some of the rows, int64 [A]."""
         some = Cache()
         some.layers = [(keys[rows], values[rows]) for keys, values in self.layers]
         return some

@@ -81,7 +81,21 @@ class DiTBackbone:
             yield f"backbone.width = {width} does not divide into {heads} heads of even width; change backbone.heads"
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `BackboneModule`."""
+        """See `Backbone`."""
         from atat_zoo.backbones.dit_module import DiTModule
 
-        return DiTModule(self, context)
+        layers, width, heads = self.shape
+        return DiTModule(
+            context.vocabulary_size,
+            context.counts,
+            layers=layers,
+            width=width,
+            heads=heads,
+            local_heads=self.local_heads,
+            mlp_ratio=self.mlp_ratio,
+            max_length=self.max_length,
+            time_conditioning=self.time_conditioning,
+            dropout=self.dropout,
+            tied=self.tied,
+            output_bias=self.output_bias,
+        )

@@ -15,28 +15,43 @@ from atat_zoo.diffusion.dropout import Dropout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from atat_zoo.backbones.cache import Cache
-    from atat_zoo.backbones.dit import DiTBackbone
-    from atat_zoo.registry import Context
 
 
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
-    def __init__(self, spec: DiTBackbone, context: Context) -> None:
+    def __init__(
+        self,
+        vocabulary_size: int,
+        counts: NDArray[np.int64] | None,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        local_heads: int,
+        mlp_ratio: float,
+        max_length: int,
+        time_conditioning: bool,
+        dropout: float,
+        tied: bool,
+        output_bias: str,
+    ) -> None:
         super().__init__()
-        layers, width, heads = spec.shape
-        self.reads_time = spec.time_conditioning
-        self.max_length = spec.max_length
-        self.embedding = nn.Embedding(context.vocabulary_size + 1, width)
-        self.time = TimeEmbedding(width) if self.reads_time else None
+        self.reads_time = time_conditioning
+        self.max_length = max_length
+        self.embedding = nn.Embedding(vocabulary_size + 1, width)
+        self.time = TimeEmbedding(width) if time_conditioning else None
         self.blocks = nn.ModuleList(
-            Block(width, heads, spec.mlp_ratio, spec.dropout, self.reads_time, spec.local_heads) for _ in range(layers)
+            Layer(width, heads, mlp_ratio, dropout, time_conditioning, local_heads) for _ in range(layers)
         )
-        self.norm = Norm(width, self.reads_time)
-        self.head = Head(width, context, spec.output_bias, self.embedding if spec.tied else None)
+        self.norm = Norm(width, time_conditioning)
+        self.head = Head(width, vocabulary_size, self.embedding if tied else None, output_bias, counts)
         self.rotary = Rotary(width // heads)
-        nn.init.normal_(self.embedding.weight, std=0.02 if spec.tied else 1.0 / math.sqrt(width))
+        nn.init.normal_(self.embedding.weight, std=0.02 if tied else 1.0 / math.sqrt(width))
 
     def forward(
         self,
@@ -47,7 +62,7 @@ class DiTModule(nn.Module):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return hidden states [B, L, D]; see `BackboneModule`."""
+        """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
             raise ValueError("with a cache the positions must be given, and the attention as a mask")
         length = tokens.shape[1]
@@ -63,13 +78,13 @@ class DiTModule(nn.Module):
                 raise ValueError("a time-conditioned backbone needs t")
             c = self.time(t).to(h.dtype)
         rotation = self.rotary(positions, h.dtype)
-        for layer, block in enumerate(self.blocks):
-            h = block(h, c, rotation, attention, None if cache is None else partial(cache.join, layer))
+        for number, layer in enumerate(self.blocks):
+            h = layer(h, c, rotation, attention, None if cache is None else partial(cache.join, number))
         return self.norm(h, c)
 
 
-class Block(nn.Module):
-    """Attention and a feed-forward layer, each added to the residual stream."""
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each added to the residual stream."""
 
     def __init__(
         self, width: int, heads: int, ratio: float, dropout: float, conditioned: bool, local_heads: int
@@ -88,8 +103,8 @@ class Block(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
         self.dropout = Dropout(dropout)
         self.gates = nn.Linear(width, 2 * width) if conditioned else None
-        for layer in (self.qkv, self.up):
-            nn.init.normal_(layer.weight, std=1.0 / math.sqrt(width))
+        for linear in (self.qkv, self.up):
+            nn.init.normal_(linear.weight, std=1.0 / math.sqrt(width))
         # A branch that starts at zero: by its gate where there is one, else by its last layer.
         if self.gates is None:
             nn.init.zeros_(self.out.weight)
@@ -108,7 +123,7 @@ class Block(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
-        """Return h [B, L, D] after the block; `join` puts the keys and values of earlier tokens before its own."""
+        """Return h [B, L, D] after the layer; `join` puts the keys and values of earlier tokens before its own."""
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
         # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
@@ -149,12 +164,12 @@ def neighbours(heads: int, width: int, local: int, contrast: float = 5.0) -> Ten
     rates = _rates(width)
     # Fast angles tell neighbours apart; the slow ones would only add a constant.
     energy = rates * contrast * math.sqrt(width) / (rates * (1 - rates.cos())).sum()
-    found = torch.zeros(2, heads, width)
+    offset = torch.zeros(2, heads, width)
     for head in range(local):
         delta = (head // 2 + 1) * (1 if head % 2 == 0 else -1)
-        found[0, head] = torch.cat([energy.sqrt(), torch.zeros_like(energy)])
-        found[1, head] = torch.cat([energy.sqrt() * (rates * delta).cos(), energy.sqrt() * (rates * delta).sin()])
-    return found.flatten()
+        offset[0, head] = torch.cat([energy.sqrt(), torch.zeros_like(energy)])
+        offset[1, head] = torch.cat([energy.sqrt() * (rates * delta).cos(), energy.sqrt() * (rates * delta).sin()])
+    return offset.flatten()
 
 
 def _rates(width: int) -> Tensor:
@@ -187,23 +202,29 @@ class Norm(nn.Module):
 class Head(nn.Module):
     """Hidden states [..., D] to logits [..., V]; starts at its bias, and has no column for the mask."""
 
-    def __init__(self, width: int, context: Context, bias: str, embedding: nn.Embedding | None) -> None:
+    def __init__(
+        self,
+        width: int,
+        vocabulary_size: int,
+        embedding: nn.Embedding | None,
+        bias: str,
+        counts: NDArray[np.int64] | None,
+    ) -> None:
         super().__init__()
-        V = context.vocabulary_size
-        self.vocabulary_size = V
-        if embedding is None:
-            self.weight = nn.Parameter(torch.zeros(V, width))
-        else:
-            # A list keeps the shared weight out of this module's own parameters.
-            self._tied = [embedding]
-        self.bias = None if bias == "none" else nn.Parameter(torch.zeros(V))
-        if self.bias is not None and bias == "unigram" and context.counts is not None:
-            counts = torch.from_numpy(context.counts).double() + 1.0
-            self.bias.data = (counts / counts.sum()).log().float()
+        self.vocabulary_size = vocabulary_size
+        self.weight = nn.Parameter(torch.zeros(vocabulary_size, width)) if embedding is None else None
+        # In a list, so that the shared weight is not also a parameter of this module.
+        self._tied = [] if embedding is None else [embedding]
+        self.bias = None if bias == "none" else nn.Parameter(torch.zeros(vocabulary_size))
+        if self.bias is not None and bias == "unigram" and counts is not None:
+            smoothed = torch.from_numpy(counts).double() + 1.0
+            self.bias.data = (smoothed / smoothed.sum()).log().float()
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V]."""
-        weight = self._tied[0].weight[: self.vocabulary_size] if hasattr(self, "_tied") else self.weight
+        weight: Tensor | None = self.weight
+        if weight is None:
+            weight = self._tied[0].weight[: self.vocabulary_size]
         return F.linear(hidden, weight, self.bias)
 
 

@@ -19,8 +19,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "data": ("data", "data", "Shards of tokens: build, info."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
-    "compare": ("compare", "compare", "Hold runs against each other on the same text and masks."),
-    "importance": ("importance", "importance", "Say how well a run knows which tokens are hard."),
+    "compare": ("compare", "compare", "Compare runs on the same text and masks."),
+    "importance": ("importance", "importance", "Measure how well a run knows which tokens are hard."),
     "judge": ("judge", "judge", "Let a run write, and another model score it."),
     "sample": ("sample", "sample", "Let a run write."),
     "infill": ("infill", "infill", "Let a run fill the gaps of a text."),
@@ -66,7 +66,7 @@ def atat() -> None:
 def run(command: click.Command, name: str) -> None:
     """Run a command; a mistake of the user's is printed in one go, with exit code 2 and no traceback.
 
-    When the reader of a pipe goes away, as `head` does, click leaves with code 1 and says nothing.
+    When the reader of a pipe goes away, as `head` does, click exits with code 1 and prints nothing.
     """
     try:
         result = command.main(standalone_mode=False, prog_name=name)

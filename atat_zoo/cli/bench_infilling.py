@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from atat_zoo.cli.bars import Bars
-from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.console import Bars, json_option, print_json, table
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.infilling import GapQuality

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.bars import Bars
-from atat_zoo.cli.console import json_option, markdown, print_json, table
+from atat_zoo.cli.choosing import named
+from atat_zoo.cli.console import Bars, json_option, markdown, print_json, table
 from atat_zoo.cli.judge import judge_of
-from atat_zoo.cli.parts import named
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 

@@ -1,9 +1,10 @@
-"""Output for people on a terminal, and plain text anywhere else."""
+"""Output: rich tables and progress bars on a terminal, plain text anywhere else, or JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,3 +60,76 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table as Markdown; a bar in a cell does not end it."""
     for row in [columns, ["---"] * len(columns), *rows]:
         click.echo(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |")
+
+
+class Bars:
+    """A `Reporter`: progress bars with the time left on a terminal, a line from time to time elsewhere."""
+
+    def __init__(self, silent: bool) -> None:
+        """Draw nothing if `silent`."""
+        self.silent = silent
+        self.progress: Any = None
+        self.tasks: dict[str, Any] = {}
+        self.last = 0.0
+
+    def __enter__(self) -> Bars:
+        """Start drawing."""
+        if not self.silent and on_terminal():
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            self.progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
+            self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop drawing."""
+        if self.progress:
+            self.progress.stop()
+
+    def building(self, stage: str, done: int, total: int | None) -> None:
+        """Shards are being built."""
+        self._show(f"data: {stage}", done, total, "")
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Held-out sequences are being evaluated."""
+        self._show("evaluating", done, total, "")
+
+    def working(self, what: str, done: int, total: int) -> None:
+        """Something else is under way."""
+        self._show(what, done, total, "")
+
+    def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
+        """A line of metrics was recorded."""
+        rate = line.get("tokens_per_second", 0)
+        note = f"loss {line['loss']:.3f}  {rate:,.0f} tokens/s  {line.get('stage', '')}"
+        self._show("training", step, steps, note)
+
+    def message(self, text: str) -> None:
+        """Print a line."""
+        if self.silent:
+            return
+        if self.progress:
+            self.progress.console.print(text, markup=False, highlight=False)
+        else:
+            click.echo(text)
+
+    def _show(self, name: str, done: int, total: int | None, note: str) -> None:
+        if self.silent:
+            return
+        if self.progress:
+            if name not in self.tasks:
+                self.tasks[name] = self.progress.add_task(name, total=total, note=note)
+            self.progress.update(self.tasks[name], completed=done, total=total, note=note)
+            return
+        # In a log file: a line every five seconds, and the last one.
+        now = time.monotonic()
+        if now - self.last > 5 or (total and done >= total):
+            self.last = now
+            click.echo(f"{name} {done}/{total or '?'} {note}".rstrip())

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import click
 
-from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.console import Bars, json_option, print_json, table
 from atat_zoo.experiment import load
 
 
@@ -21,8 +21,7 @@ def data() -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @json_option
 def build(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Build the shards of EXPERIMENT, unless they are there; an interrupted build goes on where it was."""
-    from atat_zoo.cli.bars import Bars
+    """Build the shards of EXPERIMENT, unless they are there; an interrupted build continues where it was."""
     from atat_zoo.data.build import build as build_shards
 
     made = load(experiment, overrides)
@@ -42,18 +41,18 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
     """Print what a FOLDER of shards holds, after checking that it is all there."""
     from atat_zoo.data.manifest import verify
 
-    found = verify(folder, full=full)
+    shards = verify(folder, full=full)
     if as_json:
-        print_json(attrs.asdict(found))
+        print_json(attrs.asdict(shards))
         return
-    click.echo(f"{folder}: {found.corpus['use']} by {found.tokenizer['use']}, V = {found.vocabulary_size:,}")
-    click.echo(f"sequences of {found.length} tokens as {found.dtype}; special tokens: {found.special};")
-    click.echo(f"what is left over at the end of a split: {found.remainder}; cut for {found.lanes} lanes")
+    click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
+    click.echo(f"sequences of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
+    click.echo(f"what is left over at the end of a split: {shards.remainder}; cut for {shards.lanes} lanes")
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
     rows = [
         [name, *(f"{getattr(split, key):,}" for key in counted), str(len(split.shards))]
-        for name, split in found.splits.items()
+        for name, split in shards.splits.items()
     ]
     table(["split", *counted, "shards"], rows)
     if full:
-        click.echo("every shard has the hash that the manifest says")
+        click.echo("every shard has the hash of the manifest")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atat_zoo.cli.bars import Bars
-from atat_zoo.cli.console import json_option, print_json
-from atat_zoo.cli.parts import corpus, named
+from atat_zoo.cli.choosing import corpus, named
+from atat_zoo.cli.console import Bars, json_option, print_json
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.registry.spec import unstructure
 

@@ -8,8 +8,7 @@ from typing import Any
 import attrs
 import click
 
-from atat_zoo.cli.bars import Bars
-from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.console import Bars, json_option, print_json, table
 
 
 @click.command()

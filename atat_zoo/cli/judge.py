@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.bars import Bars
-from atat_zoo.cli.console import json_option, print_json, table
-from atat_zoo.cli.parts import named, value
+from atat_zoo.cli.choosing import named, value
+from atat_zoo.cli.console import Bars, json_option, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import unstructure

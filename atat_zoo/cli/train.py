@@ -1,4 +1,4 @@
-"""`atat train`: draws what the training reports, and sums it up."""
+"""`atat train`: shows the progress of a training, and its results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atat_zoo.cli.bars import Bars
-from atat_zoo.cli.console import json_option, print_json
+from atat_zoo.cli.console import Bars, json_option, print_json
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
@@ -36,13 +35,13 @@ def train(
     """Train EXPERIMENT, a TOML file or the name of one that ships with the zoo.
 
     Ctrl-C saves the run after the current step; `--resume RUN` continues it. `init_from=RUN` begins with the final
-    weights of another run, and keeps its tokenizer and backbone: to go on with other text, or other parts.
+    weights of another run, with its tokenizer and backbone: to continue with other text, or other parts.
     """
     if (experiment is None) == (resume is None):
         raise UserError("name either an experiment, or a run to continue with --resume RUN")
     if resume is not None and (out or overwrite):
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
-    # Everything that can be wrong is said before torch is imported.
+    # Every mistake is reported before torch is imported.
     made = load(experiment, overrides) if experiment else None
     # Threads that wait in a loop starve each other on a shared CPU: with one other busy process a step then takes
     # several times as long. Read when torch is imported.

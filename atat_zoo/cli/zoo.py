@@ -26,18 +26,17 @@ def list_(kind: str | None, as_json: bool) -> None:
     kinds = [kind] if kind else list(KINDS)
     entries = [menu.describe(k, name) for k in kinds for name in menu.names(k)]
     if as_json:
-        print_json(
-            [{"kind": e.kind, "name": e.name, "summary": e.summary, "distribution": e.distribution} for e in entries]
-        )
+        keys = ("kind", "name", "summary", "distribution")
+        print_json([{key: getattr(entry, key) for key in keys} for entry in entries])
         return
-    table(["kind", "name", "summary"], [[e.kind, e.name, _said_by(e)] for e in entries])
-    broken = [p for p in menu.plugins if p.status == "broken"]
-    for plugin in broken:
-        click.echo(f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}", err=True)
-
-
-def _said_by(entry: manifest.Entry) -> str:
-    return entry.summary if entry.distribution == "atat-zoo" else f"{entry.summary} ({entry.distribution})"
+    rows = [
+        [e.kind, e.name, e.summary if e.distribution == "atat-zoo" else f"{e.summary} ({e.distribution})"]
+        for e in entries
+    ]
+    table(["kind", "name", "summary"], rows)
+    for plugin in menu.plugins:
+        if plugin.status == "broken":
+            click.echo(f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}", err=True)
 
 
 @zoo.command()
@@ -48,17 +47,8 @@ def show(kind: str, name: str, as_json: bool) -> None:
     """Show a part: its parameters with types, defaults and help, and its references."""
     entry = Zoo.load().describe(kind, name)
     if as_json:
-        print_json(
-            {
-                "kind": entry.kind,
-                "name": entry.name,
-                "summary": entry.summary,
-                "path": entry.path,
-                "distribution": entry.distribution,
-                "refs": list(entry.refs),
-                "parameters": entry.parameters,
-            }
-        )
+        keys = ("kind", "name", "summary", "path", "distribution", "refs", "parameters")
+        print_json({key: getattr(entry, key) for key in keys})
         return
     click.echo(f"{entry.kind} {entry.name}: {entry.summary}")
     click.echo(f"from {entry.distribution}, {entry.path}")
@@ -80,37 +70,24 @@ def _default(parameter: dict[str, Any]) -> str:
 
 def _bounds(parameter: dict[str, Any]) -> str:
     words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    said = [f"{sign} {parameter[key]:g}" for key, sign in words.items() if key in parameter]
-    return f" ({', '.join(said)})" if said else ""
+    bounds = [f"{sign} {parameter[key]:g}" for key, sign in words.items() if key in parameter]
+    return f" ({', '.join(bounds)})" if bounds else ""
 
 
 @zoo.command()
 @json_option
 def plugins(as_json: bool) -> None:
     """List the plugins that are installed, and why one does not work."""
-    found = Zoo.load().plugins
+    installed = Zoo.load().plugins
+    parts = {p.name: [f"{e.kind}.{e.name}" for e in p.entries] for p in installed}
     if as_json:
-        print_json(
-            [
-                {
-                    "name": p.name,
-                    "distribution": p.distribution,
-                    "version": p.version,
-                    "status": p.status,
-                    "error": p.error,
-                    "parts": [f"{e.kind}.{e.name}" for e in p.entries],
-                }
-                for p in found
-            ]
-        )
+        keys = ("name", "distribution", "version", "status", "error")
+        print_json([{key: getattr(p, key) for key in keys} | {"parts": parts[p.name]} for p in installed])
         return
-    if not found:
+    if not installed:
         click.echo("No plugin is installed.")
         return
-    rows = []
-    for p in found:
-        parts = ", ".join(f"{e.kind}.{e.name}" for e in p.entries)
-        rows.append([p.name, f"{p.distribution} {p.version}", p.status, p.error or parts])
+    rows = [[p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(parts[p.name])] for p in installed]
     table(["plugin", "distribution", "status", "parts or error"], rows)
 
 
@@ -138,8 +115,9 @@ def check() -> None:
     for kind in KINDS:
         for name in menu.names(kind):
             try:
-                found = manifest.entry_of(kind, menu.component(kind, name), menu.describe(kind, name).distribution)
-                if found.parameters != menu.describe(kind, name).parameters:
+                listed = menu.describe(kind, name)
+                actual = manifest.entry_of(kind, menu.component(kind, name), listed.distribution)
+                if actual.parameters != listed.parameters:
                     broken.append(f"{kind} {name}: its registry.toml differs from its code")
                 count += 1
             except (UserError, TypeError) as error:

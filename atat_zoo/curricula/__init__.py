@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal, Protocol
-
-import attrs
 
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.curricula.modules import DynamicModule
+    from atat_zoo.curricula.modules import DynamicModule, ThreeStageSchedule
     from atat_zoo.diffusion.records import Masked
     from atat_zoo.registry import Context
 
 
 class CurriculumModule(Protocol):
-    """What `build` returns. One that follows the loss is an `nn.Module` and answers to `Adaptive`."""
+    """What `build` returns. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
 
     def stage(self, progress: float) -> str:
-        """Return the name of the stage at this progress, for the records."""
+        """Return the name of the stage at this progress, for the metrics."""
         ...
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
@@ -59,19 +56,16 @@ class NoCurriculum:
         return self
 
     def stage(self, progress: float) -> str:
-        """Return `"none"` at any progress."""
+        """See `CurriculumModule`."""
         del progress
         return "none"
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
-        """Return ones, float32 [B, L]."""
+        """See `CurriculumModule`."""
         import torch
 
         del importance, progress
         return torch.ones_like(masked.maskable, dtype=torch.float32)
-
-
-_DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage
 
 
 @component
@@ -106,60 +100,23 @@ class ThreeStageCurriculum:
 
     def build(self, context: Context) -> ThreeStageSchedule:
         """Return the timetable of a training of `context.steps` steps."""
+        from atat_zoo.curricula.modules import ThreeStageSchedule
+
         share = self.warmup_steps / max(context.steps, 1)
-        return ThreeStageSchedule(spec=self, warmup=min(share, self.boundaries[0]))
-
-
-@attrs.frozen(kw_only=True)
-class ThreeStageSchedule:
-    """The timetable: no state, everything is a function of progress.
-
-    Attributes:
-        spec: the parameters.
-        warmup: share of the training over which the weights leave 1.
-    """
-
-    spec: ThreeStageCurriculum
-    warmup: float
-
-    def stage(self, progress: float) -> str:
-        """Return `"easy"`, `"medium"` or `"hard"`."""
-        first, second = self.spec.boundaries
-        return "easy" if progress < first else "medium" if progress < second else "hard"
-
-    def strength(self, progress: float) -> float:
-        """Return the factor of I in the exponent, in [−s, +s]."""
-        first, second = self.spec.boundaries
-        stage = self.stage(progress)
-        if stage == "medium":
-            size = 0.0
-        elif stage == "easy":
-            size = -1.0 if self.spec.progress == "step" else self._moved(progress / first) - 1.0
-        else:
-            over = (progress - second) / (1 - second) if second < 1 else 1.0
-            size = 1.0 if self.spec.progress == "step" else self._moved(over)
-        started = min(progress / self.warmup, 1.0) if self.warmup > 0 else 1.0
-        return self.spec.sharpness * size * started
-
-    def _moved(self, share: float) -> float:
-        """Return how far a gradual strength has moved when `share` of the stage is over."""
-        if self.spec.progress == "linear":
-            return share
-        return math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
-
-    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
-        """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens."""
-        # merged
-
-        return tilt(importance, self.strength(progress), masked.maskable)
+        return ThreeStageSchedule(
+            sharpness=self.sharpness,
+            boundaries=self.boundaries,
+            movement=self.progress,
+            warmup=min(share, self.boundaries[0]),
+        )
 
 
 @component
 class DynamicCurriculum:
     """The stages of `three_stage`, entered and left on the trend of the loss.
 
-    Two running means of the masked cross-entropy are kept in a stage, a fast and a
-    slow one. Their relative difference, gain = (slow − fast)/slow, says where the
+    A stage has two running means of the masked cross-entropy, a fast and a slow
+    one. Their relative difference, gain = (slow − fast)/slow, says where the
     loss is going:
 
     - gain ≥ `threshold`: it falls, the stage has work left, wait;
@@ -187,30 +144,15 @@ class DynamicCurriculum:
             raise ValueError(f"fast must be less than slow, not {self.fast} and {self.slow}")
 
     def build(self, context: Context) -> DynamicModule:
-        """Return a module whose buffers hold the stage and the means; it answers to `Adaptive`."""
+        """Return a module whose buffers hold the stage and the means; it implements `StatefulPart`."""
         from atat_zoo.curricula.modules import DynamicModule
 
         del context
-        return DynamicModule(self)
-
-
-def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
-    """Return exp(strength · I), divided by its mean over each row's maskable tokens.
-
-    The mean is not taken over the masked tokens, where a lone one would always weigh 1.
-
-    Args:
-        importance: I in [0, 1], [B, L], in any floating type.
-        strength: negative favours easy tokens, positive hard ones, 0 gives 1 everywhere.
-        maskable: bool [B, L].
-
-    Returns:
-        c, float32 [B, L]: positive; 1 where not maskable.
-    """
-    import torch
-
-    # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
-    logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)
-    count = maskable.sum(-1, keepdim=True)
-    log_mean = logits.logsumexp(-1, keepdim=True) - count.log()
-    return torch.where(maskable, (logits - log_mean).exp(), 1.0).float()
+        return DynamicModule(
+            sharpness=self.sharpness,
+            threshold=self.threshold,
+            tolerance=self.tolerance,
+            patience=self.patience,
+            fast=self.fast,
+            slow=self.slow,
+        )

@@ -1,21 +1,67 @@
-"""The state of the dynamic curriculum."""
+"""What the curricula build: a timetable, and a module that follows the loss. B sequences, L tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Literal
 
+import attrs
 import torch
 from torch import nn
-
-from atat_zoo.curricula import tilt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.curricula import DynamicCurriculum
     from atat_zoo.diffusion.records import Masked
 
 _STAGES = ("easy", "medium", "hard")
+_DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage
+
+
+@attrs.frozen(kw_only=True)
+class ThreeStageSchedule:
+    """The timetable of `three_stage`: no state, everything is a function of progress.
+
+    Attributes:
+        sharpness: s.
+        boundaries: progress at which medium and hard begin.
+        movement: how the strength moves inside a stage.
+        warmup: share of the training over which the weights leave 1.
+    """
+
+    sharpness: float
+    boundaries: tuple[float, float]
+    movement: Literal["linear", "step", "exponential"]
+    warmup: float
+
+    def stage(self, progress: float) -> str:
+        """Return `"easy"`, `"medium"` or `"hard"`."""
+        first, second = self.boundaries
+        return "easy" if progress < first else "medium" if progress < second else "hard"
+
+    def strength(self, progress: float) -> float:
+        """Return the factor of importance in the exponent, in [−s, +s]."""
+        first, second = self.boundaries
+        stage = self.stage(progress)
+        if stage == "medium":
+            size = 0.0
+        elif stage == "easy":
+            size = -1.0 if self.movement == "step" else self._moved(progress / first) - 1.0
+        else:
+            over = (progress - second) / (1 - second) if second < 1 else 1.0
+            size = 1.0 if self.movement == "step" else self._moved(over)
+        started = min(progress / self.warmup, 1.0) if self.warmup > 0 else 1.0
+        return self.sharpness * size * started
+
+    def _moved(self, share: float) -> float:
+        """Return how far a gradual strength has moved when `share` of the stage is over."""
+        if self.movement == "linear":
+            return share
+        return math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
+
+    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
+        """See `CurriculumModule`."""
+        return tilt(importance, self.strength(progress), masked.maskable)
 
 
 class DynamicModule(nn.Module):
@@ -28,17 +74,19 @@ class DynamicModule(nn.Module):
     position: Tensor  # int64 []: index of the stage
     flat: Tensor  # int64 []: flat steps in a row
     sums: Tensor  # float64 [2, 2]: fast and slow, each the forgetting sum of losses and of ones
-    keep: Tensor  # float64 [2, 1]: what fast and slow keep per step
+    decay: Tensor  # float64 [2, 1]: what fast and slow retain per step
 
-    def __init__(self, spec: DynamicCurriculum) -> None:
+    def __init__(
+        self, *, sharpness: float, threshold: float, tolerance: float, patience: int, fast: float, slow: float
+    ) -> None:
         """Start in the easy stage."""
         super().__init__()
-        self.spec = spec
+        self.sharpness, self.threshold, self.tolerance, self.patience = sharpness, threshold, tolerance, patience
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
         self.register_buffer("flat", torch.zeros((), dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(2, 2, dtype=torch.float64))
-        keep = torch.tensor([[1 - 1 / spec.fast], [1 - 1 / spec.slow]], dtype=torch.float64)
-        self.register_buffer("keep", keep, persistent=False)
+        decay = torch.tensor([[1 - 1 / fast], [1 - 1 / slow]], dtype=torch.float64)
+        self.register_buffer("decay", decay, persistent=False)
 
     def stage(self, progress: float) -> str:
         """Return `"easy"`, `"medium"` or `"hard"`, whatever the progress."""
@@ -46,9 +94,9 @@ class DynamicModule(nn.Module):
         return _STAGES[int(self.position)]
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
-        """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens."""
+        """See `CurriculumModule`."""
         del progress
-        strength = self.spec.sharpness * (self.position - 1).double()
+        strength = self.sharpness * (self.position - 1).double()
         return tilt(importance, strength, masked.maskable)
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
@@ -64,15 +112,35 @@ class DynamicModule(nn.Module):
         del progress
         mean = total[0] / total[1].clamp(min=1)
         usable = (total[1] > 0) & mean.isfinite()
-        sums = self.sums * self.keep + torch.stack([mean, torch.ones_like(mean)])
+        sums = self.sums * self.decay + torch.stack([mean, torch.ones_like(mean)])
         fast, slow = sums[:, 0] / sums[:, 1]
         gain = (slow - fast) / slow.clamp(min=1e-12)
-        rises = gain < -self.spec.tolerance
-        flat = torch.where(rises | (gain >= self.spec.threshold), 0, self.flat + 1)
-        moved = (flat >= self.spec.patience).long() - rises.long()
+        rises = gain < -self.tolerance
+        flat = torch.where(rises | (gain >= self.threshold), 0, self.flat + 1)
+        moved = (flat >= self.patience).long() - rises.long()
         position = (self.position + moved).clamp(0, len(_STAGES) - 1)
         fresh = position != self.position
         flat, sums = torch.where(fresh, 0, flat), torch.where(fresh, 0.0, sums)
         self.position.copy_(torch.where(usable, position, self.position))
         self.flat.copy_(torch.where(usable, flat, self.flat))
         self.sums.copy_(torch.where(usable, sums, self.sums))
+
+
+def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
+    """Return exp(strength · I), divided by its mean over each row's maskable tokens.
+
+    The mean is not taken over the masked tokens, where a single one would always weigh 1.
+
+    Args:
+        importance: I in [0, 1], [B, L], in any floating type.
+        strength: negative favours easy tokens, positive hard ones, 0 gives 1 everywhere.
+        maskable: bool [B, L].
+
+    Returns:
+        c, float32 [B, L]: positive; 1 where not maskable.
+    """
+    # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
+    logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)
+    count = maskable.sum(-1, keepdim=True)
+    log_mean = logits.logsumexp(-1, keepdim=True) - count.log()
+    return torch.where(maskable, (logits - log_mean).exp(), 1.0).float()

@@ -2,13 +2,13 @@
 
     build     experiment → a folder of shards with a manifest, atomically; resumable
     pack      documents → sequences [rows, L]
-    shards    sequences ↔ WebDataset tar files
+    shards    sequences ↔ WebDataset tar files, a split at a time
     manifest  what a folder of shards holds, and whether it still does
     order     which row is sample n: a pure function of (seed, lanes, n)
-    stream    the training samples of a rank, as an iterable dataset
-    loader    the DataLoader around it, and the held-out sequences
+    stream    the training samples of a rank, as an iterable dataset, and its DataLoader
+    sequences the sequences of a split or of a corpus, in memory
 
-Only `stream` and `loader` import torch.
+Only `stream` and `sequences` import torch.
 """
 
 from __future__ import annotations

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import json
-import os
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -24,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atat_zoo.data import SPLITS, manifest, split_writer
+from atat_zoo.data import SPLITS, manifest
 from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, spread
-from atat_zoo.data.shards import disk_full, sha256_of, whole_file
+from atat_zoo.data.shards import forget_states, sha256_of, write_split
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
 # share their shards. The stream's order follows the experiment's seed.
 _SPREAD_SEED = 20240611
 _TOKENIZER = "tokenizer.json"
+_NOT_WRITABLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+)
 
 
 def folder_of(experiment: Experiment) -> Path:
@@ -86,33 +88,28 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
             work = _workplace(folder, settings)
             _fill(work, experiment, settings, report)
             work.rename(folder)
-            _sync(folder.parent)
+            sync_folder(folder.parent)
     except OSError as error:
-        if disk_full(error):
-            raise UserError(
-                f"{folder.parent}: the disk is full; free some space and run the same command again, "
-                "it continues where it was"
-            ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
-            raise UserError(
-                f"data.root: cannot write in {folder.parent} ({error.strerror}: {error.filename}); "
-                "set data.root to a folder that you may write to"
-            ) from None
-        raise
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        raise UserError(
+            f"data.root: cannot write in {folder.parent} ({error.strerror}: {error.filename}); free some space, or set "
+            "data.root to a folder that you may write to, and run the same command again: it continues where it was"
+        ) from None
     return folder
 
 
 def _given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere are those that the experiment describes."""
-    found = manifest.verify(folder)
+    made = manifest.verify(folder)
     tokenizer = experiment.parts["tokenizer"]
     wanted = {
-        "data.length": (experiment.data.length, found.length),
-        "data.special": (experiment.data.special, found.special),
-        "tokenizer": (_method(tokenizer), found.tokenizer),
+        "data.length": (experiment.data.length, made.length),
+        "data.special": (experiment.data.special, made.special),
+        "tokenizer": (_table(tokenizer), made.tokenizer),
     }
     if hasattr(tokenizer, "like"):
-        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), found.sha256[_TOKENIZER])
+        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), made.sha256[_TOKENIZER])
     for key, (asked, there) in wanted.items():
         if asked != there:
             raise UserError(f"{key}: the shards in {folder} have {_show(there)}, the experiment says {_show(asked)}")
@@ -137,8 +134,9 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
     splits: dict[str, manifest.SplitRecord] = {}
     for split in SPLITS:
         documents = corpus.documents(split)
-        order = "as in the corpus"
+        order, total = "as in the corpus", None
         if split == "train":
+            total = characters
             documents = spread(documents, _SPREAD_SEED)
             order = f"shuffled in blocks of {SHUFFLED} characters"
         packer = Packer(
@@ -149,7 +147,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
             dtype=dtype,
             limit=spec.sequences if split == "train" else None,
         )
-        splits[split], counts = split_writer.write(
+        splits[split], counts = write_split(
             work,
             split,
             documents,
@@ -158,10 +156,10 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
             shard=spec.shard,
             lanes=spec.lanes if split == "train" else 1,
             order=order,
-            report=functools.partial(_report_split, report, split, characters if split == "train" else None),
+            report=_of_split(report, split, total),
         )
         if split == "train":
-            with whole_file(work / manifest.COUNTS) as file:
+            with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
                 np.save(file, counts, allow_pickle=False)
     made = manifest.Manifest(
         format=manifest.FORMAT,
@@ -176,21 +174,19 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         vocabulary_size=model.vocabulary_size,
         bos=model.bos,
         eos=model.eos,
-        tokenizer=_method(tokenizer),
+        tokenizer=_table(tokenizer),
         corpus=unstructure(corpus),
         fingerprint=corpus.fingerprint(),
         sha256={name: sha256_of(work / name) for name in (_TOKENIZER, manifest.COUNTS)},
         splits=splits,
     )
-    split_writer.forget(work)
+    forget_states(work)
     (work / "settings").unlink()
-    with whole_file(work / manifest.FILE) as file:
-        file.write(made.to_json().encode())
-    _sync(work)
+    write_text(work / manifest.FILE, made.to_json())
 
 
-def _report_split(report: Progress, split: str, total: int | None, done: int) -> None:
-    report(split, done, total)
+def _of_split(report: Progress, split: str, total: int | None) -> Callable[[int], None]:
+    return lambda done: report(split, done, total)
 
 
 def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:
@@ -211,8 +207,7 @@ def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) 
     beside = work / "tokenizer.tmp"
     beside.mkdir(exist_ok=True)
     tokenizer.train(documents).save(beside)
-    with whole_file(work / _TOKENIZER) as file:
-        file.write((beside / _TOKENIZER).read_bytes())
+    write_bytes(work / _TOKENIZER, (beside / _TOKENIZER).read_bytes())
     shutil.rmtree(beside)
     report("tokenizer", done, done)
     return done or None
@@ -226,8 +221,7 @@ def _workplace(folder: Path, settings: str) -> Path:
         shutil.rmtree(work)
     if not work.is_dir():
         work.mkdir()
-        with whole_file(note) as file:
-            file.write(settings.encode())
+        write_text(note, settings)
     return work
 
 
@@ -245,33 +239,25 @@ def _only_one(folder: Path, report: Progress) -> Iterator[None]:
         yield
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _settings(experiment: Experiment) -> dict[str, Any]:
     """Return everything that determines the bytes of the shards."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    # Said only where there is a limit, so that shards without one keep the name that they had before there were limits.
+    # Named only where there is a limit, so that shards without one have the same name as before there were limits.
     limit = {} if spec.sequences is None else {"sequences": spec.sequences}
     return {
         "format": manifest.FORMAT,
         "corpus": unstructure(corpus),
         "text": corpus.fingerprint(),
         "spread": [_SPREAD_SEED, SHUFFLED],
-        "tokenizer": _method(tokenizer),
+        "tokenizer": _table(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
         "data": limit
         | {key: getattr(spec, key) for key in ("length", "special", "remainder", "block", "shard", "dtype", "lanes")},
     }
 
 
-def _method(tokenizer: Any) -> dict[str, Any]:
-    """Return a tokenizer's table, whichever run's it is: its file says the rest."""
+def _table(tokenizer: Any) -> dict[str, Any]:
+    """Return a tokenizer's table; for that of another run, the run's own: its file's hash says the rest."""
     return unstructure(getattr(tokenizer, "like", tokenizer))
 
 

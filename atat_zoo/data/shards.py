@@ -2,41 +2,157 @@
 
 A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member
 would spend half of the bytes on tar headers.
+
+A split is written in groups of C shards. After each group the state is saved
+beside them: the batches of documents that have been read, the tokens that wait,
+the counts, the shards with their hashes. A build that was killed reads past
+those batches without encoding them again, checks the hashes, and continues.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import io
+import json
 import os
 import tarfile
-from typing import IO, TYPE_CHECKING, Any
+import zipfile
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard
+from atat_zoo.data.manifest import Shard, SplitRecord
+from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
+from atat_zoo.run.atomic import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    from atat_zoo.data import Split
+    from atat_zoo.data.pack import Packer
+
+
+def write_split(
+    work: Path,
+    split: Split,
+    documents: Iterable[str],
+    packer: Packer,
+    *,
+    block: int,
+    shard: int,
+    lanes: int,
+    order: str,
+    report: Callable[[int], None],
+) -> tuple[SplitRecord, NDArray[np.int64]]:
+    """Write the shards of a split, or what is missing of them.
+
+    Full groups are C shards of `shard` sequences; the last group is C smaller
+    ones, or a single one if it has fewer than C sequences.
+
+    Args:
+        work: folder of the unfinished build.
+        split: its name, with which the files' names begin.
+        documents: all of them, in their order, whatever was done before.
+        packer: a fresh one.
+        block: sequences in a member, at most.
+        shard: sequences in a shard, at most.
+        lanes: C; the split has at least as many shards.
+        order: for the manifest.
+        report: called with the characters done.
+
+    Returns:
+        What the manifest says of the split, and the token counts int64 [V].
+
+    Raises:
+        UserError: when there are fewer sequences than lanes, or the disk is full.
+    """
+    path = work / f"{split}.state.npz"
+    shards, done, finished = _resume(path, work, packer)
+    if not finished:
+        group = lanes * shard
+        number = 0
+        report(packer.totals.characters)
+        for number, batch in enumerate(batches(documents), 1):
+            if number <= done:
+                continue
+            if packer.full:
+                break
+            packer.add(batch)
+            before = len(shards)
+            while packer.ready >= group:
+                shards += _write_group(work, split, packer.take(group), lanes, len(shards), block)
+            if len(shards) > before:
+                _save(path, packer, shards, number, finished=False)
+            report(packer.totals.characters)
+        rows = np.concatenate([packer.take(packer.ready), packer.finish()]) if packer.ready else packer.finish()
+        if not shards and len(rows) < lanes and split == "train":
+            raise UserError(
+                f"the training text makes {len(rows)} sequences of data.length = {packer.length}, fewer than "
+                f"data.lanes = {lanes}; use more text, shorter sequences or fewer lanes"
+            )
+        if len(rows):
+            shards += _write_group(work, split, rows, lanes if len(rows) >= lanes else 1, len(shards), block)
+        _save(path, packer, shards, number, finished=True)
+    record = SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
+    return record, packer.counts
+
+
+def forget_states(work: Path) -> None:
+    """Remove the saved states, and what a killed build left half written, when the build is complete."""
+    for path in [*work.glob("*.state.npz"), *work.glob(".*.part")]:
+        path.unlink()
+
+
+def _write_group(work: Path, split: str, rows: NDArray[Any], count: int, first: int, block: int) -> list[Shard]:
+    """Write rows as `count` shards whose sizes differ by one at most."""
+    return [
+        write_shard(work / f"{split}-{first + i:06d}.tar", part, block)
+        for i, part in enumerate(np.array_split(rows, count))
+    ]
+
+
+def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finished: bool) -> None:
+    totals, waiting, counts = packer.state()
+    table = {"totals": totals, "shards": [attrs.asdict(s) for s in shards], "done": done, "finished": finished}
+    text = np.frombuffer(json.dumps(table).encode(), np.uint8)
+    with replacing(path) as beside, beside.open("wb") as file:
+        np.savez(file, table=text, waiting=waiting, counts=counts)
+
+
+def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
+    """Return the undamaged shards that are there, the batches they are made of, and whether that is all.
+
+    If anything is not as it was left, the split is begun again.
+    """
+    if not path.is_file():
+        return [], 0, False
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            table = json.loads(saved["table"].tobytes())
+            waiting, counts = saved["waiting"], saved["counts"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return [], 0, False
+    shards = [Shard(**shard) for shard in table["shards"]]
+    for shard in shards:
+        file = work / shard.name
+        if not file.is_file() or file.stat().st_size != shard.bytes or sha256_of(file) != shard.sha256:
+            return [], 0, False
+    packer.restore(table["totals"], waiting, counts)
+    return shards, table["done"], table["finished"]
 
 
 def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
     """Write sequences [rows, L] as one shard; the same sequences give the same bytes.
 
-    The file appears under its name only when it is complete and on the disk.
-
     Raises:
-        UserError: when the disk is full.
+        UserError: when it cannot be written, as on a full disk.
     """
-    with whole_file(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with replacing(path) as beside, tarfile.open(beside, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for number, start in enumerate(range(0, len(rows), block)):
             member = io.BytesIO()
             np.save(member, np.ascontiguousarray(rows[start : start + block]), allow_pickle=False)
@@ -51,7 +167,7 @@ def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | Non
     """Return the sequences of a shard, [rows, L], read through webdataset; its hash is checked where it is given.
 
     Raises:
-        UserError: when the shard is not whole; says what to do.
+        UserError: when the shard is damaged; says what to do.
     """
     # Read at import: the pipe: addresses that webdataset knows must never run a shell here.
     os.environ.setdefault("WDS_SECURE", "1")
@@ -66,51 +182,18 @@ def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | Non
     try:
         if sha256 is not None and sha256_of(path) != sha256:
             raise ValueError("its SHA-256 is not the manifest's")
-        found: NDArray[Any] = np.concatenate(list(blocks()))
+        rows_read: NDArray[Any] = np.concatenate(list(blocks()))
     except (OSError, EOFError, ValueError, KeyError, tarfile.TarError) as error:
         raise UserError(broken(path, str(error.args[0]) if error.args else type(error).__name__)) from None
-    if found.shape != (rows, length) or found.dtype != np.dtype(dtype):
-        raise UserError(broken(path, f"it holds {found.dtype} {list(found.shape)}, not {dtype} [{rows}, {length}]"))
-    return found
+    if rows_read.shape != (rows, length) or rows_read.dtype != np.dtype(dtype):
+        holds = f"{rows_read.dtype} {list(rows_read.shape)}"
+        raise UserError(broken(path, f"it holds {holds}, not {dtype} [{rows}, {length}]"))
+    return rows_read
 
 
 def broken(path: Path, why: str) -> str:
     """Return the sentence about a shard that cannot be used."""
     return f"shard {path} is damaged ({why}); delete the folder {path.parent} and run `atat data build` again"
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing that appears under its name only when it is complete and on the disk.
-
-    Raises:
-        UserError: when the disk is full; nothing is left of the file.
-    """
-    beside = path.with_name(f"{path.name}.tmp")
-    try:
-        with beside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        if disk_full(error):
-            raise UserError(
-                f"{path.parent}: the disk is full ({error.strerror}); free some space and run the same command again, "
-                "it continues where it was"
-            ) from None
-        raise
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
-
-
-def disk_full(error: OSError) -> bool:
-    """Return whether an error means that there is no more room."""
-    return error.errno in _FULL
 
 
 def sha256_of(path: Path) -> str:

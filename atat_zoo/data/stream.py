@@ -1,4 +1,4 @@
-"""The training samples of a rank, as an iterable dataset that continues where it was told to.
+"""The training samples of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
 
 L: tokens in a sequence; C: lanes; R: ranks.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from atat_zoo.data import manifest
 from atat_zoo.data.order import Order
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Sample = dict[str, Any]
+    Batch = dict[str, torch.Tensor]
 
 
 class TokenStream(IterableDataset["Sample"]):
@@ -142,7 +143,7 @@ class TokenStream(IterableDataset["Sample"]):
         return read_shard(self.folder / shard.name, shard.sequences, manifest.length, manifest.dtype, shard.sha256)
 
 
-def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:
+def collate(samples: list[Sample]) -> Batch:
     """Stack samples: tokens int64 [B, L], maskable bool [B, L], index int64 [B]."""
     return {
         "tokens": torch.from_numpy(np.stack([sample["tokens"] for sample in samples])),
@@ -153,3 +154,91 @@ def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:
 
 def _multiple(value: int, of: int) -> int:
     return max(1, round(value / of)) * of
+
+
+class StreamLoader(DataLoader[Any]):
+    """A DataLoader over a `TokenStream`, which on a GPU copies the next batch beside the computation."""
+
+    gpu: torch.device | None = None
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """Yield batches, on the GPU if the loader is for one."""
+        batches = _readable(super().__iter__())
+        return batches if self.gpu is None else _copied_ahead(batches, self.gpu)
+
+
+def train_loader(
+    folder: Path | str,
+    *,
+    seed: int,
+    lanes: int,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+    device: str = "cpu",
+    start: int = 0,
+) -> StreamLoader:
+    """Return the loader of a rank's training batches.
+
+    The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index`
+    int64 [B], B = batch_size / world_size. The loader has no length.
+
+    Args:
+        folder: the shards.
+        seed: the experiment's.
+        lanes: C.
+        batch_size: N, over all ranks.
+        rank: of this process.
+        world_size: ranks; must divide `lanes` and `batch_size`.
+        workers: loader processes of this rank; the order does not depend on it.
+        device: where the batches will be used: `cpu`, `cuda`, `cuda:1`.
+        start: the first sample, counted over all ranks.
+    """
+    stream = TokenStream(
+        folder, seed=seed, lanes=lanes, batch_size=batch_size, rank=rank, world_size=world_size, start=start
+    )
+    on_gpu = device.startswith("cuda")
+    # Workers do not outlive an iteration: a stream never ends, and a worker that stayed would not see where a
+    # checkpoint continues.
+    loader = StreamLoader(
+        stream,
+        batch_size=batch_size // world_size,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=on_gpu,
+        prefetch_factor=4 if workers else None,
+        generator=torch.Generator(),  # else every iteration would draw from the global one
+    )
+    loader.gpu = torch.device(device) if on_gpu else None
+    return loader
+
+
+def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Pass batches on; a worker's `UserError` loses the worker's traceback."""
+    try:
+        yield from batches
+    except UserError as error:
+        raise UserError(str(error).rpartition("UserError: ")[2].strip()) from None
+
+
+def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield batches on the GPU, each copied on a stream of its own while the one before is computed."""
+    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copy() -> Batch | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        with torch.cuda.stream(side):
+            return {key: value.to(device, non_blocking=True) for key, value in batch.items()}
+
+    ahead = copy()
+    while ahead is not None:
+        current = torch.cuda.current_stream(device)
+        current.wait_stream(side)
+        for value in ahead.values():
+            # The memory was allocated on the side stream; it must not be reused before the computation is done with it.
+            value.record_stream(current)
+        ready, ahead = ahead, copy()
+        yield ready

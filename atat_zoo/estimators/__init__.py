@@ -7,7 +7,7 @@ embedding: that comes in detached, so the backbone is not trained through it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atat_zoo.registry import component, param, part
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 class EstimatorModule(Protocol):
-    """What `build` returns: an `nn.Module` with this `forward`."""
+    """What `build` returns: an `nn.Module` with this `forward`.
+
+    Attributes:
+        reads_time: whether `t` changes the result.
+    """
+
+    reads_time: bool
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1].
@@ -54,10 +60,10 @@ class UniformEstimator:
     refs = ()
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule` without parameters."""
-        from atat_zoo.estimators.modules import Constant
+        """See `Estimator`."""
+        from atat_zoo.estimators.modules import ConstantModule
 
-        return Constant(0.5)
+        return ConstantModule(0.5)
 
 
 @component
@@ -65,7 +71,8 @@ class FrequencyEstimator:
     """Importance from the unigram prior of the training shards.
 
     I(v) = log p(v) / min log p, with one added to every count: 0 would be a
-    token that is certain, 1 is a token that was never seen.
+    token that is certain, 1 is a token that was never seen. The table is a buffer
+    of the model.
     """
 
     name = "frequency"
@@ -73,10 +80,10 @@ class FrequencyEstimator:
     refs = ()
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule` without parameters; the table is a buffer of the model."""
-        from atat_zoo.estimators.modules import Table, surprisal
+        """See `Estimator`."""
+        from atat_zoo.estimators.modules import TableModule, surprisal
 
-        return Table(surprisal(context))
+        return TableModule(surprisal(context.vocabulary_size, context.counts))
 
 
 @component
@@ -109,10 +116,19 @@ class TransformerEstimator:
             yield f"estimator.width = {self.width} does not divide into {self.heads} heads; change estimator.heads"
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule`."""
+        """See `Estimator`."""
         from atat_zoo.estimators.modules import TransformerModule
 
-        return TransformerModule(self, context)
+        return TransformerModule(
+            context.vocabulary_size,
+            context.width,
+            min(self.max_length, context.length),
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            time_conditioning=self.time_conditioning,
+            own_embedding=self.own_embedding,
+        )
 
 
 @component
@@ -128,25 +144,23 @@ class HybridEstimator:
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit its parts."""
-        for place, inner in (("learned", self.learned), ("prior", self.prior)):
-            if hasattr(inner, "check"):
-                # The part knows itself as the table `estimator`; here it stands one table further in.
-                yield from (text.replace("estimator.", f"estimator.{place}.") for text in inner.check(experiment))
+        yield from _problems_inside("learned", self.learned, experiment)
+        yield from _problems_inside("prior", self.prior, experiment)
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule`."""
-        from atat_zoo.estimators.modules import Mix
+        """See `Estimator`."""
+        from atat_zoo.estimators.modules import MixModule
 
-        return Mix(self.learned.build(context), self.prior.build(context), self.mix)
+        return MixModule(self.learned.build(context), self.prior.build(context), self.mix)
 
 
 @component
 class TermBiasEstimator:
     """Another estimator, with the words of a domain made more important: I + s · (1 − I) at the tokens of one.
 
-    A negative strength makes it I + s · I. A masking strategy keeps the mean rate of each row all the same, so the
-    words are masked more often and the rest less. In sampling the guidance `importance_bias` does the same to a
-    model that was trained without it.
+    A negative strength makes it I + s · I. Masking does not change the mean rate of a row, so the words are masked
+    more often and the rest less. In sampling the guidance `importance_bias` does the same to a model that was trained
+    without it.
     """
 
     name = "term_bias"
@@ -159,17 +173,15 @@ class TermBiasEstimator:
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit the estimator inside."""
-        if hasattr(self.base, "check"):
-            # The part knows itself as the table `estimator`; here it stands one table further in.
-            yield from (text.replace("estimator.", "estimator.base.") for text in self.base.check(experiment))
+        yield from _problems_inside("base", self.base, experiment)
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule`.
+        """See `Estimator`.
 
         Raises:
             UserError: naming a word that the tokenizer does not know.
         """
-        from atat_zoo.estimators.modules import Biased
+        from atat_zoo.estimators.modules import BiasedModule
         from atat_zoo.tokenizers.terms import Terms
 
         base = self.base.build(context)
@@ -178,4 +190,11 @@ class TermBiasEstimator:
         if context.tokenizer is None:
             raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
         terms = Terms(context.tokenizer, self.words, longest=context.length, key="estimator.words")
-        return Biased(base, terms, self.strength)
+        return BiasedModule(base, terms, self.strength)
+
+
+def _problems_inside(key: str, inner: Any, experiment: Experiment) -> Iterator[str]:
+    """Yield what does not fit an estimator that is the parameter `key` of another one."""
+    if hasattr(inner, "check"):
+        # Its messages name the table `estimator`; here it stands one table further in.
+        yield from (text.replace("estimator.", f"estimator.{key}.") for text in inner.check(experiment))

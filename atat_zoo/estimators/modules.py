@@ -1,4 +1,4 @@
-"""The network of the `transformer` estimator. B sequences, L tokens, D the backbone's width, E its own."""
+"""The modules of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's own."""
 
 from __future__ import annotations
 
@@ -12,36 +12,48 @@ from torch import Tensor, nn
 from atat_zoo.tokenizers.terms import biased
 
 if TYPE_CHECKING:
-    from atat_zoo.estimators import TransformerEstimator
-    from atat_zoo.registry import Context
+    import numpy as np
+    from numpy.typing import NDArray
+
     from atat_zoo.tokenizers.terms import Terms
 
 
 class TransformerModule(nn.Module):
     """Clean tokens to importance [B, L] in [0, 1]; starts at ½ everywhere."""
 
-    def __init__(self, spec: TransformerEstimator, context: Context) -> None:
+    def __init__(
+        self,
+        vocabulary_size: int,
+        embedded_width: int,
+        length: int,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        time_conditioning: bool,
+        own_embedding: bool,
+    ) -> None:
         super().__init__()
-        self.reads_time = spec.time_conditioning
-        if spec.own_embedding:
-            self.embedding = nn.Embedding(context.vocabulary_size + 1, spec.width)
+        self.reads_time = time_conditioning
+        if own_embedding:
+            self.embedding = nn.Embedding(vocabulary_size + 1, width)
             nn.init.normal_(self.embedding.weight, std=1.0)
         else:
-            self.project = nn.Linear(context.width, spec.width, bias=False)
+            self.project = nn.Linear(embedded_width, width, bias=False)
             # The backbone's rows have length about 1; this makes the layers' input have entries of about 1.
             nn.init.normal_(self.project.weight, std=1.0)
-        self.positions = nn.Parameter(torch.randn(min(spec.max_length, context.length), spec.width) * 0.02)
-        self.time = nn.Sequential(nn.Linear(64, spec.width), nn.SiLU(), nn.Linear(spec.width, spec.width))
+        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         if not self.reads_time:
             del self.time
-        self.blocks = nn.ModuleList(Block(spec.width, spec.heads) for _ in range(spec.layers))
-        self.norm = nn.LayerNorm(spec.width)
-        self.out = nn.Linear(spec.width, 1)
+        self.blocks = nn.ModuleList(Layer(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 1)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance, float32 [B, L]; see `EstimatorModule`."""
+        """See `EstimatorModule`."""
         h = self.embedding(tokens) if hasattr(self, "embedding") else self.project(embedded)
         h = h + self.positions[: tokens.shape[1]]
         if self.reads_time:
@@ -51,18 +63,18 @@ class TransformerModule(nn.Module):
             angles = 1000.0 * t.float()[:, None] * torch.exp(-math.log(10_000.0) * half / 32)
             h = h + self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))[:, None].to(h.dtype)
         # Padding is not read; a row that is all padding may read itself, and is not used.
-        seen = None if bool_all(maskable) else (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]
-        for block in self.blocks:
-            h = block(h, seen)
+        seen = None if _without_padding(maskable) else (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]
+        for layer in self.blocks:
+            h = layer(h, seen)
         return torch.sigmoid(self.out(self.norm(h)).squeeze(-1).float())
 
 
-def bool_all(maskable: Tensor) -> bool:
-    """Say whether no row has padding; on a GPU the answer would cost a synchronisation, so it is no."""
+def _without_padding(maskable: Tensor) -> bool:
+    """Return whether no row has padding, or False on a GPU, where the answer would cost a synchronisation."""
     return maskable.device.type == "cpu" and bool(maskable.all())
 
 
-class Block(nn.Module):
+class Layer(nn.Module):
     """Pre-norm attention and feed-forward layer of width E."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -84,7 +96,7 @@ class Block(nn.Module):
         return h + self.down(F.gelu(self.up(self.norm_mlp(h)), approximate="tanh"))
 
 
-class Constant(nn.Module):
+class ConstantModule(nn.Module):
     """The same importance everywhere."""
 
     reads_time = False
@@ -94,11 +106,11 @@ class Constant(nn.Module):
         self.value = value
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance [B, L]."""
+        """See `EstimatorModule`."""
         return torch.full(tokens.shape, self.value, device=tokens.device)
 
 
-class Table(nn.Module):
+class TableModule(nn.Module):
     """Importance by token, from a table [V + 1]; saved with the model, so that counts are needed only once."""
 
     reads_time = False
@@ -109,22 +121,22 @@ class Table(nn.Module):
         self.values: Tensor
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance [B, L]."""
+        """See `EstimatorModule`."""
         return self.values[tokens]
 
 
-def surprisal(context: Context) -> Tensor:
+def surprisal(vocabulary_size: int, counts: NDArray[np.int64] | None) -> Tensor:
     """Return −log p(v) of the training tokens over its largest value, float32 [V + 1]; ½ without counts."""
-    values = torch.full((context.vocabulary_size + 1,), 0.5)
-    if context.counts is not None:
-        counts = torch.from_numpy(context.counts).double() + 1.0
-        nats = -(counts / counts.sum()).log()
+    values = torch.full((vocabulary_size + 1,), 0.5)
+    if counts is not None:
+        smoothed = torch.from_numpy(counts).double() + 1.0
+        nats = -(smoothed / smoothed.sum()).log()
         # A single token is certain: 0 nats over 0.
         values[:-1] = (nats / nats.max().clamp(min=1e-300)).float()
     return values
 
 
-class Mix(nn.Module):
+class MixModule(nn.Module):
     """mix · a + (1 − mix) · b."""
 
     def __init__(self, a: nn.Module, b: nn.Module, mix: float) -> None:
@@ -133,13 +145,13 @@ class Mix(nn.Module):
         self.reads_time = bool(a.reads_time or b.reads_time)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance [B, L]."""
+        """See `EstimatorModule`."""
         a = self.a(tokens, embedded, t, maskable)
         b = self.b(tokens, embedded, t, maskable)
         return self.mix * a + (1 - self.mix) * b
 
 
-class Biased(nn.Module):
+class BiasedModule(nn.Module):
     """The importance of `base`, moved towards 1 or 0 at the tokens of the terms."""
 
     def __init__(self, base: nn.Module, terms: Terms, strength: float) -> None:
@@ -148,6 +160,6 @@ class Biased(nn.Module):
         self.reads_time = bool(base.reads_time)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance [B, L]."""
+        """See `EstimatorModule`."""
         importance = self.base(tokens, embedded, t, maskable)
         return biased(importance, self.terms.occurrences(tokens), self.strength)

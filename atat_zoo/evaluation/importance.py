@@ -24,7 +24,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import finite
 from atat_zoo.evaluation.run import held_out_of, measure_model
 from atat_zoo.run import RunFolder, write_json
-from atat_zoo.targets import rank_within
+from atat_zoo.targets.modules import rank_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

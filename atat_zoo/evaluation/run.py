@@ -9,9 +9,8 @@ import attrs
 import torch
 
 from atat_zoo.data.build import build
-from atat_zoo.data.loader import held_out
 from atat_zoo.data.manifest import load_counts
-from atat_zoo.data.text import sequences
+from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.measuring import Measured, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise

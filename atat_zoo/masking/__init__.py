@@ -1,6 +1,6 @@
 """Masking strategies: importance and a rate to the probability of masking each token.
 
-With r a row's rate and n its maskable tokens, every strategy keeps
+With r a row's rate and n its maskable tokens, every strategy has these properties
 
     (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
     (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
@@ -9,7 +9,11 @@ With r a row's rate and n its maskable tokens, every strategy keeps
     (e) tokens that are not maskable have p = 0 and do not count
     (f) equal importance gives equal p; permuting tokens permutes p
 
-`atat_zoo.testing` holds any strategy, ours or a plugin's, to them.
+`atat_zoo.testing` checks any strategy, ours or a plugin's.
+
+    strategies      the parts of this kind
+    position_bias   what position masking adds to importance
+    mask_drawing    from probabilities to a mask
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
 class Masking(Protocol):
     """A component of the kind masking, or what its `build(context)` returns.
 
-    One with a memory has `build(context) -> nn.Module` with this method, and
-    answers to `atat_zoo.diffusion.records.Adaptive`.
+    One with a state has `build(context) -> nn.Module` with this method, which
+    implements `StatefulPart`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Drawings: masking probabilities to a mask, with marginals exactly p."""
+"""How a mask is drawn from masking probabilities: with marginals exactly p."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Drawing(Protocol):
-    """A component of the kind drawing: a callable on tensors."""
+class MaskDrawing(Protocol):
+    """A component of the kind mask_drawing: a callable on tensors."""
 
     name: str
 
@@ -38,7 +38,7 @@ class BernoulliMaskDrawing:
     refs = ("arXiv:2406.07524",)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""
+        """See `MaskDrawing`."""
         from atat_zoo.diffusion.randomness import uniform
 
         return uniform(keys, p.shape[-1]) < p
@@ -61,11 +61,10 @@ class SystematicMaskDrawing:
     refs = ("doi:10.1214/aoms/1177729988",)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""
+        """See `MaskDrawing`."""
         import torch
 
         from atat_zoo.diffusion.randomness import fold, to_unit, uniform
-        # merged
 
         # The first key orders the row and the second places the comb.
         order = uniform(fold(keys, 0), p.shape[-1], torch.float64).argsort(dim=-1, stable=True)

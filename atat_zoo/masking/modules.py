@@ -1,4 +1,4 @@
-"""What position masking is when it is built: it holds the bias, which may learn."""
+"""The modules of position masking and of the position biases. B sequences, L tokens."""
 
 from __future__ import annotations
 
@@ -14,90 +14,90 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.records import Masked
-    from atat_zoo.masking.position_bias import BiasModule
+    from atat_zoo.masking.position_bias import PositionBiasModule
 
 
 class PositionModule(nn.Module):
     """Water-filling of (importance + strength · bias) / temperature."""
 
     def __init__(self, bias: nn.Module, temperature: float, strength: float) -> None:
-        """Hold a bias; use `of_bias`, which also knows of biases that learn."""
+        """Hold a bias; `position_module` chooses the class for one that learns."""
         super().__init__()
         self.bias = bias
         self.temperature = temperature
         self.strength = strength
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
-        bias = cast("BiasModule", self.bias).values(importance.shape[-1]).double()
+        """See `Masking`."""
+        bias = cast("PositionBiasModule", self.bias).values(importance.shape[-1]).double()
         return water_fill((importance.double() + self.strength * bias) / self.temperature, rate, maskable)
 
 
 class AdaptivePositionModule(PositionModule):
-    """The same with a bias that follows the training: it hands on what the trainer tells it."""
+    """The same with a bias that learns: it passes on what the trainer gives it."""
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
-        """Return what the bias wants to remember of a micro-batch."""
+        """Return the bias's statistics of a micro-batch."""
         return cast("Adaptive", self.bias).statistics(masked, loss)
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Hand the sum over the global batch to the bias."""
+        """Update the bias with the sum over the global batch."""
         cast("Adaptive", self.bias).update(total, progress)
 
 
-def of_bias(bias: nn.Module, temperature: float, strength: float) -> PositionModule:
-    """Return the module for a bias: `Adaptive` if and only if the bias is."""
+def position_module(bias: nn.Module, temperature: float, strength: float) -> PositionModule:
+    """Return the module for a bias: a `StatefulPart` if and only if the bias is one."""
     kind = AdaptivePositionModule if isinstance(bias, Adaptive) else PositionModule
     return kind(bias, temperature, strength)
 
 
-class LineModule(nn.Module):
-    """slope · i/(L−1) for i = 0 … L−1. Nothing of it is saved."""
+class FixedBiasModule(nn.Module):
+    """A bias that is a function of the position alone. Nothing of it is saved."""
 
-    device_of: Tensor  # empty: it only knows where the module was moved to
+    device_of: Tensor  # empty: it only knows the module's device
 
-    def __init__(self, slope: float) -> None:
-        """Take the value of the last position, in [0, 1]."""
+    def __init__(self, number: float) -> None:
+        """Take the number that says what the bias is."""
         super().__init__()
-        self.slope = slope
+        self.number = number
         self.register_buffer("device_of", torch.empty(0), persistent=False)
 
     def values(self, length: int) -> Tensor:
-        """Return the bias, float32 [length] in [0, 1]; a lone token has 0."""
-        place = torch.arange(length, device=self.device_of.device)
-        return (self.slope * place.double() / max(1, length - 1)).float()
+        """See `PositionBiasModule`."""
+        raise NotImplementedError
 
 
-class UShapeModule(nn.Module):
-    """|2i/(L−1) − 1|^e for i = 0 … L−1. Nothing of it is saved."""
-
-    device_of: Tensor  # empty: it only knows where the module was moved to
-
-    def __init__(self, exponent: float) -> None:
-        """Take the exponent e."""
-        super().__init__()
-        self.exponent = exponent
-        self.register_buffer("device_of", torch.empty(0), persistent=False)
+class LineBiasModule(FixedBiasModule):
+    """number · i/(L−1) for i = 0 … L−1; a single token has 0."""
 
     def values(self, length: int) -> Tensor:
-        """Return the bias, float32 [length] in [0, 1]; a lone token has 1."""
-        # Whole numbers first, so that mirrored positions get the same number exactly.
+        """See `PositionBiasModule`."""
+        position = torch.arange(length, device=self.device_of.device)
+        return (self.number * position.double() / max(1, length - 1)).float()
+
+
+class UShapeBiasModule(FixedBiasModule):
+    """|2i/(L−1) − 1|^number for i = 0 … L−1; a single token has 1."""
+
+    def values(self, length: int) -> Tensor:
+        """See `PositionBiasModule`."""
+        # Integers first, so that mirrored positions get exactly the same number.
         distance = (2 * torch.arange(length, device=self.device_of.device) - (length - 1)).abs()
         share = distance.double() / (length - 1) if length > 1 else distance.double() + 1
-        return share.pow(self.exponent).float()
+        return share.pow(self.number).float()
 
 
-class RunningModule(nn.Module):
+class RunningBiasModule(nn.Module):
     """Exponentially forgetting sums of the loss and the count at each position.
 
-    Sums and not means: a position that is seldom masked keeps what it knew, and a
-    cold start needs no correction.
+    Sums and not means: a position that is seldom masked retains its estimate, and
+    the first steps need no correction.
     """
 
     sums: Tensor  # float64 [2, L]: sum of losses, count
 
     def __init__(self, length: int, decay: float, floor: float) -> None:
-        """Start without any memory, for sequences of up to `length` tokens."""
+        """Start with empty sums, for sequences of up to `length` tokens."""
         super().__init__()
         self.decay = decay
         self.floor = floor
@@ -110,12 +110,12 @@ class RunningModule(nn.Module):
         return nn.functional.pad(seen, (0, self.sums.shape[-1] - seen.shape[-1]))
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Forget a little and take in the sum over the global batch."""
+        """Decay the sums and add those of the global batch."""
         del progress
         self.sums.mul_(self.decay).add_(total)
 
     def values(self, length: int) -> Tensor:
-        """Return the bias, float32 [length] in [0, 1].
+        """See `PositionBiasModule`.
 
         Raises:
             ValueError: for a length beyond the one it was built for.

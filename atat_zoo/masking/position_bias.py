@@ -9,25 +9,25 @@ from atat_zoo.registry import component, param
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.masking.modules import LineModule, RunningModule, UShapeModule
+    from atat_zoo.masking.modules import LineBiasModule, RunningBiasModule, UShapeBiasModule
     from atat_zoo.registry import Context
 
 
-class BiasModule(Protocol):
-    """What `build` returns: an `nn.Module`; one that learns answers to `Adaptive`."""
+class PositionBiasModule(Protocol):
+    """What `build` returns: an `nn.Module`; one that learns implements `StatefulPart`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
         ...
 
 
-class Bias(Protocol):
-    """A component of the kind bias."""
+class PositionBias(Protocol):
+    """A component of the kind position_bias."""
 
     name: str
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `BiasModule`."""
+        """Return a `PositionBiasModule`; the fixed ones take any length."""
         ...
 
 
@@ -39,31 +39,31 @@ class FlatBias:
     summary = "fixed: 0 everywhere, no position before another"
     refs = ()
 
-    def build(self, context: Context) -> LineModule:
-        """Return a module with `values(length)`, for any length."""
-        from atat_zoo.masking.modules import LineModule
+    def build(self, context: Context) -> LineBiasModule:
+        """See `PositionBias`."""
+        from atat_zoo.masking.modules import LineBiasModule
 
         del context
-        return LineModule(0.0)
+        return LineBiasModule(0.0)
 
 
 @component
 class LeftToRightBias:
     """bias_i = i/(L−1): 0 at the first position, 1 at the last.
 
-    What has more bias is masked longer, so text appears from left to right, the more strictly the stronger it is.
+    A token with more bias is masked longer, so text appears from left to right, the more strictly the stronger it is.
     """
 
     name = "left_to_right"
     summary = "fixed: rises evenly from 0 to 1, so that text appears from left to right"
     refs = ()
 
-    def build(self, context: Context) -> LineModule:
-        """Return a module with `values(length)`, for any length."""
-        from atat_zoo.masking.modules import LineModule
+    def build(self, context: Context) -> LineBiasModule:
+        """See `PositionBias`."""
+        from atat_zoo.masking.modules import LineBiasModule
 
         del context
-        return LineModule(1.0)
+        return LineBiasModule(1.0)
 
 
 @component
@@ -79,12 +79,12 @@ class UShapeBias:
 
     exponent: float = param(2.0, help="e: how flat the middle is", gt=0, le=100)
 
-    def build(self, context: Context) -> UShapeModule:
-        """Return a module with `values(length)`, for any length."""
-        from atat_zoo.masking.modules import UShapeModule
+    def build(self, context: Context) -> UShapeBiasModule:
+        """See `PositionBias`."""
+        from atat_zoo.masking.modules import UShapeBiasModule
 
         del context
-        return UShapeModule(self.exponent)
+        return UShapeBiasModule(self.exponent)
 
 
 @component
@@ -101,11 +101,11 @@ class RunningBias:
     summary = "learned: the running mean of the loss at each position"
     refs = ()
 
-    decay: float = param(0.99, help="how much of the past a step keeps", ge=0, lt=1)
+    decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)
     floor: float = param(0.1, help="smallest spread, as a share of the mean loss, that counts in full", gt=0, le=10)
 
-    def build(self, context: Context) -> RunningModule:
-        """Return a module for positions 0 … `context.length` − 1 that answers to `Adaptive`."""
-        from atat_zoo.masking.modules import RunningModule
+    def build(self, context: Context) -> RunningBiasModule:
+        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
+        from atat_zoo.masking.modules import RunningBiasModule
 
-        return RunningModule(context.length, self.decay, self.floor)
+        return RunningBiasModule(context.length, self.decay, self.floor)

@@ -1,4 +1,4 @@
-"""Every token alike: the masking of MDLM."""
+"""The masking strategies. Those with a temperature differ in how a score I/T becomes a probability."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.masking.modules import PositionModule
-    from atat_zoo.masking.position_bias import Bias
+    from atat_zoo.masking.position_bias import PositionBias
     from atat_zoo.registry import Context
 
 
 @component
 class UniformMasking:
-    """p_i = r for every maskable token: importance is not looked at (MDLM, equation 3).
+    """p_i = r for every maskable token: importance is not read (MDLM, equation 3).
 
     The only strategy whose training loss, with weight 1/r, estimates the bound
     that is called perplexity.
@@ -28,7 +28,7 @@ class UniformMasking:
     direction = 0
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p = r where maskable, else 0, float32 [B, L]; arguments as in `Masking`."""
+        """See `Masking`."""
         del importance
         return rate.float().unsqueeze(-1) * maskable
 
@@ -49,7 +49,7 @@ class ImportanceMasking:
     temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        """See `Masking`."""
         from atat_zoo.diffusion.calibration import water_fill
 
         return water_fill(importance.double() / self.temperature, rate, maskable)
@@ -70,7 +70,7 @@ class InverseMasking:
     temperature: float = param(1.0, help="large: like uniform; small: the least important first", ge=1e-6, le=1e9)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        """See `Masking`."""
         from atat_zoo.diffusion.calibration import water_fill
 
         return water_fill(importance.double() / -self.temperature, rate, maskable)
@@ -93,7 +93,7 @@ class PowerMasking:
     temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        """See `Masking`."""
         from atat_zoo.diffusion.calibration import power_path
 
         return power_path(importance.double() / self.temperature, rate, maskable)
@@ -115,7 +115,7 @@ class LogitMasking:
     temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        """See `Masking`."""
         from atat_zoo.diffusion.calibration import logit_shift
 
         return logit_shift(importance.double() / self.temperature, rate, maskable)
@@ -140,10 +140,10 @@ class PositionMasking:
     strength: float = param(
         1.0, help="a: the worth of the bias in importance; negative turns it round", ge=-1e3, le=1e3
     )
-    bias: Bias = part("position_bias", "u_shape", help="where in the sequence to mask more")
+    bias: PositionBias = part("position_bias", "u_shape", help="where in the sequence to mask more")
 
     def build(self, context: Context) -> PositionModule:
-        """Return a module with `probabilities`; it answers to `Adaptive` when its bias does."""
-        from atat_zoo.masking.modules import of_bias
+        """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
+        from atat_zoo.masking.modules import position_module
 
-        return of_bias(self.bias.build(context), self.temperature, self.strength)
+        return position_module(self.bias.build(context), self.temperature, self.strength)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.masking.position_bias import Bias
+    from atat_zoo.masking.position_bias import PositionBias
     from atat_zoo.registry import Context
 
 
@@ -46,7 +46,7 @@ class AdaptiveObjective:
         "order", help="the bound: of the order alone, or of the times of the power path as well"
     )
     temperature: float = param(1.0, help="T: small makes importance decide the order", ge=1e-6, le=1e9)
-    bias: Bias = part("position_bias", "flat", help="where in the sequence tokens stay masked longer")
+    bias: PositionBias = part("position_bias", "flat", help="where in the sequence tokens stay masked longer")
     strength: float = param(
         1.0, help="s: what a difference of 1 in the bias is worth; negative turns it round", ge=-1e3, le=1e3
     )

@@ -79,7 +79,7 @@ class D3PMModule(DenoisingModule):
     def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> dict[str, Estimate]:
         """Return the bound of the prediction over V tokens, by the method; and `d3pm`, that of the T steps."""
         found = super().bound(tokens, maskable, keys, draws, method)
-        if self.noise.whole:
+        if self.noise.complete:
             found["d3pm"] = self.own_bound(tokens, maskable, keys, draws)
         return found
 

@@ -53,12 +53,12 @@ class BlockReading(Predictor):
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, S, D] of the block that comes next, which sees itself and what was read."""
-        self.cache.keep = False
+        self.cache.grows = False
         return self.pass_through(tokens)
 
     def read(self, tokens: Tensor) -> None:
         """Take in finished blocks; see `Reading`."""
-        self.cache.keep = True
+        self.cache.grows = True
         self.pass_through(tokens)
         self.start += tokens.shape[1]
         self.cache.trim(self.window - self.size)
@@ -112,7 +112,7 @@ class AutoregressiveReading(BlockReading):
 
     def read(self, tokens: Tensor) -> None:
         """Take in finished tokens; see `Reading`."""
-        self.cache.keep = True
+        self.cache.grows = True
         self.last = self.pass_through(tokens)[:, -1:]
         self.start += tokens.shape[1]
         self.cache.trim(self.window - 1)

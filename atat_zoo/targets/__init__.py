@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """A component of the kind target: a callable on tensors.
 
-    One with a memory has `build(context) -> nn.Module` with this call, and
-    answers to `atat_zoo.diffusion.records.Adaptive`.
+    One with a state has `build(context) -> nn.Module` with this call, which
+    implements `StatefulPart`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class DifficultyTarget:
     the training per mask rate, since cross-entropy grows with the rate. It
     compares tokens of different rows. Nothing counts before the first update.
 
-    Targets exist at masked tokens only: elsewhere the denoiser is not tried.
+    Targets exist at masked tokens only: elsewhere the denoiser predicts nothing.
     """
 
     name = "difficulty"
@@ -55,7 +55,7 @@ class DifficultyTarget:
     refs = ("arXiv:1905.03677",)
 
     scale: Literal["rank", "running"] = param("rank", help="rank within the row, or running mean and deviation by rate")
-    decay: float = param(0.99, help="running: how much of the past a step keeps", ge=0, lt=1)
+    decay: float = param(0.99, help="running: share of the past that a step retains", ge=0, lt=1)
     bins: int = param(10, help="running: intervals of the rate that have their own scale", ge=1, le=1000)
 
     def build(self, context: Context) -> Callable[[Masked, Tensor], tuple[Tensor, Tensor]]:
@@ -71,11 +71,11 @@ class DifficultyTarget:
         """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L].
 
         Raises:
-            TypeError: for the running scale, whose memory only `build(context)` makes.
+            TypeError: for the running scale, whose state only `build(context)` makes.
         """
         if self.scale != "rank":
-            raise TypeError("the running scale has a memory: call build(context) and use what it returns")
-        # merged
+            raise TypeError("the running scale has a state: call build(context) and use what it returns")
+        from atat_zoo.targets.modules import rank_within
 
         return rank_within(loss, masked.masked)
 
@@ -95,32 +95,6 @@ class WasMaskedTarget:
     refs = ()
 
     def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not looked at."""
+        """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not read."""
         del loss
         return masked.masked.float(), masked.maskable
-
-
-def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (rank + ½)/n of each value among those of its row, and where that means something.
-
-    Args:
-        values: [B, L], in any floating type.
-        among: which values take part, bool [B, L]; n of them in a row.
-
-    Returns:
-        Ranks, float32 [B, L], in (0, 1) where they count, else 0; tied values share
-        their mean rank. And where they count, bool [B, L]: the rows with n ≥ 2.
-    """
-    import torch
-
-    values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
-    rising = values.sort(dim=-1).values
-    below = torch.searchsorted(rising, values)
-    through = torch.searchsorted(rising, values, right=True)
-    count = among.sum(-1, keepdim=True)
-    # A loss of infinity ties with what does not take part, which stands behind it.
-    through = through.minimum(count)
-    counted = among & (count >= 2)
-    # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.
-    ranks = (below + through).float() / (2 * count.clamp(min=1))
-    return torch.where(counted, ranks, 0.0), counted

@@ -1,4 +1,4 @@
-"""The memory of the running difficulty scale."""
+"""The two scales of difficulty: the rank within a row, and running moments. B sequences, L tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,42 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.records import Masked
 
 
+def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (rank + ½)/n of each value among those of its row, and where that means something.
+
+    Args:
+        values: [B, L], in any floating type.
+        among: which values take part, bool [B, L]; n of them in a row.
+
+    Returns:
+        Ranks, float32 [B, L], in (0, 1) where they count, else 0; tied values share
+        their mean rank. And where they count, bool [B, L]: the rows with n ≥ 2.
+    """
+    values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
+    rising = values.sort(dim=-1).values
+    below = torch.searchsorted(rising, values)
+    through = torch.searchsorted(rising, values, right=True)
+    count = among.sum(-1, keepdim=True)
+    # A loss of infinity ties with what does not take part, which stands behind it.
+    through = through.minimum(count)
+    counted = among & (count >= 2)
+    # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.
+    ranks = (below + through).float() / (2 * count.clamp(min=1))
+    return torch.where(counted, ranks, 0.0), counted
+
+
 class RunningDifficulty(nn.Module):
     """Mean and deviation of the cross-entropy per mask rate, and the logistic scale made of them.
 
     The state is the exponentially forgetting sum of count, loss and squared loss
-    per interval of the rate, so an interval that is seldom visited keeps what it
-    knew, and nothing needs a correction for a cold start.
+    per interval of the rate, so an interval that is seldom visited retains its
+    moments, and the first steps need no correction.
     """
 
     moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
 
     def __init__(self, decay: float, bins: int) -> None:
-        """Start without any memory."""
+        """Start with empty sums."""
         super().__init__()
         self.decay = decay
         self.register_buffer("moments", torch.zeros(3, bins, dtype=torch.float64))
@@ -43,7 +67,7 @@ class RunningDifficulty(nn.Module):
         return rows @ member
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Forget a little and take in the sum over the global batch."""
+        """Decay the sums and add those of the global batch."""
         del progress
         self.moments.mul_(self.decay).add_(total)
 

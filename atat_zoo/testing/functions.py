@@ -48,7 +48,7 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         outside = noise.time_at(torch.tensor([0.0, 1.0], dtype=torch.float64))
         reached = 1 - noise.alpha(outside)
         close(reached, ends, 1e-6, "rates outside the range go to its ends")
-        assert noise.whole == (ends.tolist() == [0.0, 1.0]), "`whole` says whether α goes from 1 to 0"
+        assert noise.complete == (ends.tolist() == [0.0, 1.0]), "`complete` says whether α goes from 1 to 0"
 
     holds_shape()
     holds_inverse()

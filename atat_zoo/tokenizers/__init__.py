@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import string
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
-from atat_zoo.tokenizers.tables import TableModel, check_file, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
+
+
+_FILE = "tokenizer.json"
+_BOS, _EOS = "<bos>", "<eos>"
+_VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 
 class TokenizerModel(Protocol):
@@ -81,35 +84,16 @@ class BytesTokenizer:
     refs = ("arXiv:2105.13626",)
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer; there is nothing to learn."""
+        """See `Tokenizer`."""
+        from atat_zoo.tokenizers.tables import BytesModel
+
         return BytesModel()
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer, after a look at the file that `save` wrote."""
-        check_file(folder, {"type": "bytes"})
-        return BytesModel()
+        """See `Tokenizer`."""
+        from atat_zoo.tokenizers.tables import BytesModel
 
-
-class BytesModel(TableModel):
-    """The tokenizer of `Bytes`."""
-
-    def __init__(self) -> None:
-        super().__init__([bytes([i]) for i in range(256)] + [b"", b""], bos=256, eos=257)
-
-    def encode(self, text: str) -> list[int]:
-        """Return the bytes of a text."""
-        return list(text.encode())
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the bytes of several texts."""
-        return [list(text.encode()) for text in texts]
-
-    def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`."""
-        write_file(folder, {"type": "bytes"})
-
-
-ALPHABET = " " + string.ascii_lowercase
+        return BytesModel().checked(folder)
 
 
 @component
@@ -124,59 +108,16 @@ class CharactersTokenizer:
     unknown: Literal["error", "space"] = param("error", help="what another character is: a mistake, or a space")
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer; there is nothing to learn."""
+        """See `Tokenizer`."""
+        from atat_zoo.tokenizers.tables import CharactersModel
+
         return CharactersModel(special=self.special, unknown=self.unknown)
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer, after a look at the file that `save` wrote."""
-        model = CharactersModel(special=self.special, unknown=self.unknown)
-        check_file(folder, model.content())
-        return model
+        """See `Tokenizer`."""
+        from atat_zoo.tokenizers.tables import CharactersModel
 
-
-class CharactersModel(TableModel):
-    """The tokenizer of `Characters`."""
-
-    def __init__(self, *, special: bool, unknown: str) -> None:
-        table = [symbol.encode() for symbol in ALPHABET]
-        super().__init__(
-            [*table, b"", b""] if special else table, bos=27 if special else None, eos=28 if special else None
-        )
-        self._ids = {symbol: i for i, symbol in enumerate(ALPHABET)}
-        self._special = special
-        self._unknown = unknown
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text.
-
-        Raises:
-            UserError: at a character that is none of the 27, unless `unknown = "space"`.
-        """
-        ids = self._ids
-        if self._unknown == "space":
-            return [ids.get(symbol, 0) for symbol in text]
-        try:
-            return [ids[symbol] for symbol in text]
-        except KeyError as error:
-            raise UserError(
-                f"tokenizer 'characters' knows the space and a to z, not {error.args[0]!r}; "
-                'set tokenizer.unknown = "space", or take the tokenizer "bytes" or "bpe"'
-            ) from None
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts."""
-        return [self.encode(text) for text in texts]
-
-    def content(self) -> dict[str, object]:
-        """Return what `save` writes."""
-        return {"type": "characters", "special": self._special, "unknown": self._unknown, "alphabet": ALPHABET}
-
-    def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`."""
-        write_file(folder, self.content())
-
-
-BOS, EOS = "<bos>", "<eos>"
+        return CharactersModel(special=self.special, unknown=self.unknown).checked(folder)
 
 
 @component
@@ -198,31 +139,16 @@ class BPETokenizer:
     vocabulary_size: int = param(2048, help="V, with the 256 bytes, BOS and EOS", ge=258)
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer, trained on the documents."""
-        from atat_zoo.tokenizers.library import LibraryModel, new_byte_level, quiet
+        """See `Tokenizer`."""
+        from atat_zoo.tokenizers.library import LibraryModel, trained
 
-        quiet()
-        from tokenizers import pre_tokenizers, trainers
-
-        tokenizer = new_byte_level()
-        trainer = trainers.BpeTrainer(
-            vocab_size=self.vocabulary_size - 2,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(documents(), trainer)
-        tokenizer.add_special_tokens([BOS, EOS])
-        return LibraryModel(tokenizer, bos=BOS, eos=EOS)
+        return LibraryModel(trained(documents(), self.vocabulary_size, (_BOS, _EOS)), bos=_BOS, eos=_EOS)
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote."""
-        from atat_zoo.tokenizers.library import LibraryModel, from_file
-        from atat_zoo.tokenizers.tables import FILE
+        """See `Tokenizer`."""
+        from atat_zoo.tokenizers.library import LibraryModel
 
-        return LibraryModel(from_file(folder / FILE), bos=BOS, eos=EOS)
-
-
-_VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+        return LibraryModel.load(folder, bos=_BOS, eos=_EOS)
 
 
 @component
@@ -251,25 +177,24 @@ class PretrainedTokenizer:
         from atat_zoo.tokenizers.library import LibraryModel, from_file, from_pair
 
         files = self._files()
-        found = from_file(files[0]) if len(files) == 1 else from_pair(*files)
-        return LibraryModel(found, bos=self.bos, eos=self.eos)
+        library = from_file(files[0]) if len(files) == 1 else from_pair(*files)
+        return LibraryModel(library, bos=self.bos, eos=self.eos)
 
     def load(self, folder: Path) -> TokenizerModel:
         """Return the tokenizer that `save` wrote; the original file is not needed."""
-        from atat_zoo.tokenizers.library import LibraryModel, from_file
-        from atat_zoo.tokenizers.tables import FILE
+        from atat_zoo.tokenizers.library import LibraryModel
 
-        return LibraryModel(from_file(folder / FILE), bos=self.bos, eos=self.eos)
+        return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
 
     def fingerprint(self) -> str:
         """Return the hash of the files: other files make other shards."""
-        return hashlib.sha256(b"\0".join(path.read_bytes() for path in self._files())).hexdigest()
+        return _digest(*self._files())
 
     def _files(self) -> list[Path]:
         """Return `[tokenizer.json]`, or vocabulary and merges."""
         path = Path(self.path).expanduser()
         if path.is_dir():
-            there = [name for name in ("tokenizer.json", *_VOCABULARIES) if (path / name).is_file()]
+            there = [name for name in (_FILE, *_VOCABULARIES) if (path / name).is_file()]
             if not there:
                 raise UserError(
                     f"tokenizer.path: the folder {path} holds no tokenizer.json, vocab.json or encoder.json; "
@@ -289,15 +214,12 @@ class PretrainedTokenizer:
         return [path, merges]
 
 
-_FILE = "tokenizer.json"
-
-
 @component
 class RunTokenizer:
     """The tokenizer of a finished run, so that two models read the same ids.
 
-    An experiment file names the run; what the run says of its tokenizer, and the
-    hash of the file, are filled in from it (`atat resolve` shows them). Once the
+    An experiment file names the run; the run's own [tokenizer] and the hash of its
+    file are filled in from it (`atat resolve` shows them). Once the
     shards are built, the run is not needed any more. An experiment with `init_from`
     has this tokenizer by itself.
     """
@@ -341,5 +263,5 @@ class RunTokenizer:
         return path
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(*paths: Path) -> str:
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from atat_zoo.errors import UserError, nearest
 from atat_zoo.tokenizers.tables import FILE, TableModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from tokenizers import Tokenizer
@@ -20,7 +21,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def quiet() -> None:
-    """Say explicitly that the library may use threads, so that it does not warn when loader workers fork."""
+    """Let the library use threads explicitly, so that it does not warn when loader workers fork."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
@@ -48,6 +49,22 @@ def from_file(path: Path) -> Tokenizer:
     # A file may ask for truncation or padding, which would silently lose text here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> Tokenizer:
+    """Return a byte-level BPE of at most `size` tokens, trained on documents; its last ids are the special tokens."""
+    quiet()
+    from tokenizers import pre_tokenizers, trainers
+
+    tokenizer = new_byte_level()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(special),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
@@ -91,17 +108,22 @@ class LibraryModel(TableModel):
                 table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
         super().__init__(table, bos=ids[0], eos=ids[1])
 
+    @classmethod
+    def load(cls, folder: Path, *, bos: str | None, eos: str | None) -> LibraryModel:
+        """Return the tokenizer that `save` wrote."""
+        return cls(from_file(folder / FILE), bos=bos, eos=eos)
+
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
+        """See `TokenizerModel`."""
         ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts."""
-        return [found.ids for found in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
+        """See `TokenizerModel`."""
+        return [encoding.ids for encoding in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; the mask is written as `[MASK]`."""
+        """See `TokenizerModel`."""
         if self.byte_level:
             return super().decode(ids)
         parts: list[list[int]] = [[]]
@@ -139,18 +161,13 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
     return token.removeprefix("##").replace("▁", " ").encode()
 
 
-_SYMBOLS: dict[str, int] = {}
-
-
+@functools.cache
 def _byte_of_symbol() -> dict[str, int]:
     """Return the byte that each printable stand-in means, as byte-level BPE has written them since GPT-2.
 
     Printable Latin-1 characters stand for themselves, the other 68 bytes for
     U+0100, U+0101, … in order.
     """
-    if not _SYMBOLS:
-        shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        hidden = [byte for byte in range(256) if byte not in set(shown)]
-        _SYMBOLS.update({chr(byte): byte for byte in shown})
-        _SYMBOLS.update({chr(0x100 + i): byte for i, byte in enumerate(hidden)})
-    return _SYMBOLS
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in set(shown)]
+    return {chr(byte): byte for byte in shown} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}

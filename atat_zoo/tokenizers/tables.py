@@ -1,9 +1,10 @@
-"""What tokenizers share whose tokens each stand for a fixed string of bytes."""
+"""Tokenizers whose tokens each stand for fixed bytes: what they share, and the two that need no library."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import string
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILE = "tokenizer.json"
+ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel:
@@ -28,45 +30,99 @@ class TableModel:
     """
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
-        """Keep the bytes of each id; empty for BOS, EOS and ids that stand for no text."""
+        """Take the bytes of each id; empty for BOS, EOS and ids that stand for no text."""
         self._table = [*table, b"[MASK]"]
         self.vocabulary_size = len(table)
         self.bos = bos
         self.eos = eos
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; bytes that are no UTF-8 become U+FFFD, the mask is written as `[MASK]`."""
+        """See `TokenizerModel`; bytes that are no UTF-8 become U+FFFD."""
         return b"".join([self._table[i] for i in ids]).decode("utf-8", "replace")
 
     def byte_counts(self) -> NDArray[np.int64]:
-        """Return the UTF-8 bytes that each token stands for, int64 [V]."""
+        """See `TokenizerModel`."""
         return np.array([len(entry) for entry in self._table[:-1]], np.int64)
 
 
-def write_file(folder: Path, content: dict[str, Any]) -> None:
-    """Write a small tokenizer's `tokenizer.json`."""
-    (folder / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+class SmallModel(TableModel):
+    """A tokenizer whose `tokenizer.json` is a few settings."""
+
+    content: dict[str, Any]
+
+    def encode(self, text: str) -> list[int]:
+        """See `TokenizerModel`."""
+        raise NotImplementedError
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `TokenizerModel`."""
+        return [self.encode(text) for text in texts]
+
+    def save(self, folder: Path) -> None:
+        """See `TokenizerModel`."""
+        (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+
+    def checked(self, folder: Path) -> Self:
+        """Return itself, if it is the tokenizer that `save` wrote to a folder.
+
+        Raises:
+            UserError: when the file is missing, is no JSON, or is of another tokenizer.
+        """
+        path = folder / FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing; build the shards again with `atat data build`") from None
+        except ValueError as error:
+            raise UserError(f"{path} is not readable JSON ({error}); build the shards again") from None
+        if content != self.content:
+            raise UserError(
+                f"{path} is of another tokenizer than the experiment names: it says {_brief(content)}, "
+                f"the experiment means {_brief(self.content)}; change [tokenizer] or build the shards again"
+            )
+        return self
 
 
-def check_file(folder: Path, expected: dict[str, Any]) -> None:
-    """Compare a small tokenizer's `tokenizer.json` with what the specification would write."""
-    found = read_file(folder)
-    if found != expected:
-        raise UserError(
-            f"{folder / FILE} is of another tokenizer than the experiment names: it says {_brief(found)}, "
-            f"the experiment means {_brief(expected)}; change [tokenizer] or build the shards again"
+class BytesModel(SmallModel):
+    """The tokenizer of `bytes`."""
+
+    def __init__(self) -> None:
+        super().__init__([bytes([i]) for i in range(256)] + [b"", b""], bos=256, eos=257)
+        self.content = {"type": "bytes"}
+
+    def encode(self, text: str) -> list[int]:
+        """See `TokenizerModel`."""
+        return list(text.encode())
+
+
+class CharactersModel(SmallModel):
+    """The tokenizer of `characters`."""
+
+    def __init__(self, *, special: bool, unknown: str) -> None:
+        table = [symbol.encode() for symbol in ALPHABET]
+        super().__init__(
+            [*table, b"", b""] if special else table, bos=27 if special else None, eos=28 if special else None
         )
+        self.content = {"type": "characters", "special": special, "unknown": unknown, "alphabet": ALPHABET}
+        self._ids = {symbol: i for i, symbol in enumerate(ALPHABET)}
+        self._unknown = unknown
 
+    def encode(self, text: str) -> list[int]:
+        """See `TokenizerModel`.
 
-def read_file(folder: Path) -> Any:
-    """Return the content of a folder's `tokenizer.json`."""
-    path = folder / FILE
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; build the shards again with `atat data build`") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not readable JSON ({error}); build the shards again") from None
+        Raises:
+            UserError: at a character that is none of the 27, unless `unknown = "space"`.
+        """
+        ids = self._ids
+        if self._unknown == "space":
+            return [ids.get(symbol, 0) for symbol in text]
+        try:
+            return [ids[symbol] for symbol in text]
+        except KeyError as error:
+            raise UserError(
+                f"tokenizer 'characters' knows the space and a to z, not {error.args[0]!r}; "
+                'set tokenizer.unknown = "space", or take the tokenizer "bytes" or "bpe"'
+            ) from None
 
 
 def _brief(content: Any) -> str:

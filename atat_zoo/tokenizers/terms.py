@@ -1,4 +1,4 @@
-"""Words as tokens: how a tokenizer writes them, and where they stand in a text.
+"""Words as tokens: how a tokenizer writes them, and where they are in a text.
 
 Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, U distinct pieces of all forms.
 """
@@ -29,7 +29,7 @@ class Form:
 
     Attributes:
         pieces: its tokens.
-        anywhere: whether it counts inside of words as well, as a bare token does.
+        anywhere: whether it counts inside other words as well, as a bare token does.
     """
 
     pieces: tuple[int, ...]
@@ -49,19 +49,19 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     bare = word.strip()
     if not bare:
         raise UserError(f"{word!r} is no word; name one with letters, or leave it out")
-    found: list[Form] = []
+    forms: list[Form] = []
     for text in dict.fromkeys((bare, bare[0].upper() + bare[1:])):
         for before in (" ", ""):
             pieces = _written(tokenizer, before + text)
-            if pieces is not None and Form(pieces=pieces) not in found:
-                found.append(Form(pieces=pieces))
-    if not found:
+            if pieces is not None and Form(pieces=pieces) not in forms:
+                forms.append(Form(pieces=pieces))
+    if not forms:
         raise UserError(f"{word!r} is unknown: the tokenizer cannot write it; correct it, or leave it out")
-    if _spelt(tokenizer, bare, found):
+    if _spelt(tokenizer, bare, forms):
         raise UserError(
             f"{word!r} is unknown: the tokenizer has no piece of it longer than a letter; correct it, or leave it out"
         )
-    return found
+    return forms
 
 
 def _written(tokenizer: TokenizerModel, text: str) -> tuple[int, ...] | None:
@@ -74,18 +74,18 @@ def _written(tokenizer: TokenizerModel, text: str) -> tuple[int, ...] | None:
     return tuple(ids) if ids and same else None
 
 
-def _spelt(tokenizer: TokenizerModel, word: str, found: Sequence[Form]) -> bool:
-    """Whether a tokenizer that has longer pieces than letters spells a word of three or more letter by letter."""
+def _spelt(tokenizer: TokenizerModel, word: str, forms: Sequence[Form]) -> bool:
+    """Return whether a tokenizer with pieces longer than a letter spells a word of three or more letter by letter."""
     if len(word) < 3 or int(tokenizer.byte_counts().max()) <= 4:
         return False
-    return all(len(tokenizer.decode([i]).strip()) <= 1 for form in found for i in form.pieces)
+    return all(len(tokenizer.decode([i]).strip()) <= 1 for form in forms for i in form.pieces)
 
 
 class Terms:
     """Words and tokens, ready to be looked for in rows of tokens.
 
     A word begins where the token before it does not end in a letter or begins one itself, as " war" does, and it
-    ends where the token behind does not go on with it: "war" is not found in "forward" nor in "wars".
+    ends where the token behind does not continue it: "war" is not in "forward" nor in "wars".
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Terms:
         Args:
             tokenizer: text to ids; the mask is its `vocabulary_size`.
             words: in the forms of `forms_of`.
-            tokens: ids that count wherever they stand.
+            tokens: ids that count anywhere.
             longest: tokens in a text: a word of more is refused.
             key: what the words are called in an experiment, for the messages; the ids are its `tokens`.
 
@@ -113,12 +113,12 @@ class Terms:
         forms: dict[Form, None] = {}
         for word in words:
             try:
-                found = forms_of(tokenizer, word)
+                possible = forms_of(tokenizer, word)
             except UserError as error:
                 raise UserError(f"{key}: {error}") from None
-            fitting = [form for form in found if longest is None or len(form.pieces) <= longest]
+            fitting = [form for form in possible if longest is None or len(form.pieces) <= longest]
             if not fitting:
-                least = min(len(form.pieces) for form in found)
+                least = min(len(form.pieces) for form in possible)
                 raise UserError(f"{key}: {word!r} takes {least} tokens and a text has {longest}; leave it out")
             forms.update(dict.fromkeys(fitting))
         for token in tokens:
@@ -129,7 +129,7 @@ class Terms:
         self.forms = list(forms)
         distinct = sorted({piece for form in self.forms for piece in form.pieces})
         self.pieces = torch.tensor(distinct, dtype=torch.int64)
-        place = {piece: i for i, piece in enumerate(distinct)}
+        index = {piece: i for i, piece in enumerate(distinct)}
         self._goes_on, self._open_end = _joints(tokenizer)
         self._groups: list[_Group] = []
         for n in sorted({len(form.pieces) for form in self.forms}):
@@ -140,7 +140,7 @@ class Terms:
                 _Group(
                     n=n,
                     pattern=pattern,
-                    index=torch.tensor([[place[piece] for piece in form.pieces] for form in group]),
+                    index=torch.tensor([[index[piece] for piece in form.pieces] for form in group]),
                     anywhere=anywhere,
                     inside=~anywhere & self._goes_on[pattern[:, 0]],
                 )
@@ -150,17 +150,17 @@ class Terms:
         """Return how much of a word each piece would add, float32 [B, L, U] in [0, 1], for z int64 [B, L].
 
         A window in which everything visible fits a form of n pieces, m of them, gives (m + 1)/n to each piece at its
-        masked place; the largest of all forms counts. It is what the potential (visible pieces)/n, and 0 once one
-        does not fit, rises by against a token that does not fit: 1/n for the piece, m/n that would be lost. Along
-        the way to a whole word the potential rises by 1 in all, whatever the order; broken off, by 0.
+        masked position; the largest of all forms counts. The potential of a window is (visible pieces)/n, and 0 once
+        one does not fit; the gain is its rise against a token that does not fit: 1/n for the piece, and m/n that
+        would be lost. Until a word is complete the potential rises by 1 in all, in any order; broken off, by 0.
         """
         return self._over_rows(tokens, self._gains_of)
 
     def forbidden(self, tokens: Tensor) -> Tensor:
         """Return which pieces must not be drawn if no word is to be there afterwards, bool [B, L, U].
 
-        Of each window that a form fits so far, the piece at its last masked place: without it the word cannot be
-        completed, in however many places at once the tokens are drawn.
+        Of each window that a form fits so far, the piece at its last masked position: without it the word cannot
+        be completed, however many positions are drawn at once.
         """
         return self._over_rows(tokens, self._forbidden_of) > 0
 
@@ -172,17 +172,17 @@ class Terms:
             windows = tokens.shape[1] - group.n + 1
             if windows < 1:
                 continue
-            whole, hidden, _ = self._fits(tokens, group)
+            present, hidden, _ = self._fits(tokens, group)
             before, _ = self._neighbours(tokens, group.n)
-            whole &= ~hidden.any(-1, keepdim=True) & ~(group.inside & self._open_end[before])
+            present &= ~hidden.any(-1, keepdim=True) & ~(group.inside & self._open_end[before])
             for k in range(group.n):
-                there[:, k : k + windows] |= whole.any(-1)
+                there[:, k : k + windows] |= present.any(-1)
         return there
 
     def _over_rows(self, tokens: Tensor, of: Callable[[Tensor, _Group], Iterator[tuple[int, Tensor]]]) -> Tensor:
         """Return the largest value of all forms for each piece at each position, float32 [B, L, U].
 
-        `of` yields, for each place k in a form, the values of the piece there, [B, W, F].
+        `of` yields, for each position k in a form, the values of the piece there, [B, W, F].
         """
         self._move(tokens.device)
         # Only a window of a longer text may be seen, so behind its end it may go on.
@@ -201,7 +201,7 @@ class Terms:
         return largest[:, :length]
 
     def _move(self, device: torch.device) -> None:
-        """Bring the tables to where the rows are."""
+        """Move the tables to a device."""
         if self.pieces.device != device:
             self.pieces, self._goes_on = self.pieces.to(device), self._goes_on.to(device)
             self._open_end = self._open_end.to(device)
@@ -226,7 +226,7 @@ class Terms:
             behind = behind | here
 
     def _fits(self, tokens: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where nothing visible speaks against a form, bool [B, W, F]; what is masked; how much is there."""
+        """Return where a form fits all that is visible, bool [B, W, F]; what is masked; how much is visible."""
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
         visible = torch.zeros(*windows.shape[:2], len(group.pattern), device=tokens.device)
@@ -272,7 +272,7 @@ class _Group:
 
 
 def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
-    """Return whether each token goes on with the word before it, and whether it ends in the middle of one.
+    """Return whether each token continues the word before it, and whether it may end inside one.
 
     Both bool [V + 2]: false for the mask and for what is beyond the ends.
     """
@@ -284,7 +284,7 @@ def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
         letter = []
     alone = tokenizer.decode(letter)
     for token in range(tokenizer.vocabulary_size):
-        # Behind a letter, for some tokenizers show only there whether a token is the rest of a word.
+        # Behind a letter, since some tokenizers show only there whether a token continues a word.
         goes_on[token] = tokenizer.decode([*letter, token]).removeprefix(alone)[:1].isalnum()
         open_end[token] = tokenizer.decode([token])[-1:].isalnum()
     return goes_on, open_end

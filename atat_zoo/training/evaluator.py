@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from composer.utils import dist
 
-from atat_zoo.data.loader import held_out
+from atat_zoo.data.sequences import held_out
 from atat_zoo.evaluation.measuring import Measured, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.model import Model

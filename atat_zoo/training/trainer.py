@@ -14,7 +14,7 @@ from composer import DataSpec, Trainer
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.loader import train_loader
+from atat_zoo.data.stream import train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table

@@ -32,7 +32,7 @@ def text(rows=3, length=L):
 def in_pieces(model, tokens, sizes):
     """Hidden states when the pieces are read one after the other, each kept."""
     cache, found, start = Cache(), [], 0
-    cache.keep = True
+    cache.grows = True
     for size in sizes:
         positions = torch.arange(start, start + size)
         seen = one_stream(start + size, SIZE, tokens.device)[start:]
@@ -66,7 +66,7 @@ def test_what_is_not_to_be_kept_is_not():
     model, tokens, cache = build(), text(), Cache()
     with torch.no_grad():
         for keep, expected in ((False, 0), (True, 4), (False, 4), (True, 8)):
-            cache.keep = keep
+            cache.grows = keep
             start = len(cache)
             model(tokens[:, start : start + 4], positions=torch.arange(start, start + 4), cache=cache)
             assert len(cache) == expected
@@ -74,7 +74,7 @@ def test_what_is_not_to_be_kept_is_not():
 
 def test_rows_and_the_last_tokens():
     cache = Cache()
-    cache.keep = True
+    cache.grows = True
     keys = torch.arange(24.0).view(3, 1, 4, 2)
     cache.join(0, keys, -keys)
     some = cache.of(torch.tensor([2, 0]))

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum, tilt
+from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
+from atat_zoo.curricula.modules import tilt
 from atat_zoo.diffusion.records import Masked
 from atat_zoo.registry import Context
 

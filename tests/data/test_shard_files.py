@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.shards import read_shard, sha256_of, whole_file, write_shard
+from atat_zoo.data.shards import read_shard, sha256_of, write_shard
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,20 +86,3 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
         tar.addfile(info, member)
     with pytest.raises(UserError, match="damaged"):
         read_shard(path, 1, 1, "uint16")
-
-
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-
-    def interrupted() -> None:
-        with whole_file(path) as file:
-            file.write(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(tmp_path.iterdir()) == []
-    with whole_file(path) as file:
-        file.write(b"whole")
-        assert not path.exists()
-    assert path.read_bytes() == b"whole"

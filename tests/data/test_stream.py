@@ -15,10 +15,10 @@ from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.loader import StreamLoader, held_out, train_loader
 from atat_zoo.data.order import Order
+from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import read_shard
-from atat_zoo.data.stream import TokenStream
+from atat_zoo.data.stream import StreamLoader, TokenStream, train_loader
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.data.text import sequences
+from atat_zoo.data.sequences import sequences
 from atat_zoo.tokenizers import BytesTokenizer
 
 TEXT = "To be, or not to be: that is the question.\n" * 3

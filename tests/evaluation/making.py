@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atat_zoo.data.build import build
-from atat_zoo.data.loader import held_out
+from atat_zoo.data.sequences import held_out
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context

@@ -17,7 +17,7 @@ from atat_zoo.evaluation.judged import judge_run
 from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.overlap import Overlap
 from atat_zoo.model import Model
-from atat_zoo.tokenizers import BytesModel
+from atat_zoo.tokenizers.tables import BytesModel
 from tests.evaluation.making import held_out_texts, make_run
 
 

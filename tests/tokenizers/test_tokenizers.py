@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.pack import pieces
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import ALPHABET, BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
+from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
+from atat_zoo.tokenizers.tables import ALPHABET
 
 TEXTS = (
     "It was the best of times, it was the worst of times; it was the age of wisdom.",

@@ -1,0 +1,105 @@
+"""Sequences in memory, for evaluation: those of a split of shards, or of a corpus of text (zero-shot)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from atat_zoo.data import manifest
+from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
+from atat_zoo.data.shards import read_shard
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from atat_zoo.data import Split
+    from atat_zoo.data.pack import Encoder
+
+
+def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
+    """Return sequences of a split for an evaluation, always the same ones.
+
+    Args:
+        folder: the shards.
+        split: `validation` or `test` (or `train`, to compare).
+        limit: sequences at most, spread evenly over the split; 0 takes all.
+
+    Returns:
+        tokens int64 [n, L] and maskable bool [n, L].
+
+    Raises:
+        UserError: when the split has no sequence.
+    """
+    folder = Path(folder)
+    made = manifest.verify(folder)
+    record = made.split(split)
+    total = record.sequences
+    if not total:
+        raise UserError(
+            f"the {split} split in {folder} has no sequence of {made.length} tokens; "
+            'hold out more text, shorten data.length, or set data.remainder = "pad"'
+        )
+    wanted = _evenly(total, limit)
+    parts = []
+    first = 0
+    for shard in record.shards:
+        inside = wanted[(wanted >= first) & (wanted < first + shard.sequences)] - first
+        if len(inside):
+            rows = read_shard(folder / shard.name, shard.sequences, made.length, made.dtype, shard.sha256)
+            parts.append(rows[inside])
+        first += shard.sequences
+    return _tensors(np.concatenate(parts), pad_of(made.dtype))
+
+
+def sequences(
+    corpus: Any, tokenizer: Encoder, split: Split, *, length: int, special: str, limit: int
+) -> tuple[Tensor, Tensor]:
+    """Pack a split of a corpus with a model's own tokenizer, as its training text was packed.
+
+    The remainder is padded, so that no text is left out.
+
+    Args:
+        corpus: a specification of the kind corpus.
+        tokenizer: the model's.
+        split: which part of the corpus.
+        length: L.
+        special: as in `[data]`.
+        limit: sequences at most, taken evenly over the split; 0 takes all.
+
+    Returns:
+        tokens int64 [n, L] and maskable bool [n, L].
+
+    Raises:
+        UserError: when there is no such text, or the tokenizer cannot write it.
+    """
+    if hasattr(corpus, "built"):
+        raise UserError(f"corpus {corpus.name!r} is tokens already, of another tokenizer; name a corpus of text")
+    dtype = dtype_for(tokenizer.vocabulary_size, "auto")
+    packer = Packer(tokenizer, length=length, special=special, remainder="pad", dtype=dtype)
+    pieces = []
+    for batch in batches(corpus.documents(split)):
+        packer.add(batch)
+        if packer.ready:
+            pieces.append(packer.take(packer.ready))
+    rows = np.concatenate([*pieces, packer.finish()])
+    if not len(rows):
+        raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
+    return _tensors(rows[_evenly(len(rows), limit)], packer.pad)
+
+
+def _evenly(total: int, limit: int) -> NDArray[np.int64]:
+    """Return which of `total` rows are taken: at most `limit`, spread evenly; 0 takes all."""
+    count = min(limit, total) if limit else total
+    return np.arange(count) * total // count
+
+
+def _tensors(stored: NDArray[Any], pad: int) -> tuple[Tensor, Tensor]:
+    """Return tokens, 0 at the padding, and what is not padding."""
+    maskable = stored != pad
+    tokens = np.where(maskable, stored, 0).astype(np.int64)
+    return torch.from_numpy(tokens), torch.from_numpy(maskable)
