@@ -2,7 +2,11 @@
 
 import pytest
 
-from atat_zoo.testing import cases, check_imports
+from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.objectives.mdlm import MDLMObjective
+from atat_zoo.registry import KINDS, Zoo
+from atat_zoo.testing import CHECKS, cases, check_backbone, check_imports, check_objective, check_tokenizer
+from atat_zoo.tokenizers import CharactersTokenizer
 
 ALL = cases()
 
@@ -14,7 +18,28 @@ def test_conformance(case):
 
 def test_no_part_needs_torch_to_be_listed():
     # All in one interpreter; one each would take a minute.
-    check_imports(path for case in ALL if case.promise == "imports" for path in case.makes())
+    zoo = Zoo.load()
+    check_imports(zoo.describe(kind, name).path for kind in KINDS for name in zoo.names(kind))
+
+
+def test_every_kind_has_a_check():
+    assert set(CHECKS) == set(KINDS)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tied": True}, {"output_bias": "unigram"}, {"dropout": 0.5}], ids=str)
+def test_other_backbones(changes):
+    check_backbone(DiTBackbone(layers=2, width=16, heads=2, max_length=12, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"weight": "simple"}, {"correction": "horvitz_thompson"}, {"importance_loss_weight": 1.0}], ids=str
+)
+def test_other_objectives(changes):
+    check_objective(MDLMObjective(**changes))
+
+
+def test_a_tokenizer_with_special_tokens_of_its_own():
+    check_tokenizer(CharactersTokenizer(special=True))
 
 
 @pytest.mark.slow

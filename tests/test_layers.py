@@ -1,6 +1,7 @@
 """An import goes down, never up; and a component's module needs no torch."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -29,6 +30,16 @@ def test_every_package_has_its_layer(contract):
     there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     there |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     assert listed == there
+
+
+def test_the_tree_of_the_readme_has_the_layers_in_their_order(contract):
+    layers = [[name.strip().removeprefix("atat_zoo.") for name in layer.split("|")] for layer in contract["layers"]]
+    level = {name: number for number, layer in enumerate(layers) for name in layer}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = text.partition("```text\n")[2].partition("```")[0]
+    named = [word.removesuffix("/").removesuffix(".py") for word in re.findall(r"^  (\S+)  +\S", tree, re.MULTILINE)]
+    assert level.keys() - named == {"train", "__main__", "errors"}  # two that start it, and what all may raise
+    assert [level[name] for name in named] == sorted(level[name] for name in named)
 
 
 def lint(folder):

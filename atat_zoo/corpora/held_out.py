@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from atat_zoo.data import SPLITS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -52,7 +54,9 @@ class HeldOut:
         return cls(seed, threshold(tests), threshold(tests + validations), total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
-        """Yield those of the documents that belong to a split."""
+        """Yield those of the documents that belong to a split; a split that there is not is refused."""
+        if split not in SPLITS:
+            raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")
         return (text for text in documents if self.split_of(text) == split)
 
     def split_of(self, text: str) -> Split:

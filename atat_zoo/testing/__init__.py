@@ -9,10 +9,14 @@ A plugin's whole test file:
     def test_conformance(case):
         case.run()
 
-Each case is one promise of one part, with its default parameters, held under
-hypothesis; `case.run(examples=1000)` tries harder. A part that must be given
-parameters, or that should also be tried with others than its defaults, is
-handed to the check of its kind: `check_masking(Spiral(turns=3))`.
+Each case is one promise of one part, with its default parameters;
+`case.run(examples=1000)` tries harder where batches are drawn by hypothesis. For a
+part that must be given parameters or files, hand `cases` an example. To try others
+than the defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
+
+Each kind has a check. What a failure says is the promise that is broken. Objectives
+are tried around a network of one layer with texts of six tokens: a part that needs
+other sizes is given them by an example.
 
 A masking strategy may say two things of itself that the suite cannot know:
 `direction = -1` if p falls with importance, 0 if it does not look at it (without
@@ -30,6 +34,8 @@ from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.judges import check_judge
 from atat_zoo.testing.masking import check_masking
+from atat_zoo.testing.networks import check_backbone
+from atat_zoo.testing.objectives import check_bound, check_objective
 from atat_zoo.testing.sampling import (
     check_draw,
     check_order,
@@ -44,13 +50,17 @@ from atat_zoo.testing.steps import (
     check_position_bias,
     check_target,
 )
+from atat_zoo.testing.text import check_corpus, check_tokenizer
 
 __all__ = [
     "CHECKS",
     "Case",
     "cases",
     "check_adaptive",
+    "check_backbone",
+    "check_bound",
     "check_classifier",
+    "check_corpus",
     "check_curriculum",
     "check_description",
     "check_draw",
@@ -61,6 +71,7 @@ __all__ = [
     "check_mask_drawing",
     "check_masking",
     "check_noise",
+    "check_objective",
     "check_order",
     "check_pace",
     "check_position_bias",
@@ -68,5 +79,6 @@ __all__ = [
     "check_sampler",
     "check_stop",
     "check_target",
+    "check_tokenizer",
     "check_uncertainty",
 ]

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from atat_zoo.registry import KINDS, Zoo
-from atat_zoo.testing import masking, sampling, steps
+from atat_zoo.testing import masking, objectives, sampling, steps
 from atat_zoo.testing.description import check_description, check_imports
 from atat_zoo.testing.estimators import check_estimator
+from atat_zoo.testing.examples import EXAMPLES
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.judges import check_judge
+from atat_zoo.testing.networks import check_backbone
+from atat_zoo.testing.text import check_corpus, check_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atat_zoo.registry.manifest import Entry
+    from atat_zoo.testing.examples import Examples
 
-# Of each kind, its promises by name; a kind that is not here is held to `check_description` only.
+# Of each kind, its promises by name.
 CHECKS: dict[str, dict[str, Callable[..., None]]] = {
+    "corpus": {"contract": check_corpus},
+    "tokenizer": {"contract": check_tokenizer},
+    "backbone": {"contract": check_backbone},
+    "objective": dict(objectives.PROMISES),
+    "bound": {"contract": objectives.check_bound},
     "masking": dict(masking.PROMISES),
     "position_bias": {"contract": steps.check_position_bias},
     "mask_drawing": {"contract": steps.check_mask_drawing},
@@ -50,7 +62,7 @@ class Case:
     name: str
     promise: str
     check: Callable[..., None]
-    makes: Callable[[], Any]
+    makes: Callable[[Path], Any]
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.name}-{self.promise}"
@@ -59,23 +71,28 @@ class Case:
         """Hold the part to the promise.
 
         Args:
-            examples: how many batches are tried; what the check thinks right when None.
+            examples: how many batches are tried, where a check draws them; what it thinks right when None.
 
         Raises:
             AssertionError: naming what is broken.
         """
-        drawn = self.promise not in ("description", "imports") and self.kind != "judge"
+        drawn = "examples" in inspect.signature(self.check).parameters
         settings = {} if examples is None or not drawn else {"examples": examples}
-        self.check(self.makes(), **settings)
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(self.makes(Path(folder)), **settings)
 
 
-def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None) -> list[Case]:
+def cases(
+    zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None, examples: Examples | None = None
+) -> list[Case]:
     """Return every promise of every part.
 
     Args:
         zoo: the parts; the installed zoo by default.
         distribution: only parts of this distribution, as `atat zoo plugins` names it.
         kind: only parts of this kind.
+        examples: by kind and name, a function that writes the files that a part needs into a folder and returns the
+            parameters to try it with. A part that must be given parameters and has no example is only described.
 
     Raises:
         ValueError: when nothing is left, so that a test with a wrong name does not pass for want of cases.
@@ -86,28 +103,30 @@ def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | N
         for name in zoo.names(each):
             entry = zoo.describe(each, name)
             if distribution in (None, entry.distribution):
-                found += _of_entry(zoo, entry)
+                found += _of_entry(zoo, entry, {**EXAMPLES, **(examples or {})}.get((each, name)))
     if not found:
         raise ValueError(f"no part of {distribution or 'the zoo'} in {kind or 'any kind'} is installed")
     return found
 
 
-def _of_entry(zoo: Zoo, entry: Entry) -> list[Case]:
+def _of_entry(zoo: Zoo, entry: Entry, example: Callable[[Path], dict[str, Any]] | None) -> list[Case]:
     kind, name = entry.kind, entry.name
+
+    def made(folder: Path) -> Any:
+        return zoo.spec(kind, {"use": name, **(example(folder) if example else {})})
+
     described = [
         Case(
             kind=kind,
             name=name,
             promise="description",
             check=functools.partial(check_description, kind, zoo=zoo),
-            makes=entry.load,
+            makes=lambda _: entry.load(),
         ),
-        Case(kind=kind, name=name, promise="imports", check=check_imports, makes=lambda: [entry.path]),
+        Case(kind=kind, name=name, promise="imports", check=check_imports, makes=lambda _: [entry.path]),
     ]
-    if any(parameter.get("required") for parameter in entry.parameters.values()):
+    if not example and any(parameter.get("required") for parameter in entry.parameters.values()):
         return described  # it cannot be made without its parameters
-    promises = CHECKS.get(kind, {})
     return described + [
-        Case(kind=kind, name=name, promise=promise, check=check, makes=lambda: zoo.spec(kind, name))
-        for promise, check in promises.items()
+        Case(kind=kind, name=name, promise=promise, check=check, makes=made) for promise, check in CHECKS[kind].items()
     ]

@@ -6,9 +6,11 @@ S states of the joint, V tokens, L positions; the mask is id V.
 from __future__ import annotations
 
 import itertools
+import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atat_zoo.diffusion.places import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
@@ -69,6 +71,47 @@ class Joint:
 def toy() -> Joint:
     """Return the joint of MATH 5: L = 3, V = 2, P(000, 001, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
     return Joint([4, 1, 2, 3, 1, 5, 2, 6], length=3, vocabulary_size=2)
+
+
+class ExactBackbone(nn.Module):
+    """A backbone that knows a joint: its hidden states are log p(x_i | what the attention lets place i see).
+
+    D = V and the head is the identity; everything is float64. To the logits it adds `shift`, log V by default, which
+    is what an objective of ratios takes off.
+    """
+
+    reads_time = False
+
+    def __init__(self, joint: Joint, shift: float | None = None) -> None:
+        super().__init__()
+        V = joint.vocabulary_size
+        self.joint, self.shift, self.head = joint, math.log(V) if shift is None else shift, nn.Identity()
+        self.embedding = nn.Embedding(V + 1, V, dtype=torch.float64)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return hidden states [B, L, V]; `"causal"` means that the start was put before the tokens."""
+        m, L = self.joint.mask_id, self.joint.length
+        if isinstance(attention, str):  # place i has read the start and the i tokens after it
+            tokens = torch.cat([tokens[:, 1:], torch.full_like(tokens[:, :1], m)], 1)
+            attention = torch.ones(L, L).tril(-1).bool()
+        if attention is None:
+            attention = torch.ones(tokens.shape[1], tokens.shape[1]).bool()
+        place = torch.arange(tokens.shape[1]) if positions is None else positions
+        found = []
+        for i in range(tokens.shape[1]):
+            z = torch.full((len(tokens), L), m)
+            for j in attention[i].nonzero()[:, 0].tolist():
+                z[:, place[j]] = torch.where(tokens[:, j] != m, tokens[:, j], z[:, place[j]])
+            found.append(self.joint.marginals(z)[:, place[i]].log() + self.shift)
+        return torch.stack(found, 1)
 
 
 class Hashed:

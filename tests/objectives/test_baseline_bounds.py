@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small_objectives import BACKBONE, BASELINES, CONTEXT, L, N, V, batch, build
-from torch import nn
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.bounds import Estimate, enumerate_discrete, enumerate_masks, exact_k, from_denoiser, reveal
@@ -16,37 +15,9 @@ from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.block_module import block_masks
 from atat_zoo.objectives.d3pm_module import step_kl
 from atat_zoo.registry import Context
-from atat_zoo.testing.toys import ENTROPY, Joint, toy
+from atat_zoo.testing.toys import ENTROPY, ExactBackbone, Joint, toy
 
 EXACT_K = Zoo.load().spec("bound", "exact_k")
-
-
-class Known(nn.Module):
-    """A backbone whose hidden states are the exact log p(x_i | what the attention lets place i see), plus a shift."""
-
-    reads_time = False
-
-    def __init__(self, joint, shift):
-        super().__init__()
-        self.joint, self.shift, self.head = joint, shift, nn.Identity()
-        self.embedding = nn.Embedding(joint.vocabulary_size + 1, joint.vocabulary_size, dtype=torch.float64)
-
-    def forward(self, tokens, t=None, *, positions=None, attention=None, cache=None):
-        m, L = self.joint.mask_id, self.joint.length
-        if isinstance(attention, str):  # "causal": place i has read the start and the i tokens after it
-            assert (tokens[:, 0] == m).all()
-            tokens = torch.cat([tokens[:, 1:], torch.full_like(tokens[:, :1], m)], 1)
-            attention = torch.ones(L, L).tril(-1).bool()
-        if attention is None:
-            attention = torch.ones(tokens.shape[1], tokens.shape[1]).bool()
-        places = torch.arange(tokens.shape[1]) if positions is None else positions
-        found = []
-        for i in range(tokens.shape[1]):
-            z = torch.full((len(tokens), L), m)
-            for j in attention[i].nonzero()[:, 0].tolist():
-                z[:, places[j]] = torch.where(tokens[:, j] != m, tokens[:, j], z[:, places[j]])
-            found.append(self.joint.marginals(z)[:, places[i]].log() + self.shift)
-        return torch.stack(found, 1)
 
 
 @attrs.frozen
@@ -68,8 +39,7 @@ def plugged(objective, joint=None, shift=None, noise=None):
     joint = joint or toy()
     v = joint.vocabulary_size
     context = Context(vocabulary_size=v, length=joint.length, width=v)
-    # The head of a network that knows nothing says 0, which `sedd` takes off as log V.
-    parts = {"backbone": Known(joint, math.log(v) if shift is None else shift), "noise": noise or LinearNoise()}
+    parts = {"backbone": ExactBackbone(joint, shift), "noise": noise or LinearNoise()}
     module = Zoo.load().spec("objective", objective).build(context, parts, 1).double().eval()
     x = joint.states
     return module, x, torch.ones_like(x, dtype=torch.bool), torch.arange(len(x))

@@ -1,0 +1,63 @@
+"""A small example of each part that needs parameters or files, or that is large when it has its defaults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
+
+# Of a kind and a name, what writes the files that the part needs into a folder and returns its parameters.
+Examples = Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]]
+
+_WORDS = ("the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states")
+
+
+def _lines(count: int) -> list[str]:
+    draw = random.Random(0)
+    return [" ".join(draw.choices(_WORDS, k=12)) for _ in range(count)]
+
+
+def _text_files(folder: Path) -> dict[str, Any]:
+    (folder / "text.txt").write_text("\n".join(_lines(80)), encoding="utf-8")
+    return {"train": [str(folder / "text.txt")], "document": "line"}
+
+
+def _text8(folder: Path) -> dict[str, Any]:
+    (folder / "text8").write_text(" ".join(_lines(80)), encoding="utf-8")
+    return {"path": str(folder / "text8")}
+
+
+def _shards(folder: Path) -> dict[str, Any]:
+    from atat_zoo.data.build import build
+    from atat_zoo.experiment import from_table
+
+    data = {"root": str(folder / "shards"), "length": 16, "lanes": 2, "block": 4, "shard": 8}
+    corpus = {"use": "files", **_text_files(folder)}
+    return {"path": str(build(from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data})))}
+
+
+def _pretrained(folder: Path) -> dict[str, Any]:
+    BPETokenizer(vocabulary_size=300).train(lambda: iter(_lines(20))).save(folder)
+    return {"path": str(folder / "tokenizer.json"), "bos": "<bos>", "eos": "<eos>"}
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    (folder / "model").mkdir()
+    BytesTokenizer().train(lambda: iter(())).save(folder / "model")
+    return {"path": str(folder), "like": "bytes"}
+
+
+EXAMPLES: Examples = {
+    ("corpus", "files"): _text_files,
+    ("corpus", "text8"): _text8,
+    ("corpus", "shards"): _shards,
+    ("tokenizer", "pretrained"): _pretrained,
+    ("tokenizer", "run"): _run,
+    ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
+    ("objective", "block"): lambda _: {"size": 3},
+    ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
+    ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
+}

@@ -1,0 +1,103 @@
+"""Backbones. B rows, L tokens, D width, V predictable tokens."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from atat_zoo.testing.batches import VOCABULARY as V
+from atat_zoo.testing.batches import context, holds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+B, L, HALF = 3, 12, 6
+_TOLERANCE = 1e-4
+
+
+def check_backbone(backbone: Any) -> None:
+    """Hold a backbone to its contract: hidden states row by row, what the attention lets each see, and a gradient.
+
+    Args:
+        backbone: a specification. A small one is checked in a second; a large one takes as long as it takes.
+    """
+    module = randomised(_made(backbone)).eval()
+    tokens = torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(1))
+    t = torch.rand(B, generator=torch.Generator().manual_seed(2)) if module.reads_time else None
+    D = module.embedding.embedding_dim
+    assert module.embedding.num_embeddings == V + 1, "the embedding has V + 1 rows: the mask is the last"
+    hidden = module(tokens, t)
+    assert hidden.shape == (B, L, D), f"hidden states are [B, L, D] = {[B, L, D]}, not {list(hidden.shape)}"
+    logits = module.head(hidden)
+    assert logits.shape == (B, L, V), f"the head has a column for each of the V = {V} tokens and none for the mask"
+    (logits * torch.linspace(-1, 1, V)).square().sum().backward()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f"every weight has a gradient: {name} has none"
+            holds(parameter.grad.isfinite(), f"gradients are finite: {name}")
+            assert bool(parameter.grad.any()), f"every weight has a gradient: that of {name} is zero"
+    with torch.no_grad():
+        _holds_head(module, hidden, logits)
+        _holds_attention(module, tokens, t, hidden)
+        if "cache" in inspect.signature(module.forward).parameters:
+            _holds_cache(module, tokens, t)
+        if module.reads_time:
+            later = module(tokens, t / 2 if t is not None else None)
+            assert not torch.allclose(later, hidden), "a backbone that reads the time changes with it"
+        else:
+            _near(module(tokens, torch.rand(B)), hidden, "a backbone that does not read the time ignores it")
+
+
+def randomised(module: nn.Module, seed: int = 0) -> Any:
+    """Move every weight from where it starts, so that nothing is zero by chance or by design."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+    return module
+
+
+def _made(backbone: Any) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = backbone.build(context(length=L))
+    assert isinstance(module, nn.Module), "a backbone's build returns an nn.Module"
+    return module
+
+
+def _near(found: Tensor, wanted: Tensor, promise: str) -> None:
+    difference = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1))
+    assert difference <= _TOLERANCE, f"{promise}: differs by {difference:.2g}"  # NaN fails too
+
+
+def _holds_head(module: Any, hidden: Tensor, logits: Tensor) -> None:
+    where = torch.arange(B * L).view(B, L) % 3 == 0
+    _near(module.head(hidden[where]), logits[where], "the head looks at one position, and can be asked for some alone")
+
+
+def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor) -> None:
+    alone = module(tokens[1:2], None if t is None else t[1:2])
+    _near(alone, hidden[1:2], "a row does not depend on the others of its batch")
+    _near(module(tokens, t, positions=torch.arange(L)), hidden, "positions are 0 … L - 1 where they are not given")
+    changed = tokens.clone()
+    changed[:, HALF:] = (tokens[:, HALF:] + 1) % V
+    assert not torch.allclose(module(changed, t)[:, 0], hidden[:, 0]), "without a mask every token sees every other"
+    causal = module(tokens, t, attention="causal")
+    _near(module(changed, t, attention="causal")[:, :HALF], causal[:, :HALF], "causal attention sees no future")
+    lower = torch.ones(L, L).tril().bool()
+    _near(module(tokens, t, attention=lower), causal, "a mask of the past is causal attention")
+
+
+def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
+    """Read a text in two halves, the first of which is cached, and in one, where the first does not see the second."""
+    from atat_zoo.backbones.cache import Cache
+
+    cache, position = Cache(), torch.arange(L)
+    cache.keep = True
+    module(tokens[:, :HALF], t, positions=position[:HALF], cache=cache)
+    second = module(tokens[:, HALF:], t, positions=position[HALF:], cache=cache)
+    sees = (position[:, None] >= HALF) | (position < HALF)
+    _near(second, module(tokens, t, attention=sees)[:, HALF:], "with a cache the hidden states are those without one")

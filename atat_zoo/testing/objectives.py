@@ -1,0 +1,276 @@
+"""Objectives and bounds. B rows of a batch, L tokens, V predictable tokens.
+
+An objective is tried twice: around a small network with random weights, and around one that knows a toy exactly. The
+second makes a leak show: no bound is below the entropy of the text, unless the model was shown what it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atat_zoo.bounds import ExactKBound
+from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives import Batch
+from atat_zoo.registry import Context, Zoo
+from atat_zoo.registry.hookspecs import TABLES
+from atat_zoo.testing.batches import close, holds
+from atat_zoo.testing.networks import randomised
+from atat_zoo.testing.toys import ExactBackbone, Hashed, Joint, toy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+V, L, N = 7, 6, 8  # of the small network: vocabulary, length, rows of a global batch
+_SMALL: dict[str, Any] = {
+    "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"},
+    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
+}
+_REPEATS = 128  # estimates of each sequence of the toy
+_ERRORS = 6.0  # standard errors that an estimate may be off
+
+
+def check_loss(objective: Any) -> None:
+    """Hold the loss to being a finite scalar, and a function of the batch: its draws follow the sample numbers."""
+    module, batch = _small(objective), _batch()
+    state = torch.get_rng_state()
+    result = module.loss(batch)
+    loss = result["loss"]
+    assert loss.shape == (), f"the loss is a scalar, not {list(loss.shape)}"
+    holds(loss.isfinite(), "the loss is finite", lambda: float(loss))
+    for name, figure in result.items():
+        assert name == "loss" or not figure.requires_grad, f"a figure is detached: {name} has a gradient"
+    assert torch.equal(module.loss(batch)["loss"], loss), "the same batch has the same loss"
+    assert torch.equal(torch.get_rng_state(), state), "no random number but those of the sample numbers is drawn"
+    module.end_step(lambda total: None, 0.5)
+    assert isinstance(module.stage(0.5), str), "a stage has a name"
+    assert module.stage(0.5), "a stage has a name"
+    if "estimator" in objective.uses:
+        importance = module.importance(batch.tokens, batch.maskable, torch.full((N,), 0.5))
+        assert importance.dtype == torch.float32, f"importance is float32, not {importance.dtype}"
+        assert importance.shape == (N, L), "importance has the shape of the tokens"
+        holds((importance >= 0) & (importance <= 1), "importance is in [0, 1]")
+
+
+def check_gradient(objective: Any) -> None:
+    """Hold the loss to reaching every weight that is to be trained."""
+    module = _small(objective)
+    for step in range(3):
+        module.loss(_batch(step))["loss"].backward()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f"every weight has a gradient: {name} has none"
+            holds(parameter.grad.isfinite(), f"gradients are finite: {name}")
+            assert bool(parameter.grad.any()), f"every weight has a gradient: that of {name} is zero"
+
+
+def check_micro_batches(objective: Any) -> None:
+    """Hold the loss to being a mean over rows: micro-batches, weighted by their rows, add up to the batch."""
+    module, found = _small(objective), []
+    for sizes in ([N], [3, 5], [1] * N):
+        module.zero_grad()
+        total = torch.zeros(())
+        for rows in torch.split(torch.arange(N), sizes):
+            loss = module.loss(_batch(rows=rows))["loss"] * len(rows) / N
+            loss.backward()
+            total += loss.detach()
+        gradients = [p.grad.flatten().clone() for p in module.parameters() if p.grad is not None]
+        found.append((total, torch.cat(gradients)))
+    for loss, gradient in found[1:]:
+        close(loss, found[0][0], 1e-4 * float(found[0][0].abs()), "the loss does not depend on the micro-batch")
+        scale = float(found[0][1].abs().max())
+        close(gradient, found[0][1], 1e-3 * scale, "nor does its gradient")
+
+
+def check_padding(objective: Any) -> None:
+    """Hold loss and bound to counting maskable tokens alone."""
+    module, batch = _small(objective), _batch()
+    empty = ~batch.maskable.any(1)
+    tokens = torch.where(empty[:, None], (batch.tokens + 1) % V, batch.tokens)
+    other = module.loss(_batch(tokens=tokens))["loss"]
+    close(other, module.loss(batch)["loss"], 1e-5, "a row without maskable tokens adds nothing to the loss")
+    with torch.no_grad():
+        for name, estimate in _bounds(module.eval(), batch.tokens, batch.maskable, _keys(N)).items():
+            holds(estimate.contribution[~batch.maskable] == 0, f"{name}: what is not maskable adds nothing")
+            assert torch.equal(estimate.count, batch.maskable.sum(1)), f"{name}: maskable tokens are counted"
+
+
+def check_leak(objective: Any) -> None:
+    """Hold the loss to hiding what it asks for: the only maskable token, which is nowhere else, is never read."""
+    hidden = V - 1
+    tokens = _batch().tokens % hidden
+    tokens[:, -1] = hidden
+    maskable = torch.zeros(N, L, dtype=torch.bool)
+    maskable[:, -1] = True
+    module = _small(objective)
+    for step in range(3):
+        module.loss(_batch(step, tokens=tokens, maskable=maskable))["loss"].backward()
+    holds(module.backbone.embedding.weight.grad[hidden] == 0, "the loss of a hidden token does not read that token")
+
+
+def check_objective_bound(objective: Any) -> None:
+    """Hold the bounds to bounding: around an exact network none is below the entropy, and each is a function of keys.
+
+    Raises:
+        AssertionError: when the mean over the toy is below its entropy by more than 6 standard errors.
+    """
+    joint = toy()
+    context = Context(vocabulary_size=joint.vocabulary_size, length=joint.length, width=joint.vocabulary_size)
+    module = _assembled(objective, context, backbone=ExactBackbone(joint)).double().eval()
+    x = joint.states.repeat(_REPEATS, 1)
+    keys = _keys(len(x))
+    with torch.no_grad():
+        found = _bounds(module, x, torch.ones_like(x, dtype=torch.bool), keys)
+        assert "nelbo" in found, "the bound that is called perplexity has the name nelbo"
+        for name, estimate in found.items():
+            _holds_bound(joint, estimate.nelbo, name)
+        some = slice(5, 9)
+        alone = _bounds(module, x[some], torch.ones_like(x[some], dtype=torch.bool), keys[some])
+    for name, estimate in alone.items():
+        promise = f"{name}: a row's bound is a function of its key, and does not depend on its batch"
+        close(estimate.contribution, found[name].contribution[some], 1e-8, promise)
+
+
+def check_denoiser(objective: Any) -> None:
+    """Hold the denoiser to giving a distribution over the V tokens at the positions asked for, row by row."""
+    module = _small(objective).eval()
+    denoiser = module.denoiser()
+    # The leftmost mask of each row: that a causal model can be asked for too.
+    first = torch.arange(N) % L
+    z = torch.where(torch.arange(L) >= first[:, None], V, _batch().tokens)
+    where = torch.arange(L) == first[:, None]
+    with torch.no_grad():
+        log_probs = denoiser(z, None, where)
+        assert log_probs.shape == (N, V), f"there is a row for each position asked for, [N, V], not {log_probs.shape}"
+        close(log_probs.logsumexp(-1), torch.zeros(N), 1e-4, "the probabilities of a position sum to 1")
+        pairs = denoiser(z, None, (torch.arange(N), first))
+        close(pairs, log_probs, 1e-5, "pairs of row and position ask for the same as a mask")
+        close(denoiser(z[2:3], None, where[2:3]), log_probs[2:3], 1e-4, "a row does not depend on its batch")
+
+
+PROMISES: dict[str, Callable[..., None]] = {
+    "loss": check_loss,
+    "gradient": check_gradient,
+    "micro_batches": check_micro_batches,
+    "padding": check_padding,
+    "leak": check_leak,
+    "bound": check_objective_bound,
+    "denoiser": check_denoiser,
+}
+
+
+def check_objective(objective: Any) -> None:
+    """Hold an objective to every promise of its kind."""
+    for check in PROMISES.values():
+        check(objective)
+
+
+def check_bound(bound: Any) -> None:
+    """Hold an estimator of the bound to being unbiased, within 6 standard errors, and a function of its keys."""
+    assert isinstance(bound.quantity, str), "what is estimated has a name"
+    assert bound.quantity, "what is estimated has a name"
+    joint = toy()
+    x = joint.states.repeat(_REPEATS, 1)
+    maskable, keys = torch.ones_like(x, dtype=torch.bool), _keys(len(x))
+    state = torch.get_rng_state()
+    _holds_bound(joint, _estimated(bound, joint, x, maskable, keys).nelbo, bound.quantity)
+    # A denoiser without sense, by which every mask has another loss: a wrong weight shows in each sequence.
+    hashed = Hashed(joint.vocabulary_size)
+    estimate = _estimated(bound, hashed, x, maskable, keys)
+    if bound.quantity == "nelbo":
+        exact = enumerate_masks(from_denoiser(hashed), joint.states, mask_id=joint.mask_id)
+        mean, error = _mean(estimate.nelbo, len(joint.states))
+        holds(
+            (mean - exact).abs() <= _ERRORS * error + 1e-9,
+            "the mean of the estimates is the bound",
+            lambda: mean / exact,
+        )
+    maskable[::2, 1] = False
+    estimate = _estimated(bound, hashed, x, maskable, keys)
+    assert estimate.contribution.dtype == torch.float64, f"nats are float64, not {estimate.contribution.dtype}"
+    assert estimate.contribution.shape == x.shape, "each token has its share of the bound, [B, L]"
+    holds(estimate.contribution[~maskable] == 0, "what is not maskable adds nothing")
+    assert torch.equal(estimate.count, maskable.sum(1)), "maskable tokens are counted"
+    again = _estimated(bound, hashed, x, maskable, keys)
+    assert torch.equal(again.contribution, estimate.contribution), "the same keys give the same estimate"
+    some = slice(3, 5)
+    alone = _estimated(bound, hashed, x[some], maskable[some], keys[some])
+    close(alone.contribution, estimate.contribution[some], 1e-9, "a row does not depend on the others of its batch")
+    other = _estimated(bound, hashed, x, maskable, keys + 1)
+    assert not torch.equal(other.contribution, estimate.contribution), "other keys draw other masks"
+    assert torch.equal(torch.get_rng_state(), state), "no random number but those of the keys is drawn"
+
+
+# The two calls of this file that go through a bound.
+
+
+def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int = 4) -> Any:
+    """Return a bound's `Estimate` for a denoiser."""
+    losses = from_denoiser(denoiser.denoiser if isinstance(denoiser, Joint) else denoiser)
+    return bound.estimate(losses, x, maskable, keys, draws, mask_id=denoiser.mask_id, noise=LinearNoise())
+
+
+def _bounds(module: Any, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int = 4) -> dict[str, Any]:
+    """Return an objective's `Estimate` by name."""
+    found: dict[str, Any] = module.bound(tokens, maskable, keys, draws, ExactKBound())
+    return found
+
+
+def _holds_bound(joint: Joint, nelbo: Tensor, name: str) -> None:
+    """Check that estimates [R·S], R of each state in turn, are not below the entropy."""
+    mean, error = _mean(nelbo, len(joint.p))
+    expected, off = float((joint.p * mean).sum()), float((joint.p * error).square().sum().sqrt())
+    assert expected >= joint.entropy - _ERRORS * off - 1e-6, (
+        f"{name}: a bound is not below the entropy of the text: {expected:.4f} ± {off:.4f} nats, "
+        f"and the entropy is {joint.entropy:.4f}"
+    )
+
+
+def _mean(nelbo: Tensor, states: int) -> tuple[Tensor, Tensor]:
+    """Return the mean of each state's estimates and its standard error, [S] each, from [R·S]."""
+    each = nelbo.double().view(-1, states)
+    return each.mean(0), each.std(0) / len(each) ** 0.5
+
+
+def _keys(rows: int) -> Tensor:
+    return row_keys(0, "evaluation", torch.arange(rows))
+
+
+def _assembled(objective: Any, context: Context, **parts: Any) -> Any:
+    zoo = Zoo.load()
+    tables: dict[str, Any] = {**TABLES, **_SMALL, **parts}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = {
+            kind: zoo.build(kind, table, context) if isinstance(table := tables[kind], str | dict) else table
+            for kind in sorted(objective.uses)
+        }
+        return objective.build(context, made, N)
+
+
+def _small(objective: Any) -> Any:
+    context = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
+    return randomised(_assembled(objective, context)).train()
+
+
+def _batch(
+    step: int = 0, rows: Tensor | None = None, tokens: Tensor | None = None, maskable: Tensor | None = None
+) -> Batch:
+    """Return the global batch of a step, or some of its rows; pads are at the end, and all of one row."""
+    if tokens is None:
+        tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(step))
+    if maskable is None:
+        maskable = torch.arange(L) < torch.tensor([L, 3, 0, L, L, 5, L, 1])[:, None]
+    rows = torch.arange(N) if rows is None else rows
+    return Batch(
+        tokens=tokens[rows],
+        maskable=maskable[rows],
+        index=rows + step * N,
+        mean_maskable=maskable.sum(1).float().mean(),
+        progress=0.1,
+    )

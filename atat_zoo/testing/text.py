@@ -1,0 +1,123 @@
+"""Corpora and tokenizers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atat_zoo.data import SPLITS
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The first can be written by every tokenizer: letters and spaces alone.
+PLAIN = "the people of this nation keep a just peace with all the states of the world"
+_NAMES = "[MASK] <bos> <eos> <|endoftext|>"
+TEXTS = (
+    PLAIN,
+    "",
+    "a",
+    "  two  spaces ",
+    "A Capital, 3 digits.\n",
+    "naïve café — 日本語 🙂",
+    _NAMES,
+)
+_FIRST = 100
+
+
+def check_corpus(corpus: Any) -> None:
+    """Hold a corpus to its contract: texts, the same each time, none of them in two splits.
+
+    Args:
+        corpus: a specification; its text must be there.
+    """
+    fingerprint = corpus.fingerprint()
+    assert isinstance(fingerprint, dict), "a fingerprint is a table"
+    assert json.loads(json.dumps(fingerprint)) == fingerprint, "a fingerprint can be written as JSON and read back"
+    assert corpus.fingerprint() == fingerprint, "the same text has the same fingerprint"
+    if hasattr(corpus, "built"):
+        assert Path(corpus.built()).is_dir(), "built() is the folder of the shards"
+        _refuses(corpus, "train", "a corpus that is built already has no documents to give")
+        return
+    texts = {split: list(corpus.documents(split)) for split in SPLITS}
+    assert texts["train"], "there are documents to train on"
+    for split, documents in texts.items():
+        for document in documents:
+            assert isinstance(document, str), f"a document is a str, not {type(document).__name__}"
+        again = list(itertools.islice(corpus.documents(split), _FIRST))
+        assert again == documents[:_FIRST], f"{split} has the same documents in the same order each time"
+    for one, other in itertools.combinations(SPLITS, 2):
+        both = set(texts[one]) & set(texts[other]) - {""}
+        assert not both, f"no document is in {one} and in {other} too: {min(both)!r:.60}"
+    _refuses(corpus, "no such split", "a split that there is not is refused")
+
+
+def _refuses(corpus: Any, split: str, promise: str) -> None:
+    try:
+        next(iter(corpus.documents(split)), None)
+    except (UserError, ValueError, KeyError):
+        return
+    raise AssertionError(promise)
+
+
+def check_tokenizer(tokenizer: Any, texts: Sequence[str] = TEXTS) -> None:
+    """Hold a tokenizer to its contract: what is encoded is decoded to the byte, and no text has a special id.
+
+    Args:
+        tokenizer: a specification; the files that it reads must be there.
+        texts: what it is tried with; the first must be a text that it can write, others may raise `UserError`.
+    """
+    documents = [texts[0]] * 20
+    model = tokenizer.train(lambda: iter(documents))
+    V = model.vocabulary_size
+    special = {"bos": model.bos, "eos": model.eos}
+    for name, i in special.items():
+        assert i is None or 0 <= i < V, f"{name} is an id from 0 to V - 1, not {i} (V = {V}); the mask alone is V"
+    sizes = model.byte_counts()
+    assert sizes.dtype == np.int64, f"byte counts are int64, not {sizes.dtype}"
+    assert sizes.shape == (V,), f"there is one byte count a token: {V}, not {sizes.shape}"
+    for name, i in special.items():
+        assert i is None or sizes[i] == 0, f"{name} stands for no text, so its byte count is 0"
+
+    encoded = {text: ids for text in texts if (ids := _encoded(model, text, text == texts[0])) is not None}
+    for text, ids in encoded.items():
+        assert all(0 <= i < V for i in ids), f"the ids of a text are from 0 to V - 1, and the mask is no text: {text!r}"
+        assert not set(ids) & set(special.values()), f"BOS and EOS are no text: {text!r}"
+        found = model.decode(ids)
+        assert found == text, f"a text is decoded from its ids: {text!r} became {found!r}"
+        size = len(text.encode())
+        assert sizes[ids].sum() == size, f"byte counts add up to the bytes of the text: {text!r} has {size}"
+    assert model.encode_batch(list(encoded)) == list(encoded.values()), "several texts have the ids of each alone"
+    ids = encoded[texts[0]]
+    framed = [i for i in (model.bos, *ids, model.eos) if i is not None]
+    assert model.decode(framed) == texts[0], "BOS and EOS are left out of the text"
+    assert model.decode([*ids, V]) == f"{texts[0]}[MASK]", "the mask is written as [MASK]"
+
+    again = tokenizer.train(lambda: iter(documents))
+    _same(again, model, encoded, "trained on the same text it is the same")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder))
+        _same(tokenizer.load(Path(folder)), model, encoded, "what is saved is loaded as it was")
+
+
+def _encoded(model: Any, text: str, must: bool) -> list[int] | None:
+    """Return the ids, or None for a text that the tokenizer says it cannot write."""
+    try:
+        return list(model.encode(text))
+    except UserError:
+        assert not must, f"this text can be written: {text!r}"
+        return None
+
+
+def _same(model: Any, wanted: Any, encoded: dict[str, list[int]], promise: str) -> None:
+    for fact in ("vocabulary_size", "bos", "eos"):
+        assert getattr(model, fact) == getattr(wanted, fact), f"{promise}: {fact} differs"
+    assert np.array_equal(model.byte_counts(), wanted.byte_counts()), f"{promise}: the byte counts differ"
+    for text, ids in encoded.items():
+        assert model.encode(text) == ids, f"{promise}: the ids of {text!r} differ"

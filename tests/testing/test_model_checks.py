@@ -1,0 +1,46 @@
+"""The checks of objectives, backbones, bounds, corpora and tokenizers name the promise that a broken part breaks."""
+
+import broken_models as broken
+import pytest
+
+from atat_zoo import testing
+
+
+def caught(check, part, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check(part)
+
+
+@pytest.mark.parametrize("name", broken.OBJECTIVES)
+def test_broken_objectives(name):
+    breaks, promise = broken.OBJECTIVES[name]
+    caught(testing.check_objective, broken.objective(breaks), promise)
+
+
+@pytest.mark.parametrize("name", broken.BACKBONES)
+def test_broken_backbones(name):
+    breaks, promise = broken.BACKBONES[name]
+    caught(testing.check_backbone, broken.backbone(breaks), promise)
+
+
+@pytest.mark.parametrize("name", broken.BOUNDS)
+def test_broken_bounds(name):
+    caught(testing.check_bound, *broken.BOUNDS[name])
+
+
+@pytest.mark.parametrize("corpus", broken.CORPORA, ids=lambda cls: cls.__name__)
+def test_broken_corpora(corpus):
+    caught(testing.check_corpus, corpus(), broken.CORPORA[corpus])
+
+
+@pytest.mark.parametrize("model", broken.TOKENIZERS, ids=lambda cls: cls.__name__)
+def test_broken_tokenizers(model):
+    caught(testing.check_tokenizer, broken.Tokenizer(model), broken.TOKENIZERS[model])
+
+
+def test_the_same_parts_unbroken_pass():
+    testing.check_objective(broken.objective(lambda module: None))
+    testing.check_backbone(broken.backbone(lambda module: None))
+    testing.check_bound(broken.Bound())
+    testing.check_corpus(broken.Corpus())
+    testing.check_tokenizer(broken.Tokenizer(broken.Model))

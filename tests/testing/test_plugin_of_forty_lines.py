@@ -1,0 +1,132 @@
+"""A plugin of forty lines adds an optimizer, a schedule, a logger and an objective, as good as those of the zoo."""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import atat_zoo
+from atat_zoo.registry import KINDS, Zoo
+from atat_zoo.testing import cases
+from tests.installing import alone, install
+
+__all__ = ["alone", "install"]
+
+SOURCES = {
+    "objective": '''
+@component
+class FocalObjective:
+    """The loss of a token by how unsure the model is of it."""
+    name, summary, refs, uses = "focal", "less loss where the model is sure", (), frozenset({"backbone", "noise"})
+    def build(self, context, parts, batch_size):
+        from atat_zoo.objectives.denoising import DenoisingModule, figures, normalised
+        class Focal(DenoisingModule):
+            def loss(self, batch):
+                self.begin(batch)
+                step = self.masked_uniformly(batch, self.times(batch.index))
+                ce = self.dense_cross_entropy(step)
+                return figures(step, ce, normalised((1 - (-ce.detach()).exp()) * ce, batch))
+        return Focal(context, parts, batch_size)
+atat_zoo_objective = hookimpl(lambda: [FocalObjective])
+''',
+    "optimizer": '''
+@component
+class SGDOptimizer:
+    """Gradient descent with momentum."""
+    name, summary, refs = "sgd", "gradient descent with momentum", ()
+    def build(self, model):
+        from torch.optim import SGD
+        return SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+atat_zoo_optimizer = hookimpl(lambda: [SGDOptimizer])
+''',
+    "schedule": '''
+@component
+class InverseRootSchedule:
+    """Falls with the root of the step."""
+    name, summary, refs = "inverse_root", "falls with the root of the step", ("arXiv:1706.03762",)
+    def build(self, optimizer, steps):
+        from torch.optim.lr_scheduler import LambdaLR
+        return LambdaLR(optimizer, lambda step: (1 + step) ** -0.5)
+atat_zoo_schedule = hookimpl(lambda: [InverseRootSchedule])
+''',
+    "logger": '''
+@component
+class LinesLogger:
+    """A text file of its own."""
+    name, summary, refs = "lines", "a text file of its own", ()
+    def build(self, folder):
+        from composer.loggers import FileLogger
+        return FileLogger(str(folder / "lines.txt"), capture_stdout=False, capture_stderr=False, flush_interval=1)
+atat_zoo_logger = hookimpl(lambda: [LinesLogger])
+''',
+}
+ADDED = {kind: source for kind, source in SOURCES.items() if kind in KINDS}
+PLUGIN = "from atat_zoo.registry import component, hookimpl\n" + "".join(ADDED.values())
+
+EXPERIMENT = """
+[corpus]
+use = "files"
+train = ["text.txt"]
+document = "line"
+[tokenizer]
+use = "characters"
+[objective]
+use = "focal"
+[backbone]
+layers = 1
+width = 16
+heads = 2
+[data]
+length = 16
+lanes = 2
+[train]
+steps = 3
+batch_size = 4
+[evaluation]
+sequences = 2
+draws = 1
+samples = 0
+"""
+
+
+def test_it_is_forty_lines():
+    lines = "".join(["import\n", *SOURCES.values()]).splitlines()
+    assert len([line for line in lines if line.strip()]) <= 40
+
+
+def test_each_part_is_held_by_the_suite_of_its_kind(install):
+    install("forty", PLUGIN)
+    zoo = Zoo.load()
+    held = cases(zoo, distribution="atat-zoo-forty")
+    assert {case.kind for case in held} == set(ADDED)
+    for case in held:
+        if case.promise != "imports":  # in a process of its own
+            case.run()
+
+
+@pytest.mark.slow
+def test_they_train(install, tmp_path):
+    install("forty", PLUGIN)
+    (tmp_path / "text.txt").write_text(
+        "\n".join(" ".join(words) for words in itertools.permutations(["we", "keep", "a", "just", "peace"]))
+    )
+    text = EXPERIMENT
+    if "optimizer" in ADDED:
+        added = '[optimizer]\nuse = "sgd"\n[schedule]\nuse = "inverse_root"\n[train]\nloggers = ["lines"]\n'
+        text = text.replace("[train]\n", added)
+    (tmp_path / "forty.toml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", "from atat_zoo.cli import main; main()", "train", "forty.toml", "--out", "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(atat_zoo.__file__).parents[1])])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "focal" in (tmp_path / "run" / "resolved.toml").read_text()
+    if "logger" in ADDED:
+        assert "loss" in "".join(path.read_text() for path in (tmp_path / "run").rglob("lines.txt"))
