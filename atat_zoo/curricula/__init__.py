@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,11 +148,4 @@ class DynamicCurriculum:
         from atat_zoo.curricula.modules import DynamicModule
 
         del context
-        return DynamicModule(
-            sharpness=self.sharpness,
-            threshold=self.threshold,
-            tolerance=self.tolerance,
-            patience=self.patience,
-            fast=self.fast,
-            slow=self.slow,
-        )
+        return DynamicModule(**values_of(self))

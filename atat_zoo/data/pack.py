@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import attrs
 import numpy as np
 
+from atat_zoo.data.manifest import Totals
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,21 +103,6 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
             yield from (held[i] for i in permutation(len(held), seed, block))
             held, characters, block = [], 0, block + 1
     yield from (held[i] for i in permutation(len(held), seed, block))
-
-
-@attrs.define
-class Totals:
-    """What has been counted so far; the fields are those of the manifest."""
-
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0
-    words: int = 0
-    tokens: int = 0
-    special_tokens: int = 0
-    dropped: int = 0
-    padded: int = 0
-    sequences: int = 0
 
 
 class Packer:

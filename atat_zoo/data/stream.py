@@ -184,16 +184,8 @@ def train_loader(
     The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index`
     int64 [B], B = batch_size / world_size. The loader has no length.
 
-    Args:
-        folder: the shards.
-        seed: the experiment's.
-        lanes: C.
-        batch_size: N, over all ranks.
-        rank: of this process.
-        world_size: ranks; must divide `lanes` and `batch_size`.
-        workers: loader processes of this rank; the order does not depend on it.
-        device: where the batches will be used: `cpu`, `cuda`, `cuda:1`.
-        start: the first sample, counted over all ranks.
+    With `workers` loader processes of this rank, on which the order does not depend; `device` is where the batches
+    will be used: `cpu`, `cuda`, `cuda:1`. For the rest see `TokenStream`.
     """
     stream = TokenStream(
         folder, seed=seed, lanes=lanes, batch_size=batch_size, rank=rank, world_size=world_size, start=start
