@@ -108,7 +108,7 @@ def manifest_(write: bool) -> None:
 
 @zoo.command()
 def check() -> None:
-    """Import every part and every plugin, and say what is broken."""
+    """Import every part and every plugin, and report what is broken."""
     menu = Zoo.load()
     broken = [f"plugin {p.name} of {p.distribution}: {p.error}" for p in menu.plugins if p.status == "broken"]
     count = 0

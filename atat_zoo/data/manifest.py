@@ -217,7 +217,7 @@ def _split(content: Any) -> SplitRecord:
 
 
 def _check(table: dict[str, Any], cls: type) -> None:
-    """Compare the types of the plain fields with the class, so that a broken file is found here."""
+    """Compare the types of the plain fields with the class, so that a broken file is refused here."""
     plain = {"int": int, "str": str}
     for field in attrs.fields(cls):
         if field.type in plain and type(table[field.name]) is not plain[field.type]:

@@ -89,17 +89,17 @@ class TokenStream(IterableDataset["Sample"]):
         worker_id, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         per_rank = self.batch_size // self.world_size
         order = self._order()
-        held: dict[int, tuple[int, NDArray[Any]]] = {}  # lane → the shard that it is reading
+        reading: dict[int, tuple[int, NDArray[Any]]] = {}  # lane → number and rows of its shard
         pad = pad_of(self.manifest.dtype)
         first = self.start + (self.rank - self.start) % self.world_size
         batch = worker_id
         while True:
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
-                lane, place = n % self.lanes, order.locate(n)
-                if held.get(lane, (-1,))[0] != place.shard:
-                    held[lane] = place.shard, self._read(place.shard)
-                stored = held[lane][1][place.row]
+                lane, location = n % self.lanes, order.locate(n)
+                if reading.get(lane, (-1,))[0] != location.shard:
+                    reading[lane] = location.shard, self._read(location.shard)
+                stored = reading[lane][1][location.row]
                 maskable = stored != pad
                 tokens = stored.astype(np.int64)
                 tokens[~maskable] = 0

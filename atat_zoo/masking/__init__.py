@@ -11,7 +11,7 @@ With r a row's rate and n its maskable tokens, every strategy has these properti
 
 `atat_zoo.testing` checks any strategy, ours or a plugin's.
 
-Two more kinds stand beside them:
+Two more kinds have modules of their own here:
 
     position_bias   what position masking adds to importance
     mask_drawing    from probabilities to a mask
