@@ -42,7 +42,7 @@ class BackboneModule(Protocol):
         Args:
             tokens: int64 [B, L], ids 0 … V, V is the mask.
             t: diffusion time [B], read by a time-conditioned backbone.
-            positions: int64 [L], where the tokens stand, some of them perhaps at the same place; 0 … L−1 when None.
+            positions: int64 [L], the position of each token, which may repeat; 0 … L−1 when None.
             attention: None for all to all, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
             cache: an `atat_zoo.backbones.cache.Cache` of tokens read before, which all the tokens attend to as well (a
                 mask is then [L, C + L]; `"causal"` is refused). `positions` must be given.

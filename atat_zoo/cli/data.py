@@ -13,7 +13,7 @@ from atat_zoo.experiment import load
 
 @click.group()
 def data() -> None:
-    """Build shards of tokens, and say what they hold."""
+    """Build shards of tokens, or show what is in them."""
 
 
 @data.command()

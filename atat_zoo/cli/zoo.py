@@ -29,11 +29,8 @@ def list_(kind: str | None, as_json: bool) -> None:
         keys = ("kind", "name", "summary", "distribution")
         print_json([{key: getattr(entry, key) for key in keys} for entry in entries])
         return
-    rows = [
-        [e.kind, e.name, e.summary if e.distribution == "atat-zoo" else f"{e.summary} ({e.distribution})"]
-        for e in entries
-    ]
-    table(["kind", "name", "summary"], rows)
+    origin = {e.distribution: "" if e.distribution == "atat-zoo" else f" ({e.distribution})" for e in entries}
+    table(["kind", "name", "summary"], [[e.kind, e.name, e.summary + origin[e.distribution]] for e in entries])
     for plugin in menu.plugins:
         if plugin.status == "broken":
             click.echo(f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}", err=True)
@@ -79,15 +76,18 @@ def _bounds(parameter: dict[str, Any]) -> str:
 def plugins(as_json: bool) -> None:
     """List the plugins that are installed, and why one does not work."""
     installed = Zoo.load().plugins
-    parts = {p.name: [f"{e.kind}.{e.name}" for e in p.entries] for p in installed}
+    parts = [[f"{e.kind}.{e.name}" for e in plugin.entries] for plugin in installed]
     if as_json:
         keys = ("name", "distribution", "version", "status", "error")
-        print_json([{key: getattr(p, key) for key in keys} | {"parts": parts[p.name]} for p in installed])
+        print_json([{k: getattr(p, k) for k in keys} | {"parts": its} for p, its in zip(installed, parts, strict=True)])
         return
     if not installed:
         click.echo("No plugin is installed.")
         return
-    rows = [[p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(parts[p.name])] for p in installed]
+    rows = [
+        [p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(its)]
+        for p, its in zip(installed, parts, strict=True)
+    ]
     table(["plugin", "distribution", "status", "parts or error"], rows)
 
 
@@ -108,7 +108,7 @@ def manifest_(write: bool) -> None:
 
 @zoo.command()
 def check() -> None:
-    """Import every part and every plugin, and say what is broken."""
+    """Import every part and every plugin, and report what is broken."""
     menu = Zoo.load()
     broken = [f"plugin {p.name} of {p.distribution}: {p.error}" for p in menu.plugins if p.status == "broken"]
     count = 0

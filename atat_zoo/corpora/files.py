@@ -20,10 +20,10 @@ from atat_zoo.registry import component, param
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atat_zoo.corpora import Split
+    from atat_zoo.data import Split
 
 _JSON = (".jsonl", ".ndjson")
-_HASHED_WHOLE = 64 << 20  # bytes of all files; of more, samples are hashed
+_HASHED_IN_FULL = 64 << 20  # bytes of all files; of more, samples are hashed
 _SAMPLES, _SAMPLE = 16, 1 << 20
 
 
@@ -34,7 +34,7 @@ class FilesCorpus:
     `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document;
     every other file is plain text. `.gz` and `.zst` behind that are decompressed.
     Where `validation` or `test` names no files, that share of the training
-    documents is held out, by their hashes: whole documents, and a repeated one
+    documents is held out, by their hashes: documents entirely, and a repeated one
     never in two splits. Empty documents are left out.
     """
 
@@ -65,7 +65,7 @@ class FilesCorpus:
         Raises:
             UserError: when a file is missing, or is not what its name says.
         """
-        self._files()  # complains about every pattern before anything is read
+        self._files()  # refuses every wrong pattern before anything is read
         own: tuple[str, ...] = {"train": (), "validation": self.validation, "test": self.test}[split]
         if own:
             yield from self._read(own)
@@ -74,7 +74,7 @@ class FilesCorpus:
         if not any(shares):
             yield from self._read(self.train) if split == "train" else ()
             return
-        held_out = _chosen(self, *shares, _identity(self._expand(self.train, "train")))
+        held_out = _held_out(self, *shares, _identity(self._expand(self.train, "train")))
         if held_out.documents < 1 + sum(share > 0 for share in shares):
             raise UserError(
                 f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation "
@@ -84,25 +84,19 @@ class FilesCorpus:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the number, size and hash of the files; of more than 64 MiB, the hash is of samples."""
-        found: dict[str, Any] = {}
-        for split, paths in self._files().items():
-            if paths:
-                found[split] = dict(_fingerprint(_identity(paths)))
-        return found
+        return {split: dict(_fingerprint(_identity(paths))) for split, paths in self._files().items() if paths}
 
     def _files(self) -> dict[str, list[Path]]:
         """Return the files of each split; none where it is held out of the training files."""
-        found = {
-            key: self._expand(patterns, key)
-            for key, patterns in (("train", self.train), ("validation", self.validation), ("test", self.test))
-        }
+        patterns = {"train": self.train, "validation": self.validation, "test": self.test}
+        files = {key: self._expand(names, key) for key, names in patterns.items()}
         seen: dict[Path, str] = {}
-        for key, paths in found.items():
+        for key, paths in files.items():
             for path in paths:
                 other = seen.setdefault(path.resolve(), key)
                 if other != key:
                     raise UserError(f"corpus.{key}: {path} is in corpus.{other} too; a held-out text must not be both")
-        return found
+        return files
 
     def _expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
         paths: list[Path] = []
@@ -208,7 +202,7 @@ def _identity(paths: list[Path]) -> Identity:
 
 
 @functools.lru_cache(maxsize=8)
-def _chosen(spec: FilesCorpus, validation: float, test: float, files: Identity) -> HeldOut:
+def _held_out(spec: FilesCorpus, validation: float, test: float, files: Identity) -> HeldOut:
     del files
     return HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
 
@@ -216,12 +210,12 @@ def _chosen(spec: FilesCorpus, validation: float, test: float, files: Identity) 
 @functools.lru_cache(maxsize=8)
 def _fingerprint(files: Identity) -> tuple[tuple[str, Any], ...]:
     total = sum(size for _, size, _ in files)
-    whole = total <= _HASHED_WHOLE
+    in_full = total <= _HASHED_IN_FULL
     digest = hashlib.sha256()
     for path, size, _ in files:
         digest.update(f"{size}\0".encode())
         with Path(path).open("rb") as file:
-            if whole or size <= _SAMPLE * _SAMPLES:
+            if in_full or size <= _SAMPLE * _SAMPLES:
                 digest.update(file.read())
                 continue
             for i in range(_SAMPLES):
@@ -230,5 +224,5 @@ def _fingerprint(files: Identity) -> tuple[tuple[str, Any], ...]:
     return (
         ("files", len(files)),
         ("bytes", total),
-        ("sha256" if whole else f"sha256 of {_SAMPLES} MiB a file", digest.hexdigest()),
+        ("sha256" if in_full else f"sha256 of {_SAMPLES} MiB a file", digest.hexdigest()),
     )

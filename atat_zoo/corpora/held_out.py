@@ -21,7 +21,7 @@ class HeldOut:
     """A split of documents by the order of their hashes.
 
     The documents with the lowest hashes are the test split, the next the
-    validation split, the rest is for training. Whole documents are held out, and
+    validation split, the rest is for training. Documents are held out entirely, and
     documents with the same text share a hash, so a repeated text is never in two
     splits. The shares are those of the number of documents; a share above zero
     holds out at least one.
@@ -40,7 +40,7 @@ class HeldOut:
 
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
-        """Read the documents once and fix the thresholds; keeps 8 bytes per document."""
+        """Read the documents once and fix the thresholds; needs 8 bytes per document."""
         hashes = np.fromiter((_hash(text, seed) for text in documents), np.uint64)
         hashes.sort()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +74,7 @@ class ThreeStageCurriculum:
 
     The weights are divided by their mean over each row's maskable tokens, so the
     curriculum moves attention between tokens and not the learning rate. `progress`
-    says how the strength moves inside the easy and the hard stage:
+    is how the strength moves inside the easy and the hard stage:
 
     - `step`: it stays at −s, jumps to 0, and jumps to +s;
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
@@ -116,8 +116,8 @@ class DynamicCurriculum:
     """The stages of `three_stage`, entered and left on the trend of the loss.
 
     A stage has two running means of the masked cross-entropy, a fast and a slow
-    one. Their relative difference, gain = (slow − fast)/slow, says where the
-    loss is going:
+    one. Their relative difference, gain = (slow − fast)/slow, is the trend
+    of the loss:
 
     - gain ≥ `threshold`: it falls, the stage has work left, wait;
     - gain < −`tolerance`: it rises, the stage is too hard, go back one;
@@ -148,11 +148,4 @@ class DynamicCurriculum:
         from atat_zoo.curricula.modules import DynamicModule
 
         del context
-        return DynamicModule(
-            sharpness=self.sharpness,
-            threshold=self.threshold,
-            tolerance=self.tolerance,
-            patience=self.patience,
-            fast=self.fast,
-            slow=self.slow,
-        )
+        return DynamicModule(**values_of(self))

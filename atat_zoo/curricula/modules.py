@@ -105,7 +105,7 @@ class DynamicModule(nn.Module):
         return torch.stack([(loss.detach().double() * here).sum(), here.sum()])
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Follow the loss by one step of the global batch, and change the stage if its trend says so.
+        """Follow the loss by one step of the global batch, and change the stage if its trend asks for it.
 
         A step without masks or with a loss that is not finite changes nothing.
         """

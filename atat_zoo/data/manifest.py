@@ -33,9 +33,9 @@ class Shard:
     sha256: str
 
 
-@attrs.frozen(kw_only=True)
-class SplitRecord:
-    """One split of the text.
+@attrs.define(kw_only=True)
+class Totals:
+    """Counts of a split.
 
     Attributes:
         documents: documents, all of them; so are characters, UTF-8 bytes and words (between white space).
@@ -47,19 +47,23 @@ class SplitRecord:
         dropped: tokens left over at the end and not stored.
         padded: positions filled with padding.
         sequences: sequences stored; sequences · L = tokens + padded.
-        order: how the documents follow each other, in words.
-        shards: the tar files.
     """
 
-    documents: int
-    characters: int
-    bytes: int
-    words: int
-    tokens: int
-    special_tokens: int
-    dropped: int
-    padded: int
-    sequences: int
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0
+    words: int = 0
+    tokens: int = 0
+    special_tokens: int = 0
+    dropped: int = 0
+    padded: int = 0
+    sequences: int = 0
+
+
+@attrs.define(kw_only=True)
+class SplitRecord(Totals):
+    """One split of the text: its counts, how its documents follow each other, in words, and its tar files."""
+
     order: str
     shards: tuple[Shard, ...]
 
@@ -213,7 +217,7 @@ def _split(content: Any) -> SplitRecord:
 
 
 def _check(table: dict[str, Any], cls: type) -> None:
-    """Compare the types of the plain fields with the class, so that a broken file is found here."""
+    """Compare the types of the plain fields with the class, so that a broken file is refused here."""
     plain = {"int": int, "str": str}
     for field in attrs.fields(cls):
         if field.type in plain and type(table[field.name]) is not plain[field.type]:

@@ -2,7 +2,7 @@
 
 Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In
 its epoch e a lane reads the shards perm(seed, e)[c::C] one after the other, each
-with its rows in the order perm(seed, e, shard). A lane that is through goes on
+with its rows in the order perm(seed, e, shard). A lane that has read all continues
 with its epoch e + 1 by itself, so lanes of unequal size drift apart, but each of
 them sees each of its rows once per epoch, and over all lanes an epoch is every
 row once.
@@ -51,7 +51,7 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
     return np.argsort(x ^ (x >> np.uint64(31)), kind="stable")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a sample is: the lane's epoch, the shard's number, the row in the shard."""
 
     epoch: int
@@ -96,13 +96,13 @@ class Order:
         self._starts: list[list[int]] = [[0] for _ in range(lanes)]  # of each lane's epochs, as sample numbers
         self._stretch: dict[int, _Stretch] = {}
 
-    def locate(self, n: int) -> Place:
+    def locate(self, n: int) -> Location:
         """Return where sample n ≥ 0 is. Fast for samples in order, and correct for any."""
         lane, q = n % self.lanes, n // self.lanes
         stretch = self._stretch.get(lane)
         if stretch is None or not stretch.first <= q < stretch.end:
             stretch = self._stretch[lane] = self._find(lane, q)
-        return Place(stretch.epoch, stretch.shard, int(stretch.rows[q - stretch.first]))
+        return Location(stretch.epoch, stretch.shard, int(stretch.rows[q - stretch.first]))
 
     def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
         """Return the shards that a lane reads in its epoch, in their order."""

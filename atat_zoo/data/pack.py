@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import attrs
 import numpy as np
 
+from atat_zoo.data.manifest import Totals
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20  # characters that are encoded at once
 BATCH = 1024  # pieces that are encoded at once
-SHUFFLED = 1 << 27  # characters of documents that are held in memory to be put in another order
+SHUFFLED = 1 << 27  # characters of documents that are in memory at once to be put in another order
 
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 
@@ -50,7 +51,7 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
 
     A cut falls before a single space between two words where there is one. There
     byte-level BPE ends a token in any case, so encoding the pieces gives the
-    tokens of the whole; for bytes and characters every cut does. Other pretrained
+    tokens of the document; for bytes and characters every cut does. Other pretrained
     tokenizers may put another token at a cut, one in a megabyte.
     """
     start = 0
@@ -93,30 +94,15 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
     """
     from atat_zoo.data.order import permutation
 
-    held: list[str] = []
-    characters = block = 0
+    block: list[str] = []
+    characters = number = 0
     for document in documents:
-        held.append(document)
+        block.append(document)
         characters += len(document)
         if characters >= size:
-            yield from (held[i] for i in permutation(len(held), seed, block))
-            held, characters, block = [], 0, block + 1
-    yield from (held[i] for i in permutation(len(held), seed, block))
-
-
-@attrs.define
-class Totals:
-    """What has been counted so far; the fields are those of the manifest."""
-
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0
-    words: int = 0
-    tokens: int = 0
-    special_tokens: int = 0
-    dropped: int = 0
-    padded: int = 0
-    sequences: int = 0
+            yield from (block[i] for i in permutation(len(block), seed, number))
+            block, characters, number = [], 0, number + 1
+    yield from (block[i] for i in permutation(len(block), seed, number))
 
 
 class Packer:
@@ -178,9 +164,9 @@ class Packer:
             if piece.last and self.special == "document":
                 ids.append(self.encoder.eos)  # type: ignore[arg-type]  # checked above
             if ids:
-                found = np.asarray(ids, np.int64)
-                self._check(found)
-                self._push(found.astype(self.dtype))
+                tokens = np.asarray(ids, np.int64)
+                self._check(tokens)
+                self._push(tokens.astype(self.dtype))
 
     def take(self, rows: int) -> NDArray[Any]:
         """Return the next `rows` sequences, [rows, L], and count them; there must be that many."""

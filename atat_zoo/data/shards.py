@@ -66,7 +66,7 @@ def write_split(
         report: called with the characters done.
 
     Returns:
-        What the manifest says of the split, and the token counts int64 [V].
+        The split's record for the manifest, and the token counts int64 [V].
 
     Raises:
         UserError: when there are fewer sequences than lanes, or the disk is full.
@@ -125,7 +125,7 @@ def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finishe
 
 
 def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
-    """Return the undamaged shards that are there, the batches they are made of, and whether that is all.
+    """Return the undamaged shards that are there, how many batches they contain, and whether the split is complete.
 
     If anything is not as it was left, the split is begun again.
     """

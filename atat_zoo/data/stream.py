@@ -89,17 +89,17 @@ class TokenStream(IterableDataset["Sample"]):
         worker_id, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         per_rank = self.batch_size // self.world_size
         order = self._order()
-        held: dict[int, tuple[int, NDArray[Any]]] = {}  # lane → the shard that it is reading
+        reading: dict[int, tuple[int, NDArray[Any]]] = {}  # lane → number and rows of its shard
         pad = pad_of(self.manifest.dtype)
         first = self.start + (self.rank - self.start) % self.world_size
         batch = worker_id
         while True:
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
-                lane, place = n % self.lanes, order.locate(n)
-                if held.get(lane, (-1,))[0] != place.shard:
-                    held[lane] = place.shard, self._read(place.shard)
-                stored = held[lane][1][place.row]
+                lane, location = n % self.lanes, order.locate(n)
+                if reading.get(lane, (-1,))[0] != location.shard:
+                    reading[lane] = location.shard, self._read(location.shard)
+                stored = reading[lane][1][location.row]
                 maskable = stored != pad
                 tokens = stored.astype(np.int64)
                 tokens[~maskable] = 0
@@ -184,16 +184,8 @@ def train_loader(
     The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index`
     int64 [B], B = batch_size / world_size. The loader has no length.
 
-    Args:
-        folder: the shards.
-        seed: the experiment's.
-        lanes: C.
-        batch_size: N, over all ranks.
-        rank: of this process.
-        world_size: ranks; must divide `lanes` and `batch_size`.
-        workers: loader processes of this rank; the order does not depend on it.
-        device: where the batches will be used: `cpu`, `cuda`, `cuda:1`.
-        start: the first sample, counted over all ranks.
+    With `workers` loader processes of this rank, on which the order does not depend; `device` is where the batches
+    will be used: `cpu`, `cuda`, `cuda:1`. For the rest see `TokenStream`.
     """
     stream = TokenStream(
         folder, seed=seed, lanes=lanes, batch_size=batch_size, rank=rank, world_size=world_size, start=start

@@ -46,7 +46,7 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     # Rounding must not walk off the end of a row that is wholly saturated.
     last = (maskable.sum(-1, keepdim=True) - 1).clamp(min=0)
     saturated = saturated.minimum(last)
-    # Centring at the first token that is not saturated keeps the digits that decide its p.
+    # Centring at the first token that is not saturated preserves the digits that decide its p.
     centre = falling.gather(-1, saturated)
     log_scale = (wanted.unsqueeze(-1) - saturated).clamp(min=0).log() - rest.gather(-1, saturated)
     p = (score - centre + log_scale).exp()
@@ -68,7 +68,7 @@ def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 def power_time(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return s = log(−log τ) of `power_path`, float64 [B]: the time of the power path at which a row has its rate.
 
-    Args: as `power_path`; the rate is kept off 0 and 1, where s is infinite.
+    Args: as `power_path`; the rate is clamped away from 0 and 1, where s is infinite.
     """
     inside = _inside(rate)
     return _shift(score, rate, maskable, (-inside.log()).log(), _power)
@@ -89,7 +89,7 @@ def logit_shift(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def _inside(rate: Tensor) -> Tensor:
-    """Keep the rate off its ends, where the unknown is infinite; `_finish` puts the ends back."""
+    """Clamp the rate away from its ends, where the unknown is infinite; `_finish` puts the ends back."""
     return rate.double().clamp(1e-300, 1 - 2.0**-53)
 
 

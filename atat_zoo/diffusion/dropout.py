@@ -17,7 +17,7 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.threshold = min(round(p * 65536), 65535)  # something is kept: p < 1
+        self.threshold = min(round(p * 65536), 65535)  # p < 1: not everything is dropped
         self.keys: Tensor | None = None
         self._call = 0
 
@@ -31,8 +31,8 @@ class Dropout(nn.Module):
         entries = x[0].numel()
         counters = torch.arange((entries + 3) // 4, device=x.device, dtype=torch.int64)
         bits = fold(fold(self.keys, self._call)[:, None], counters)
-        kept = bits.view(torch.int16)[:, :entries].view(x.shape) >= self.threshold - 32768
-        return x * kept * (65536 / (65536 - self.threshold))
+        retained = bits.view(torch.int16)[:, :entries].view(x.shape) >= self.threshold - 32768
+        return x * retained * (65536 / (65536 - self.threshold))
 
 
 def set_keys(module: nn.Module, keys: Tensor) -> None:

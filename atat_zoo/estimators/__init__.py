@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, param, part, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,16 +119,7 @@ class TransformerEstimator:
         """See `Estimator`."""
         from atat_zoo.estimators.modules import TransformerModule
 
-        return TransformerModule(
-            context.vocabulary_size,
-            context.width,
-            min(self.max_length, context.length),
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            time_conditioning=self.time_conditioning,
-            own_embedding=self.own_embedding,
-        )
+        return TransformerModule(context.vocabulary_size, context.width, context.length, **values_of(self))
 
 
 @component

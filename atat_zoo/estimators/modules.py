@@ -30,6 +30,7 @@ class TransformerModule(nn.Module):
         layers: int,
         width: int,
         heads: int,
+        max_length: int,
         time_conditioning: bool,
         own_embedding: bool,
     ) -> None:
@@ -42,7 +43,7 @@ class TransformerModule(nn.Module):
             self.project = nn.Linear(embedded_width, width, bias=False)
             # The backbone's rows have length about 1; this makes the layers' input have entries of about 1.
             nn.init.normal_(self.project.weight, std=1.0)
-        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.positions = nn.Parameter(torch.randn(min(max_length, length), width) * 0.02)
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         if not self.reads_time:
             del self.time

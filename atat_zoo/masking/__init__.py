@@ -11,7 +11,8 @@ With r a row's rate and n its maskable tokens, every strategy has these properti
 
 `atat_zoo.testing` checks any strategy, ours or a plugin's.
 
-    strategies      the parts of this kind
+Two more kinds have modules of their own here:
+
     position_bias   what position masking adds to importance
     mask_drawing    from probabilities to a mask
 """
@@ -20,8 +21,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from atat_zoo.registry import component, param, part
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from atat_zoo.masking.modules import PositionModule
+    from atat_zoo.masking.position_bias import PositionBias
+    from atat_zoo.registry import Context
 
 
 class Masking(Protocol):
@@ -42,3 +49,138 @@ class Masking(Protocol):
             maskable: bool [B, L].
         """
         ...
+
+
+@component
+class UniformMasking:
+    """p_i = r for every maskable token: importance is not read (MDLM, equation 3).
+
+    The only strategy whose training loss, with weight 1/r, estimates the bound
+    that is called perplexity.
+    """
+
+    name = "uniform"
+    summary = "every maskable token with probability r, whatever its importance"
+    refs = ("arXiv:2406.07524",)
+    direction = 0
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """See `Masking`."""
+        del importance
+        return rate.float().unsqueeze(-1) * maskable
+
+
+@component
+class ImportanceMasking:
+    """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
+
+    `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as
+    soon as one token is clamped; here the rest takes over what it lost.
+    """
+
+    name = "importance"
+    summary = "important tokens more often: softmax weights, filled up to the rate exactly"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    direction = 1
+
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """See `Masking`."""
+        from atat_zoo.diffusion.calibration import water_fill
+
+        return water_fill(importance.double() / self.temperature, rate, maskable)
+
+
+@component
+class InverseMasking:
+    """p_i = min(1, λ exp(−I_i / T)), with λ per row such that the mean over its maskable tokens is r.
+
+    The control of `importance`: the same calibration, the opposite preference.
+    """
+
+    name = "inverse"
+    summary = "important tokens less often: the control of importance masking"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    direction = -1
+
+    temperature: float = param(1.0, help="large: like uniform; small: the least important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """See `Masking`."""
+        from atat_zoo.diffusion.calibration import water_fill
+
+        return water_fill(importance.double() / -self.temperature, rate, maskable)
+
+
+@component
+class PowerMasking:
+    """p_i = τ^{w_i} with w_i = exp(−I_i / T), and τ per row such that the mean over its maskable tokens is r.
+
+    Each token follows α_i = 1 − τ^{w_i} in its own clock τ, the polynomial path of
+    GenMD4; read backwards, tokens come back in a Plackett–Luce order with weights
+    w. No token is ever sure before r = 1.
+    """
+
+    name = "power"
+    summary = "important tokens earlier: each follows its own power of one clock, as in GenMD4"
+    refs = ("arXiv:2406.04329",)
+    direction = 1
+
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """See `Masking`."""
+        from atat_zoo.diffusion.calibration import power_path
+
+        return power_path(importance.double() / self.temperature, rate, maskable)
+
+
+@component
+class LogitMasking:
+    """p_i = σ(I_i / T + c), with c per row such that the mean over its maskable tokens is r.
+
+    With independent draws this is the distribution of largest entropy for a given
+    rate and a given mean importance of what is masked.
+    """
+
+    name = "logit"
+    summary = "important tokens more often: a sigmoid of importance, shifted to the rate"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    direction = 1
+
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """See `Masking`."""
+        from atat_zoo.diffusion.calibration import logit_shift
+
+        return logit_shift(importance.double() / self.temperature, rate, maskable)
+
+
+@component
+class PositionMasking:
+    """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance and bias together.
+
+    The bias is in [0, 1] like importance, and a is what a difference of 1 in it is
+    worth in importance. Both are divided by T, so a high temperature is uniform
+    here too.
+    """
+
+    name = "position"
+    summary = "importance plus a bias of the position, fixed or learned from the loss"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    direction = 1
+    positional = True
+
+    temperature: float = param(1.0, help="large: like uniform; small: the highest sum first", ge=1e-6, le=1e9)
+    strength: float = param(
+        1.0, help="a: the worth of the bias in importance; negative turns it round", ge=-1e3, le=1e3
+    )
+    bias: PositionBias = part("position_bias", "u_shape", help="where in the sequence to mask more")
+
+    def build(self, context: Context) -> PositionModule:
+        """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
+        from atat_zoo.masking.modules import position_module
+
+        return position_module(self.bias.build(context), self.temperature, self.strength)

@@ -57,7 +57,7 @@ class FixedBiasModule(nn.Module):
     device_of: Tensor  # empty: it only knows the module's device
 
     def __init__(self, number: float) -> None:
-        """Take the number that says what the bias is."""
+        """Take the slope, or the exponent."""
         super().__init__()
         self.number = number
         self.register_buffer("device_of", torch.empty(0), persistent=False)

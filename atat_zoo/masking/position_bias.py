@@ -33,7 +33,7 @@ class PositionBias(Protocol):
 
 @component
 class FlatBias:
-    """0 at every position: where a token stands does not matter."""
+    """0 at every position: the position of a token does not matter."""
 
     name = "flat"
     summary = "fixed: 0 everywhere, no position before another"

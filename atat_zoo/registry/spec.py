@@ -311,6 +311,11 @@ def _refined(default: Any, table: Mapping[str, Any]) -> dict[str, Any]:
     return {**(default if isinstance(default, dict) else {"use": default}), **table}
 
 
+def values_of(spec: Any) -> dict[str, Any]:
+    """Return a specification's parameters by name, for a module that takes them as numbers."""
+    return attrs.asdict(spec, recurse=False)
+
+
 def unstructure(spec: Any) -> dict[str, Any]:
     """Write a specification back as a TOML table, every parameter in full, `use` first."""
     table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}

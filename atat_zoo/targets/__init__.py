@@ -84,7 +84,7 @@ class DifficultyTarget:
 class WasMaskedTarget:
     """1 where the token was masked and 0 where it was not, over all maskable tokens.
 
-    It says nothing about difficulty. An estimator that minimises the squared error
+    It carries no information about difficulty. An estimator that minimises the squared error
     to it converges to E_r[p_i(r)], the average masking which the estimator itself
     caused: ½ everywhere with uniform masking and rates uniform in [0, 1]. It is
     here because the source documents name it, and to compare with.

@@ -29,7 +29,7 @@ def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
     below = torch.searchsorted(rising, values)
     through = torch.searchsorted(rising, values, right=True)
     count = among.sum(-1, keepdim=True)
-    # A loss of infinity ties with what does not take part, which stands behind it.
+    # A loss of infinity ties with the values that do not take part, which are sorted behind it.
     through = through.minimum(count)
     counted = among & (count >= 2)
     # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.

@@ -155,8 +155,8 @@ class BPETokenizer:
 class PretrainedTokenizer:
     """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
 
-    A vocabulary without special tokens keeps working without BOS and EOS; name
-    them to pack with them. GPT-2's is "<|endoftext|>" for both. Ids of the text
+    A vocabulary without special tokens works without BOS and EOS; name them to
+    pack with them. GPT-2's is "<|endoftext|>" for both. Ids of the text
     are the file's; V is one more than the largest. Bytes per token are exact for
     byte-level vocabularies; for others they are those of the token's own text.
     """

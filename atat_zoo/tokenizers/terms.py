@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.tokenizers import TokenizerModel
 
-# Comparisons of one block of rows: what is held in memory at once.
+# Comparisons of one block of rows: what is in memory at once.
 _AT_ONCE = 1 << 23
 
 
@@ -37,7 +37,7 @@ class Form:
 
 
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
-    """Return how a tokenizer writes a word: with and without a space before it, as it stands and capitalised.
+    """Return how a tokenizer writes a word: with and without a space before it, as it is and capitalised.
 
     Args:
         tokenizer: text to ids.
@@ -256,7 +256,7 @@ class _Group:
         pattern: the pieces, int64 [F, n].
         index: which of the U distinct ones each is, int64 [F, n].
         anywhere: `Form.anywhere`, bool [F].
-        inside: whether the form could also go on with a word that stands before it, bool [F].
+        inside: whether the form could also go on with a word before it, bool [F].
     """
 
     n: int

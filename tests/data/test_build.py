@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, texts
 
-from atat_zoo.corpora.shards import ShardsCorpus
+from atat_zoo.corpora import ShardsCorpus
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build, folder_of
 from atat_zoo.data.shards import read_shard

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atat_zoo.masking.strategies import ImportanceMasking, UniformMasking
+from atat_zoo.masking import ImportanceMasking, UniformMasking
 
 
 def row(*values):

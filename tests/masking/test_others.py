@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from atat_zoo.diffusion.records import Adaptive, Masked
+from atat_zoo.masking import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
 from atat_zoo.masking.position_bias import RunningBias, UShapeBias
-from atat_zoo.masking.strategies import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_masking
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from atat_zoo import testing
+from atat_zoo.masking import UniformMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
-from atat_zoo.masking.strategies import UniformMasking
 from atat_zoo.registry import Zoo, component
 from atat_zoo.registry.manifest import Manifest, entry_of
 from atat_zoo.testing.masking import PROMISES
