@@ -14,10 +14,19 @@ from tests.tiny import tiny, trained, uninterrupted
 
 __all__ = ["tiny", "trained", "uninterrupted"]
 
-settings.register_profile(
-    "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
-settings.load_profile("default")
+FULL, FAST = 50, 10  # examples of a property, in the whole suite and in its fast part
+
+
+def pytest_configure(config):
+    from atat_zoo.testing import batches
+
+    fast = config.option.markexpr == "not slow"
+    examples = FAST if fast else FULL
+    settings.register_profile(
+        "zoo", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    )
+    settings.load_profile("zoo")
+    batches.share = examples / FULL
 
 
 @pytest.fixture
