@@ -83,6 +83,7 @@ def test_on_fixed_masks_uniform_nelbo_is_the_sum_of_ce_over_t_by_the_maskable_to
     assert "importance_loss" not in found
 
 
+@pytest.mark.slow
 def test_under_uniform_masking_the_loss_estimates_the_bound():
     """Averaged over many steps it is the bound per token, which nothing else here is."""
     module = build(masking="uniform", curriculum="none", estimator="uniform").eval()
