@@ -1,6 +1,9 @@
 """Settings that hold for every test, and the tiny run that several share."""
 
 import os
+import sys
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WDS_SECURE", "1")
@@ -11,7 +14,32 @@ from tests.tiny import tiny, trained, uninterrupted
 
 __all__ = ["tiny", "trained", "uninterrupted"]
 
-settings.register_profile(
-    "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
-settings.load_profile("default")
+FULL, FAST = 50, 10  # examples of a property, in the whole suite and in its fast part
+
+
+def pytest_configure(config):
+    from atat_zoo.testing import batches
+
+    fast = config.option.markexpr == "not slow"
+    examples = FAST if fast else FULL
+    settings.register_profile(
+        "zoo", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    )
+    settings.load_profile("zoo")
+    batches.share = examples / FULL
+
+
+@pytest.fixture
+def atat(monkeypatch, capsys):
+    """Run `atat` in this process; returns exit code, standard output and standard error."""
+    from atat_zoo.cli import main
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["atat", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return left.value.code, out, err
+
+    return run

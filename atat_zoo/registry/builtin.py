@@ -1,4 +1,4 @@
-"""The parts that ship with the zoo, offered through the hooks that plugins use: what their kinds' places hold."""
+"""The built-in parts, found in the places of their kinds and offered through the hooks that plugins use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plugin() -> SimpleNamespace:
-    """Return what a plugin's module is: a function per kind, under the name of its hook."""
+    """Return an object like a plugin's module: one function per kind, named as its hook."""
 
     def offering(kind: str) -> Any:
         return hookimpl(lambda: parts_of(kind))
@@ -25,31 +25,31 @@ def plugin() -> SimpleNamespace:
 
 
 def parts_of(kind: str) -> list[type]:
-    """Return the components in a kind's place, in the order in which they stand there."""
-    found = []
+    """Return the components in a kind's place, in the order of the source."""
+    parts: list[type] = []
     for name in _modules(KINDS[kind].place):
         if _kind_of(name) == kind and _has_components(name):
             module = import_module(name)
-            found += [cls for cls in vars(module).values() if is_component(cls) and cls.__module__ == name]
-    return found
+            parts += [cls for cls in vars(module).values() if is_component(cls) and cls.__module__ == name]
+    return parts
 
 
 def _modules(place: str) -> Iterator[str]:
     yield place
-    # The names are found without importing what they name: a network's module would bring in torch.
+    # Finds the names without importing the modules: that of a network would import torch.
     spec = find_spec(place)
     for info in pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ()):
         yield f"{place}.{info.name}"
 
 
 def _kind_of(module: str) -> str:
-    """Return the kind whose place a module is in: `samplers.order` is the place of orders, not of samplers."""
+    """Return the kind whose place contains a module: `samplers.order` is the place of orders, not of samplers."""
     inside = [kind for kind in KINDS.values() if f"{module}.".startswith(f"{kind.place}.")]
     return max(inside, key=lambda kind: len(kind.place)).name
 
 
 def _has_components(module: str) -> bool:
-    """Say whether a module has components, by its text."""
+    """Whether a module defines components, by its source text."""
     spec = find_spec(module)
     source = getattr(spec.loader, "get_source", lambda _: None)(module) if spec else None
     return "\n@component\n" in (source or "")

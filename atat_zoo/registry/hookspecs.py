@@ -10,8 +10,7 @@ group `atat_zoo` that names the module:
         from my_package.strategies import Spiral
         return [Spiral]
 
-`KINDS` says of every kind what it is for, and which module or package holds its contract (a `Protocol`) and the parts
-that ship with the zoo.
+`KINDS` has the purpose of every kind, and the module or package with its contract (a `Protocol`) and built-in parts.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class Kind(NamedTuple):
     Attributes:
         name: in the singular, as in `[masking]` and `atat_zoo_masking`.
         summary: one sentence.
-        place: the module or package of its contract and of our own parts.
-        default: the part that is meant when an experiment has no table of this kind; None if it has no table, and
-            stands inside the parts that use it.
+        place: the module or package of its contract and its built-in parts.
+        default: the part of an experiment without a table of this kind; None for a kind that has no table of its own,
+            because other parts contain its parts.
     """
 
     name: str
@@ -78,7 +77,7 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-# The kinds that are a table of an experiment, with the part that is meant when the table is absent.
+# The kinds that are a table of an experiment, with the part that is used when the table is absent.
 TABLES: dict[str, str] = {kind.name: kind.default for kind in KINDS.values() if kind.default is not None}
 
 

@@ -103,30 +103,29 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
 
 
 def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
-    """Describe a component class as a line of the menu.
+    """Describe a component class as an entry of the manifest.
 
     Raises:
-        TypeError: when the class lacks what every component must say of itself.
+        TypeError: when the class lacks what every component must have.
     """
+    where = f"{cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
         if not isinstance(getattr(cls, word, None), str):
-            raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no text {word!r}, which every part must have")
+            raise TypeError(f"{where} has no text {word!r}, which every part must have")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", cls.name):
         raise TypeError(
-            f"{cls.__module__}.{cls.__qualname__} is named {cls.name!r}; "
-            "a name has letters, digits, - and _ only, so that it is a key of TOML"
+            f"{where} is named {cls.name!r}; a name has letters, digits, - and _ only, so that it is a key of TOML"
         )
     name, summary = cls.name, cls.summary
     if not attrs.has(cls):
-        raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no attrs class; decorate it with @component")
+        raise TypeError(f"{where} is no attrs class; decorate it with @component")
     parameters = {}
     for field in fields_of(cls):
         described: dict[str, Any] = {"type": field.type_name}
-        if field.default is not attrs.NOTHING and field.default is not None:
-            default = field.default
-            described["default"] = list(default) if isinstance(default, tuple) else default
         if field.default is attrs.NOTHING:
             described["required"] = True
+        elif field.default is not None:
+            described["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
         described |= field.bounds
         described["help"] = field.help
         parameters[field.name] = described

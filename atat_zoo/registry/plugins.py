@@ -1,8 +1,7 @@
-"""Packages of others: found by entry point, loaded one at a time, never trusted to work.
+"""Plugins: packages of others, found by their entry points and loaded one at a time.
 
-A plugin that fails to import is reported as broken, with its error, and
-everything else works. Nothing here imports a plugin that ships its own
-`registry.toml`: that one is listed from its manifest.
+A plugin that fails to import is reported as broken, with its error, and everything else works. A plugin that ships its
+own `registry.toml` is listed from that manifest and not imported.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error
 
 @attrs.frozen(kw_only=True)
 class Plugin:
-    """An installed plugin: where it comes from, what it offers, and why it does not work."""
+    """An installed plugin: its distribution, the parts that it offers, and its error if it is broken."""
 
     name: str
     distribution: str
@@ -40,19 +39,19 @@ class Plugin:
 
 
 def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...]:
-    """Ask one module for its classes through the hooks, and describe them."""
+    """Call the hooks of one module, and describe the classes that they return."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs.Hooks)
     manager.register(module)
     manager.check_pending()
-    found = []
+    entries: list[manifest.Entry] = []
     for kind in hookspecs.KINDS:
         hook = hookspecs.hook(kind)
         for classes in getattr(manager.hook, hook)():
             if not isinstance(classes, list | tuple) or not all(isinstance(cls, type) for cls in classes):
                 raise TypeError(f"{hook} must return a list of classes, not {classes!r}")
-            found += [manifest.entry_of(kind, cls, distribution) for cls in classes]
-    return tuple(found)
+            entries += [manifest.entry_of(kind, cls, distribution) for cls in classes]
+    return tuple(entries)
 
 
 def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
@@ -67,19 +66,19 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
     for distribution in distributions():
         try:
             points = [point for point in distribution.entry_points if point.group == hookspecs.PROJECT]
-        except Exception as error:  # any package of the environment may have text there that is no entry point
+        except Exception as error:  # any package of the environment may have malformed entry points
             if f"[{hookspecs.PROJECT}]" in (distribution.read_text("entry_points.txt") or ""):
-                owner = _said(distribution, "Name", "unknown")
-                yield _checked(_broken(owner, owner, _said(distribution, "Version", "unknown"), error))
+                owner = _metadata(distribution, "Name", "unknown")
+                yield _checked(_broken(owner, owner, _metadata(distribution, "Version", "unknown"), error))
             continue
         for point in points:
-            # A path that stands twice on sys.path offers its distributions twice.
+            # A folder that is on sys.path twice yields its distributions twice.
             if (point.name, point.value) in seen:
                 continue
             seen.add((point.name, point.value))
-            # Read for plugins only: the metadata of every package takes longer than all the rest.
-            owner = _said(distribution, "Name", point.name)
-            version = _said(distribution, "Version", "unknown")
+            # For plugins only: to read the metadata of every package would take longer than everything else.
+            owner = _metadata(distribution, "Name", point.name)
+            version = _metadata(distribution, "Version", "unknown")
             if point.name in disabled or (chosen is not None and point.name not in chosen):
                 yield Plugin(name=point.name, distribution=owner, version=version, status="disabled")
             else:
@@ -87,7 +86,7 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
 
 
 def _checked(plugin: Plugin) -> Plugin:
-    """Return the plugin; a broken one is an error if the environment wants it so."""
+    """Return the plugin; a broken one is an error where `ATAT_ZOO_STRICT` says so."""
     if plugin.status == "broken" and os.environ.get(STRICT) == "1":
         raise UserError(
             f"plugin {plugin.name!r} of {plugin.distribution} is broken: {plugin.error} "
@@ -108,7 +107,7 @@ def _load(point: EntryPoint, distribution: Distribution, owner: str, version: st
         if not entries:
             raise ImportError(f"{point.module} offers no parts; mark its functions with @hookimpl")
         return Plugin(name=point.name, distribution=owner, version=version, entries=entries)
-    except (Exception, SystemExit) as error:  # a plugin may fail in any way it likes, and breaks only itself
+    except (Exception, SystemExit) as error:  # a plugin may fail in any way, and breaks only itself
         return _broken(point.name, owner, version, error)
 
 
@@ -117,9 +116,9 @@ def _broken(name: str, owner: str, version: str, error: BaseException) -> Plugin
     return Plugin(name=name, distribution=owner, version=version, status="broken", error=text)
 
 
-def _said(distribution: Distribution, key: str, otherwise: str) -> str:
-    """Return a line of the metadata, which an interrupted installation may lack."""
-    # The backport importlib_metadata, once anything has imported it, serves distributions here too, and says None.
+def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:
+    """Return a line of a distribution's metadata, which an interrupted installation may lack."""
+    # Once the backport importlib_metadata is imported, it serves distributions here too, and may return None.
     metadata: Any = distribution.metadata
     return str(metadata[key]) if metadata is not None and key in metadata else otherwise
 

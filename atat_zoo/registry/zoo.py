@@ -1,4 +1,4 @@
-"""`Zoo`: the parts that are there, by kind and name."""
+"""`Zoo`: the parts of an installation, by kind and name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Zoo:
-    """The parts that are there.
+    """The parts of an installation.
 
     >>> zoo = Zoo.load()
     >>> zoo.names("noise")
@@ -30,12 +30,12 @@ class Zoo:
     Every look-up raises `UserError` with the known names for a name that is not there.
     """
 
-    def __init__(self, menu: manifest.Manifest, found: list[Plugin]) -> None:
-        """Merge a menu with the plugins found; use `Zoo.load` instead."""
-        self.plugins = found
+    def __init__(self, menu: manifest.Manifest, installed: list[Plugin]) -> None:
+        """Merge the manifest of the zoo with the installed plugins; use `Zoo.load` instead."""
+        self.plugins = installed
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._aliases: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-        for entry in [*menu.entries, *(e for plugin in found for e in plugin.entries)]:
+        for entry in [*menu.entries, *(e for plugin in installed for e in plugin.entries)]:
             other = self._entries[entry.kind].get(entry.name)
             if other:
                 raise UserError(
@@ -43,25 +43,24 @@ class Zoo:
                     f"uninstall one, or leave its plugin out of {plugins.ALLOWED}"
                 )
             self._entries[entry.kind][entry.name] = entry
-        for aliases in [menu.aliases, *(plugin.aliases for plugin in found)]:
+        for aliases in [menu.aliases, *(plugin.aliases for plugin in installed)]:
             for kind, names in aliases.items():
                 self._aliases[kind] |= names
 
     @staticmethod
     def load(registry: Path | None = None) -> Zoo:
-        """Return the zoo of this installation: our menu and the plugins that are installed.
+        """Return the zoo of this installation: the built-in parts and those of the installed plugins.
 
         Args:
-            registry: another menu than the one that ships with the package.
+            registry: another manifest than the one that ships with the package.
         """
         return _load(registry, os.environ.get(plugins.ALLOWED), os.environ.get(plugins.STRICT))
 
     @staticmethod
     def from_code(registry: Path | None = None) -> manifest.Manifest:
-        """Return the menu as the code has it, through the hooks; imports every built-in part."""
-        kept = manifest.read(registry or manifest.shipped())
-        entries = plugins.hook_entries(builtin.plugin(), "atat-zoo")
-        return manifest.Manifest(entries=entries, disabled=kept.disabled, aliases=kept.aliases)
+        """Return the manifest as the code has it, through the hooks; imports every built-in part."""
+        written = manifest.read(registry or manifest.shipped())
+        return attrs.evolve(written, entries=plugins.hook_entries(builtin.plugin(), "atat-zoo"))
 
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind, sorted."""
@@ -72,7 +71,7 @@ class Zoo:
         return dict(self._aliases[self._kind(kind)])
 
     def describe(self, kind: str, name: str) -> Entry:
-        """Return what the menu says of a part, without importing it."""
+        """Return the manifest's entry of a part, without importing it."""
         known = self._entries[self._kind(kind)]
         # A part's own name comes first, so that no plugin's alias can stand in for it.
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
@@ -89,7 +88,7 @@ class Zoo:
         entry = self.describe(kind, name)
         try:
             return entry.load()
-        except Exception as error:  # a plugin's module may fail in any way it likes
+        except Exception as error:  # a plugin's module may fail in any way
             raise UserError(
                 f"{kind} {name!r} of {entry.distribution} cannot be imported from {entry.path}: "
                 f"{type(error).__name__}: {error}; reinstall {entry.distribution}"
@@ -116,10 +115,10 @@ class Zoo:
 
     def spec(self, kind: str, value: str | Mapping[str, Any]) -> Any:
         """Return a part's specification: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
-        found, problems = self.structure(kind, value, kind)
+        made, problems = self.structure(kind, value, kind)
         if problems:
             raise UserError("\n".join(problems))
-        return found
+        return made
 
     def build(self, kind: str, value: str | Mapping[str, Any], context: Any = None) -> Any:
         """Return a part ready to use: its specification, or what its `build(context)` returns if it has one."""
@@ -134,15 +133,15 @@ class Zoo:
         return kind
 
     def _why_missing(self, misspelt: bool) -> str:
-        off = [p for p in self.plugins if p.status != "ok"]
-        if not off:
+        unloaded = [p for p in self.plugins if p.status != "ok"]
+        if not unloaded:
             return "" if misspelt else "; if a plugin offers it, install that plugin"
-        return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in off)
+        return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in unloaded)
 
 
 @functools.cache
 def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo:
-    # The environment is part of the key, so that changing it in one process is seen.
+    # The environment is part of the cache's key: a change in one process takes effect.
     del allowed, strict
     menu = manifest.read(registry or manifest.shipped())
     return Zoo(menu, list(plugins.installed(menu.disabled)))

@@ -112,7 +112,7 @@ def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, l
     return sampler.sample(*arguments, observe=trace.append, **options), trace
 
 
-def check_sampler(sampler: Sampler, examples: int = 50) -> None:
+def check_sampler(sampler: Sampler, examples: int = 20) -> None:
     """Hold a sampler to MATH 6: given tokens, no masks left, counted evaluations, seeds, and no leak between rows."""
 
     @settings(tried(examples), report_multiple_bugs=False)

@@ -2,12 +2,10 @@
 
 import json
 import re
-import sys
 
 import attrs
 import pytest
 
-from atat_zoo.cli import main
 from atat_zoo.evaluation.sampling import Bench, Measured
 from tests.evaluation.making import make_run
 
@@ -21,18 +19,10 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def atat(monkeypatch, capsys, root):
+def atat(atat, monkeypatch, root):
+    """Run the command in this process; returns exit code, standard output and standard error."""
     monkeypatch.chdir(root)
-
-    def run(*words, writer="writer"):
-        monkeypatch.setattr(sys, "argv", ["atat", "bench", "samplers", writer, *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return left.value.code, out, err
-
-    return run
+    return lambda *words, writer="writer": atat("bench", "samplers", writer, *words)
 
 
 def test_every_named_sampler_at_every_number_of_steps(atat, root):

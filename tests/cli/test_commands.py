@@ -10,24 +10,9 @@ import tomllib
 import pytest
 
 from atat_zoo import Zoo, __version__
-from atat_zoo.cli import COMMANDS, main
+from atat_zoo.cli import COMMANDS
 from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, manifest
-
-
-@pytest.fixture
-def atat(monkeypatch, capsys):
-    """Run `atat` in this process; returns exit code, standard output and standard error."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["atat", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return left.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

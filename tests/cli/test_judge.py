@@ -1,11 +1,9 @@
 """`atat judge`: what is printed, what is written, and what is said of mistakes."""
 
 import json
-import sys
 
 import pytest
 
-from atat_zoo.cli import main
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.evaluation import mauve as mauves
 from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
@@ -21,19 +19,10 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def atat(monkeypatch, capsys, root):
-    """Run `atat judge writer …` in this process; returns exit code, standard output and standard error."""
+def atat(atat, monkeypatch, root):
+    """Run the command in this process; returns exit code, standard output and standard error."""
     monkeypatch.chdir(root)
-
-    def run(*words, writer="writer"):
-        monkeypatch.setattr(sys, "argv", ["atat", "judge", writer, *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return left.value.code, out, err
-
-    return run
+    return lambda *words, writer="writer": atat("judge", writer, *words)
 
 
 def test_a_table_with_the_held_out_text_beside_it(atat):

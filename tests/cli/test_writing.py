@@ -16,7 +16,6 @@ import time
 import pytest
 import torch
 
-from atat_zoo.cli import main
 from atat_zoo.cli.watching import Watch
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
@@ -53,19 +52,9 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def atat(monkeypatch, capsys, root):
-    """Run `atat` in this process; returns exit code, standard output and standard error."""
+def atat(atat, monkeypatch, root):
     monkeypatch.chdir(root)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["atat", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return left.value.code, out, err
-
-    return run
+    return atat
 
 
 # sample

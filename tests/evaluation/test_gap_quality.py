@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.cli import main
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.infilling import infilling_of_run, log_likelihood, place_gaps
 from atat_zoo.model import Model
@@ -97,19 +95,10 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def bench(monkeypatch, capsys, root):
+def bench(atat, monkeypatch, root):
     """Run `atat bench infilling …` in this process; returns exit code, standard output and standard error."""
     monkeypatch.chdir(root)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["atat", "bench", "infilling", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return left.value.code, out, err
-
-    return run
+    return lambda *words: atat("bench", "infilling", *words)
 
 
 def test_the_command_prints_and_records(bench, root):

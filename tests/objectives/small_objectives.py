@@ -1,5 +1,6 @@
 """Small objectives with random weights, and batches for them."""
 
+import attrs
 import torch
 
 from atat_zoo import Zoo
@@ -18,39 +19,60 @@ BASELINES = {
 }
 
 
+PARTS = {
+    "backbone": BACKBONE,
+    "noise": "linear",
+    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
+    "masking": "importance",
+    "mask_drawing": "bernoulli",
+    "curriculum": {"use": "three_stage", "warmup_steps": 0},
+    "target": "difficulty",
+}
+
+
 def assembled(objective, context=CONTEXT, batch_size=N, **parts):
     """An objective as it is before training."""
     zoo = Zoo.load()
     spec = zoo.spec("objective", objective)
-    table = {"backbone": BACKBONE, "noise": "linear"} | parts
-    made = {kind: zoo.build(kind, table[kind], context) for kind in spec.uses}
+    table = PARTS | parts
+    made = {
+        kind: zoo.build(kind, table[kind], context) if isinstance(table[kind], str | dict) else table[kind]
+        for kind in sorted(spec.uses)
+    }
     return spec.build(context, made, batch_size).train()
 
 
-def build(objective, seed=0, **parts):
-    """An objective with random weights everywhere, so that nothing is zero by chance."""
+def build(objective, seed=0, random=True, context=CONTEXT, **parts):
+    """An objective with random weights everywhere, so that nothing is zero by chance, or as it starts."""
     torch.manual_seed(seed)
-    module = assembled(objective, **parts)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "norm" not in name and "scale" not in name:
-                parameter.normal_(std=0.4)
+    module = assembled(objective, context, **parts)
+    if random:
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if "norm" not in name and "scale" not in name:
+                    parameter.normal_(std=0.4)
     return module
 
 
-def batch(first=0, rows=None, padded=True):
-    """The global batch of a step, or some of its rows; pads are at the end."""
-    tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(first))
+def batch(first=0, rows=None, *, padded=True, seed=None, progress=0.1, context=CONTEXT):
+    """The global batch of a step, or some of its rows; pads are at the end. Another seed has other tokens."""
+    V, L = context.vocabulary_size, context.length
+    tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(first if seed is None else seed))
     maskable = torch.ones(N, L, dtype=torch.bool)
     if padded:
         maskable[1, 3:] = False
         maskable[2] = False
-        maskable[5, 5:] = False
-    rows = torch.arange(N) if rows is None else rows
-    return Batch(
-        tokens=tokens[rows],
-        maskable=maskable[rows],
-        index=rows + first * N,
+        maskable[5, -1:] = False
+    whole = Batch(
+        tokens=tokens,
+        maskable=maskable,
+        index=torch.arange(N) + first * N,
         mean_maskable=maskable.sum(1).float().mean(),
-        progress=0.1,
+        progress=progress,
     )
+    return whole if rows is None else part_of(whole, rows)
+
+
+def part_of(whole, rows):
+    """The rows of a micro-batch; the normalisation stays that of the global batch."""
+    return attrs.evolve(whole, tokens=whole.tokens[rows], maskable=whole.maskable[rows], index=whole.index[rows])

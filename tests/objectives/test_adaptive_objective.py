@@ -1,14 +1,16 @@
 """The objective `adaptive`: its loss by its formula, its bounds by enumeration, and the order that it learns."""
 
 import copy
+import functools
 import math
 
 import pytest
+import small_objectives
 import torch
 import torch.nn.functional as F
+from small_objectives import BACKBONE, part_of
 from torch import nn
 
-from atat_zoo import Zoo
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 from atat_zoo.diffusion.randomness import row_keys
@@ -19,60 +21,14 @@ from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import Joint
 
-V, L, N = 5, 4, 8  # vocabulary, length, rows of a global batch
+V, L, N = 5, 4, small_objectives.N  # vocabulary, length, rows of a global batch
 CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
-TINY = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"}
-PLAIN = {
-    "backbone": TINY,
-    "noise": "linear",
-    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
-    "target": "difficulty",
-}
 SHARP = {"temperature": 0.3, "bias": "left_to_right", "strength": 1.5}
+batch = functools.partial(small_objectives.batch, seed=0, context=CONTEXT)
 
 
 def build(objective=None, seed=0, random=True, context=CONTEXT, **parts):
-    """An objective, with random weights everywhere unless it is to be as it starts."""
-    zoo = Zoo.load()
-    torch.manual_seed(seed)
-    made = {
-        kind: zoo.build(kind, value, context) if isinstance(value, str | dict) else value
-        for kind, value in (PLAIN | parts).items()
-    }
-    spec = zoo.spec("objective", {"use": "adaptive"} | (objective or {}))
-    module = spec.build(context, made, N)
-    if random:
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                if "norm" not in name and "scale" not in name:
-                    parameter.normal_(std=0.4)
-    return module.train()
-
-
-def batch(first=0, padded=True, seed=0, progress=0.1):
-    tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(seed))
-    maskable = torch.ones(N, L, dtype=torch.bool)
-    if padded:
-        maskable[1, 3:] = False
-        maskable[2] = False
-        maskable[5, :2] = False
-    return Batch(
-        tokens=tokens,
-        maskable=maskable,
-        index=torch.arange(N) + first * N,
-        mean_maskable=maskable.sum(1).float().mean(),
-        progress=progress,
-    )
-
-
-def part_of(whole, rows):
-    return Batch(
-        tokens=whole.tokens[rows],
-        maskable=whole.maskable[rows],
-        index=whole.index[rows],
-        mean_maskable=whole.mean_maskable,
-        progress=whole.progress,
-    )
+    return small_objectives.build({"use": "adaptive"} | (objective or {}), seed, random, context, **parts)
 
 
 def enumerated(module, tokens):
@@ -181,7 +137,7 @@ def test_draws_of_a_text_have_the_same_number_of_masks_and_are_not_the_same():
 # In the timed form a backbone that reads t would be told what enumeration cannot tell it.
 @pytest.mark.parametrize(("form", "timed_backbone"), [("order", False), ("order", True), ("timed", False)])
 def test_the_bound_agrees_with_enumeration(form, timed_backbone):
-    module = build(SHARP | {"form": form}, backbone=TINY | {"time_conditioning": timed_backbone}).eval()
+    module = build(SHARP | {"form": form}, backbone=BACKBONE | {"time_conditioning": timed_backbone}).eval()
     tokens = batch().tokens
     exact, groups = enumerated(module, tokens), 500
     tiled = tokens.repeat(groups, 1)
@@ -194,7 +150,7 @@ def test_the_bound_agrees_with_enumeration(form, timed_backbone):
 
 def test_a_timed_backbone_is_told_the_time_and_nothing_of_the_text():
     """In the timed form: t of the power path's own clock, in which a uniform text has the rate t."""
-    module = build({"form": "timed"}, backbone=TINY | {"time_conditioning": True}, noise="cosine").eval()
+    module = build({"form": "timed"}, backbone=BACKBONE | {"time_conditioning": True}, noise="cosine").eval()
     given = batch(padded=False)
     log_w = torch.zeros(N, L, dtype=torch.float64)
     step, drawn = module.draw(given, log_w)
@@ -386,7 +342,7 @@ def test_the_gradient_for_positions_is_that_of_the_enumerated_bound(form):
 @pytest.mark.parametrize("name", sorted(EVERY))
 @pytest.mark.parametrize("sizes", [[4, 4], [3, 5]])
 def test_micro_batches_and_ranks_add_up_to_the_batch(name, sizes):
-    dropout = {"backbone": TINY | {"dropout": 0.5}} if name in ("plain", "three draws") else {}
+    dropout = {"backbone": BACKBONE | {"dropout": 0.5}} if name in ("plain", "three draws") else {}
     module = build(SHARP | EVERY[name], **{"target": "was_masked"} | dropout)
     whole = batch(first=3)
     wanted = gradients(module, module.loss(whole)["loss"])
@@ -405,7 +361,7 @@ def test_micro_batches_and_ranks_add_up_to_the_batch(name, sizes):
 
 
 def test_a_step_is_a_function_of_seed_and_index():
-    module = build(SHARP | EVERY["learned"], backbone=TINY | {"dropout": 0.5})
+    module = build(SHARP | EVERY["learned"], backbone=BACKBONE | {"dropout": 0.5})
     torch.manual_seed(1)
     one = module.loss(batch(4))
     torch.manual_seed(2)

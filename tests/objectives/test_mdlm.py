@@ -6,72 +6,24 @@ import itertools
 import math
 
 import pytest
+import small_objectives
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from small_objectives import PARTS, L, N, V, part_of
 
-from atat_zoo import Zoo
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
 from atat_zoo.diffusion.records import Adaptive
 from atat_zoo.objectives import Batch
-from atat_zoo.registry import Context
 
-V, L, N = 7, 6, 8  # vocabulary, length, rows of a global batch
-CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
-PLAIN = {
-    "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"},
-    "noise": "linear",
-    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
-    "masking": "importance",
-    "mask_drawing": "bernoulli",
-    "curriculum": {"use": "three_stage", "warmup_steps": 0},
-    "target": "difficulty",
-}
+batch = functools.partial(small_objectives.batch, seed=0)
 
 
 def build(objective=None, seed=0, **parts):
-    """An objective with random weights everywhere, so that nothing is zero by chance."""
-    zoo = Zoo.load()
-    torch.manual_seed(seed)
-    made = {kind: zoo.build(kind, value, CONTEXT) for kind, value in (PLAIN | parts).items()}
-    spec = zoo.spec("objective", {"use": "mdlm"} | (objective or {}))
-    module = spec.build(CONTEXT, made, N)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "norm" not in name and "scale" not in name:
-                parameter.normal_(std=0.4)
-    return module.train()
-
-
-def batch(first=0, rows=N, progress=0.1, padded=True, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, V, (N, L), generator=generator)
-    maskable = torch.ones(N, L, dtype=torch.bool)
-    if padded:
-        maskable[1, 3:] = False
-        maskable[2] = False
-        maskable[5, :2] = False
-    return Batch(
-        tokens=tokens,
-        maskable=maskable,
-        index=torch.arange(N) + first * N,
-        mean_maskable=maskable.sum(1).float().mean(),
-        progress=progress,
-    )
-
-
-def part_of(whole, rows):
-    """The rows of a micro-batch; the normalisation stays that of the global batch."""
-    return Batch(
-        tokens=whole.tokens[rows],
-        maskable=whole.maskable[rows],
-        index=whole.index[rows],
-        mean_maskable=whole.mean_maskable,
-        progress=whole.progress,
-    )
+    return small_objectives.build({"use": "mdlm"} | (objective or {}), seed, **parts)
 
 
 class Watch:
@@ -131,6 +83,7 @@ def test_on_fixed_masks_uniform_nelbo_is_the_sum_of_ce_over_t_by_the_maskable_to
     assert "importance_loss" not in found
 
 
+@pytest.mark.slow
 def test_under_uniform_masking_the_loss_estimates_the_bound():
     """Averaged over many steps it is the bound per token, which nothing else here is."""
     module = build(masking="uniform", curriculum="none", estimator="uniform").eval()
@@ -149,11 +102,11 @@ def test_under_uniform_masking_the_loss_estimates_the_bound():
 
 EVERY = {
     "plain": {},
-    "dropout": {"backbone": PLAIN["backbone"] | {"dropout": 0.5}},
+    "dropout": {"backbone": PARTS["backbone"] | {"dropout": 0.5}},
     "systematic": {"mask_drawing": "systematic"},
     "time-conditioned": {
-        "backbone": PLAIN["backbone"] | {"time_conditioning": True},
-        "estimator": PLAIN["estimator"] | {"time_conditioning": True},
+        "backbone": PARTS["backbone"] | {"time_conditioning": True},
+        "estimator": PARTS["estimator"] | {"time_conditioning": True},
     },
     "memories": {
         "masking": {"use": "position", "bias": "running"},

@@ -49,8 +49,10 @@ def test_one_at_a_time_reproduces_the_joint(order):
 
 @pytest.mark.parametrize(
     "sampler",
-    [AncestralSampler(steps=500), assemble(pace=BinomialPace(steps=500, noise=CosineNoise()))],
-    ids=["linear", "cosine"],
+    [
+        pytest.param(AncestralSampler(steps=500), id="linear"),
+        pytest.param(assemble(pace=BinomialPace(steps=500, noise=CosineNoise())), id="cosine", marks=pytest.mark.slow),
+    ],
 )
 def test_ancestral_reproduces_the_joint(sampler):
     joint = toy()

@@ -14,6 +14,7 @@ from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 
+pytestmark = pytest.mark.slow  # each is a training
 P = torch.tensor([0.55, 0.25, 0.15, 0.05], dtype=torch.float64)
 L, N, STEPS = 16, 64, 200
 CONTEXT = Context(

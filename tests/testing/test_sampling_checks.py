@@ -3,7 +3,6 @@
 import attrs
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Flaky
 
 from atat_zoo.samplers.draw import CategoricalDraw
@@ -12,23 +11,9 @@ from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.samplers.remask import NoRemask
 from atat_zoo.samplers.stop import StepsStop
-from atat_zoo.testing import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop, sampling
+from atat_zoo.testing import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop
 
 BROKEN = (AssertionError, Flaky)  # Flaky: broken in another way each time
-
-
-@pytest.fixture(autouse=True)
-def without_shrinking(monkeypatch):
-    # The first failure will do; finding the smallest takes seconds.
-    quick = settings(
-        max_examples=30,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    monkeypatch.setattr(sampling, "tried", lambda examples: quick)
 
 
 class Wrapped:
