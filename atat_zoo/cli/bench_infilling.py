@@ -9,6 +9,7 @@ import click
 
 from atat_zoo.cli.bars import Bars
 from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.evaluating import evaluation_options
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.infilling import GapQuality
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--gap", default=5, show_default=True, type=click.IntRange(1), help="Tokens in a gap.")
 @click.option("--number", default=256, show_default=True, type=click.IntRange(0), help="Texts at most; 0 takes all.")
-@click.option("--split", type=click.Choice(["validation", "test"]), help="Held-out; the experiment's when absent.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts at once.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the gaps' places; the experiment's when absent.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
+@evaluation_options("split", "seed")
 @json_option
 def infilling(
     run: Path,
@@ -68,9 +67,9 @@ def show(found: GapQuality) -> None:
         f"step {found.step}, {'EMA' if found.ema else 'final'} weights"
     )
     rows = [
-        ["both sides", _said(found.both, found.both_stderr)],
-        ["left side only", _said(found.left, found.left_stderr)],
-        ["difference", _said(found.difference, found.difference_stderr)],
+        ["both sides", _number(found.both, found.both_stderr)],
+        ["left side only", _number(found.left, found.left_stderr)],
+        ["difference", _number(found.difference, found.difference_stderr)],
     ]
     table(["given", "log-likelihood of the true words, nats a token"], rows)
     if found.difference == 0:
@@ -79,5 +78,5 @@ def show(found: GapQuality) -> None:
         click.echo(f"In {found.better:.0%} of the texts the true words are likelier given both sides.")
 
 
-def _said(value: float, error: float) -> str:
+def _number(value: float, error: float) -> str:
     return f"{value:.3f} ± {error:.3f}"

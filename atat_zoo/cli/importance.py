@@ -5,46 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 
 from atat_zoo.cli.bars import Bars
 from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.evaluating import evaluation_options, with_options
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--split", type=click.Choice(["validation", "test"]), help="Held-out; the experiment's when absent.")
-@click.option("--sequences", type=click.IntRange(0), help="Sequences at most; 0 takes all.")
-@click.option("--draws", type=click.IntRange(1), help="Masks drawn for every sequence.")
+@evaluation_options("split", "sequences", "draws", "batch_size", "seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
-@click.option("--batch-size", type=click.IntRange(1), help="Sequences at once.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the masks; the experiment's when absent.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
 @json_option
-def importance(
-    run: Path,
-    split: str | None,
-    sequences: int | None,
-    draws: int | None,
-    bands: int,
-    batch_size: int | None,
-    seed: int | None,
-    device: str,
-    as_json: bool,
-) -> None:
-    """Hold the importance that RUN learned against the loss of held-out tokens; the result goes to its evaluations/."""
+def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bool, **options: Any) -> None:
+    """Compare the importance that RUN learned with the loss of held-out tokens; the result goes to its evaluations/."""
     from atat_zoo.evaluation.importance import importance_of_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device)
-    given = {"split": split, "sequences": sequences, "draws": draws, "batch_size": batch_size}
-    own: Any = model.experiment.evaluation
     with Bars(silent=as_json) as bars:
         found = importance_of_run(
             model,
             run,
-            attrs.evolve(own, **{k: v for k, v in given.items() if v is not None}),
+            with_options(model.experiment.evaluation, options),
             seed=model.experiment.seed if seed is None else seed,
             bands=bands,
             progress=bars.evaluating,
@@ -63,7 +46,7 @@ def importance(
 def summary(found: dict[str, Any]) -> list[str]:
     """Return what holds for all tokens, as lines to read."""
     target = f" trained towards {found['target']}" if found["target"] else ""
-    said = [
+    text = [
         f"importance of the estimator {found['estimator']}{target}, on {found['sequences']} sequences of "
         f"{found['split']} text, {found['tokens']:,} tokens, {found['draws']} draws each by {found['method']}",
         f"  mean {found['mean']:.3f}, deviation {found['deviation']:.3f}",
@@ -72,8 +55,8 @@ def summary(found: dict[str, Any]) -> list[str]:
         f"  calibration error against the rank of the loss in its sequence: {found['calibration_error']:.3f}",
     ]
     if found["importance_spearman"] is None:
-        said.append("  the importance is the same for every token: it orders nothing")
-    return said
+        text.append("  the importance is the same for every token: it orders nothing")
+    return text
 
 
 def by_band(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

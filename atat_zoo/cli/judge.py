@@ -9,14 +9,14 @@ import click
 
 from atat_zoo.cli.bars import Bars
 from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.evaluating import device_option, with_options
 from atat_zoo.cli.parts import named, value
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
-from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.generative import Scores
-    from atat_zoo.evaluation.judged import Judged
+    from atat_zoo.evaluation.judged import JudgedRun
 
 NONE = "—"
 HUB = "hf:"
@@ -45,7 +45,7 @@ HUB = "hf:"
     type=click.IntRange(1),
     help="n of the n-grams that are looked for in the training text; 4, 8 and 13 when absent.",
 )
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
+@device_option
 @json_option
 def judge(
     run: Path,
@@ -82,11 +82,9 @@ def judge(
         check(number)
     scorer = chosen.build(device)
     from atat_zoo.evaluation.judged import SIZES, judge_run
-    from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device)
-    own = unstructure(model.experiment.evaluation)
     with Bars(silent=as_json) as bars:
         found = judge_run(
             model,
@@ -94,7 +92,7 @@ def judge(
             scorer,
             chosen,
             sampler=experiment.parts["sampler"],
-            spec=EvaluationSpec(**own | ({"split": split} if split else {})),
+            spec=with_options(model.experiment.evaluation, {"split": split}),
             number=number,
             length=length,
             seed=seed,
@@ -126,7 +124,7 @@ def judge_of(text: str) -> Any:
     return Zoo.load().spec("judge", {"use": "run", "path": text})
 
 
-def show(found: Judged) -> None:
+def show(found: JudgedRun) -> None:
     """Print a table, and what one must know to read it."""
     from atat_zoo.evaluation.mauve import RELIABLE
 
@@ -149,17 +147,17 @@ def numbers(scores: Scores) -> list[tuple[str, str]]:
     """Return the numbers of some texts as names and values to read."""
     from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
 
-    def said(value: float | None, form: str) -> str:
+    def number(value: float | None, form: str) -> str:
         return NONE if value is None else format(value, form)
 
     nfe = NONE if scores.nfe is None else f"{scores.nfe:.1f} (at most {scores.max_nfe})"
     return [
         (GENERATIVE_PERPLEXITY, f"{scores.value:.1f} ± {scores.stderr:.1f}"),
-        ("unigram entropy, nats", said(scores.unigram_entropy, ".3f")),
-        ("distinct-2", said(scores.distinct_2, ".3f")),
+        ("unigram entropy, nats", number(scores.unigram_entropy, ".3f")),
+        ("distinct-2", number(scores.distinct_2, ".3f")),
         ("network evaluations a text", nfe),
-        ("tokens per second", said(scores.tokens_per_second, ",.0f")),
-        ("MAUVE", said(scores.mauve, ".3f")),
-        *((f"{n}-grams copied", said(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
+        ("tokens per second", number(scores.tokens_per_second, ",.0f")),
+        ("MAUVE", number(scores.mauve, ".3f")),
+        *((f"{n}-grams copied", number(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
         ("longest copy, tokens", str(scores.overlap.longest)),
     ]

@@ -10,7 +10,7 @@ the masked set and W_M = Σ_{i∈M} w_i, two bounds on −log p_θ(x):
 The order form takes the steps of the order alone and is never above the timed one for the same ŵ and p_θ.
 
 Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable tokens, K draws. All weights are
-logarithms, all arithmetic float64. Both forms answer to `Form`.
+logarithms, all arithmetic float64. Both forms implement `Form`.
 """
 
 from __future__ import annotations
@@ -198,19 +198,19 @@ def estimate(
         mask_id: m.
         time_at: from mask rate to t, for a model that reads it.
     """
-    n = maskable.sum(1)
-    contribution = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    loss_sum, loss_count = torch.zeros_like(contribution), torch.zeros_like(x)
-    for j, unit in enumerate(form.units(n, keys, draws)):
+    zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)
+    for j, unit in enumerate(form.units(maskable.sum(1), keys, draws)):
         drawn = form.draw(log_w, maskable, unit, fold(keys, j))
         masked = drawn.masked
-        found = look(torch.where(masked, mask_id, x), time_at(drawn.level.float()), masked, x)
-        ce, log_reverse = (torch.zeros_like(contribution).masked_scatter(masked, a.double()) for a in found)
+        values = look(torch.where(masked, mask_id, x), time_at(drawn.level.float()), masked, x)
+        ce, log_reverse = (zero.masked_scatter(masked, a.double()) for a in values)
         weight, bracket = form.terms(drawn, log_w, log_reverse)
         contribution += (weight * ce + bracket) / draws
+        weights += weight / draws
         loss_sum += ce
         loss_count += masked
-    return Estimate(contribution=contribution, count=n, loss_sum=loss_sum, loss_count=loss_count)
+    return Estimate(contribution=contribution, weight=weights, loss_sum=loss_sum, loss_count=loss_count)
 
 
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:

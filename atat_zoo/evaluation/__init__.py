@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.measuring import Measured, measure
+    from atat_zoo.evaluation.measuring import Measurement, measure
     from atat_zoo.evaluation.perplexity import Evaluation, summarise
     from atat_zoo.evaluation.run import evaluate_run
 
-__all__ = ["Evaluation", "Measured", "evaluate_run", "measure", "summarise"]
+__all__ = ["Evaluation", "Measurement", "evaluate_run", "measure", "summarise"]
 
 _PLACES = {
     "Evaluation": "atat_zoo.evaluation.perplexity",
-    "Measured": "atat_zoo.evaluation.measuring",
+    "Measurement": "atat_zoo.evaluation.measuring",
     "evaluate_run": "atat_zoo.evaluation.run",
     "measure": "atat_zoo.evaluation.measuring",
     "summarise": "atat_zoo.evaluation.perplexity",

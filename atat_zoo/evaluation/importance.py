@@ -22,14 +22,14 @@ from torch import Tensor
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.evaluation.run import held_out_of, measure_model
+from atat_zoo.evaluation.run import held_out_text, measure_model
 from atat_zoo.run import RunFolder, write_json
 from atat_zoo.targets import rank_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atat_zoo.evaluation.measuring import Measured
+    from atat_zoo.evaluation.measuring import Measurement
     from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.model import Model
 
@@ -110,7 +110,7 @@ class ImportanceQuality:
         return finite(attrs.asdict(self))
 
 
-def quality(measured: Measured, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
+def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
     """Hold the importance of what was measured against its loss.
 
     Args:
@@ -236,7 +236,7 @@ def importance_of_run(
             f"{run} was trained by the objective {experiment.parts['objective'].name!r}, which uses no importance "
             "estimator; name a run whose experiment has an [estimator]"
         )
-    tokens, maskable, counts = held_out_of(model, run, spec.split, spec.sequences)
+    tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
     measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
     found = quality(measured, None if counts is None else torch.from_numpy(counts), bands)
     table = {

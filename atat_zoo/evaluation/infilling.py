@@ -15,7 +15,7 @@ from torch import Tensor
 from atat_zoo.diffusion.randomness import row_keys, to_unit
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.evaluation.run import held_out_of
+from atat_zoo.evaluation.run import held_out_text
 from atat_zoo.run import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def infilling_of_run(
             f"a gap of {gap} tokens leaves no text on both sides, and the model has learned {longest + 2}; "
             f"ask for at most {longest}"
         )
-    tokens, maskable, _ = held_out_of(model, run, split, number)
+    tokens, maskable, _ = held_out_text(model, run, split, number)
     special = [i for i in (model.tokenizer.bos, model.tokenizer.eos) if i is not None]
     starts = place_gaps(tokens, maskable, special, gap, seed)
     kept = starts >= 0

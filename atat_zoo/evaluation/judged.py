@@ -15,7 +15,7 @@ from atat_zoo.evaluation import mauve as mauves
 from atat_zoo.evaluation.generative import Cost, Scores, score, special_of
 from atat_zoo.evaluation.overlap import overlap
 from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.evaluation.run import held_out_of
+from atat_zoo.evaluation.run import held_out_text
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder, write_json
 
@@ -33,7 +33,7 @@ SIZES = (4, 8, 13)
 
 
 @attrs.frozen(kw_only=True)
-class Judged:
+class JudgedRun:
     """What a judge says of a run's text.
 
     Attributes:
@@ -96,7 +96,7 @@ def judge_run(
     mauve: bool = False,
     sizes: Sequence[int] = SIZES,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Judged:
+) -> JudgedRun:
     """Let a model write, score that and held-out text, and record it in the run folder.
 
     Args:
@@ -154,7 +154,7 @@ def judge_run(
     tell("judging", 1, 2)
     of_data = score(real, known, judge, tokenizer=tokenizer, overlap=copied[1], mauve=distances[1])
     tell("judging", 2, 2)
-    found = Judged(
+    found = JudgedRun(
         judge=judge.title,
         judge_table=unstructure(judge_spec),
         sampler=unstructure(sampler),
@@ -179,7 +179,7 @@ def _held_out(
     The two share no sequence where there are enough for both, so that the MAUVE of the first says what real text
     gets; else they are the same.
     """
-    tokens, maskable, _ = held_out_of(model, run, spec.split, 2 * number)
+    tokens, maskable, _ = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = tokens[:, :length], maskable[:, :length].clone()
     if model.experiment.data.special == "sequence" and length < model.context.length:
         maskable[:, -1] = False  # where a written text of this length has EOS

@@ -1,7 +1,7 @@
 """Judges: language models that score text which another model wrote.
 
-A judge is no table of an experiment: it is named where a finished run is
-judged. What it says of a text does not depend on the texts beside it.
+An experiment has no table for a judge; `atat judge` names one for a finished run.
+The score of a text does not depend on the texts beside it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RunJudge:
         folder = RunFolder(Path(self.path))
         objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
         # Said before torch is imported.
-        if not getattr(objective, "exact", False):
+        if not objective.exact:
             raise UserError(
                 f"judge.path: the run {self.path} has the objective {objective.name!r}, which only bounds a text's "
                 "likelihood; name a run whose likelihood is exact, such as an autoregressive one"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.evaluation.measuring import Measured
+    from atat_zoo.evaluation.measuring import Measurement
     from atat_zoo.experiment import Experiment
     from atat_zoo.run import RunFolder
     from atat_zoo.tokenizers import TokenizerModel
@@ -135,11 +135,11 @@ class Evaluation:
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
     """Return how the numbers of an experiment's model come about: by an estimator, or as its exact likelihood."""
-    return LIKELIHOOD if getattr(experiment.parts["objective"], "exact", False) else bound.name
+    return LIKELIHOOD if experiment.parts["objective"].exact else bound.name
 
 
 def summarise(
-    measured: Measured,
+    measured: Measurement,
     *,
     tokenizer: TokenizerModel,
     counts: NDArray[np.int64] | None,
@@ -167,7 +167,7 @@ def summarise(
     """
     x, keep = measured.tokens, measured.maskable
     n = keep.sum(1)
-    sizes = torch.where(keep, torch.from_numpy(tokenizer.byte_counts())[x], 0).sum(1)
+    sizes = byte_counts(tokenizer, x, keep)
     texts = [tokenizer.decode(row[kept].tolist()) for row, kept in zip(x, keep, strict=True)]
     characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
     special = [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
@@ -213,6 +213,11 @@ def summarise(
         importance_spearman=importance_rho,
         frequency_spearman=frequency_rho,
     )
+
+
+def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the UTF-8 bytes that the maskable tokens of each sequence [n, L] stand for, int64 [n]."""
+    return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:

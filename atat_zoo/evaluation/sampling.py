@@ -35,7 +35,7 @@ CLOSE = 0.02
 
 
 @attrs.frozen(kw_only=True)
-class Measured:
+class SamplerResult:
     """A sampler's texts in numbers.
 
     Attributes:
@@ -104,9 +104,9 @@ class Bench:
     seed: int
     threads: int
     device: str
-    measured: tuple[Measured, ...]
+    measured: tuple[SamplerResult, ...]
 
-    def as_good(self, found: Measured) -> bool | None:
+    def as_good(self, found: SamplerResult) -> bool | None:
         """Say whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
 
         None without a judge.
@@ -117,7 +117,7 @@ class Bench:
         entropy = abs(found.unigram_entropy - first.unigram_entropy) <= CLOSE * first.unigram_entropy
         return entropy and found.nats_per_token - first.nats_per_token <= math.log1p(CLOSE)
 
-    def share(self, found: Measured) -> float:
+    def share(self, found: SamplerResult) -> float:
         """Return the time that a sampler takes over the first's."""
         return found.seconds / self.measured[0].seconds
 
@@ -189,7 +189,7 @@ def bench(
         nats, error = ratio(*judge.nats(made[i].texts)) if judge else (None, None)
         parts = [pieces(row, special_of(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
         found.append(
-            Measured(
+            SamplerResult(
                 name=name,
                 steps=steps,
                 sampler=unstructure(sampler),
