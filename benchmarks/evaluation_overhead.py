@@ -11,7 +11,8 @@ from atat_zoo.data.build import build
 from atat_zoo.data.loader import held_out
 from atat_zoo.diffusion.bounds import average, exact_k
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.evaluation import measure, summarise
+from atat_zoo.evaluation.measuring import measure
+from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.experiment import load
 from atat_zoo.model import assemble
 from atat_zoo.registry import Context

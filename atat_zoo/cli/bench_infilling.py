@@ -38,13 +38,13 @@ def infilling(
     """
     from atat_zoo.run import RunFolder
 
-    RunFolder(run).final()  # said before torch is imported
+    RunFolder(run).final()  # a mistake is reported before torch is imported
     from atat_zoo.evaluation.infilling import infilling_of_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device)
     with Bars(silent=as_json) as bars:
-        found = infilling_of_run(
+        quality = infilling_of_run(
             model,
             run,
             split=split or model.experiment.evaluation.split,
@@ -55,27 +55,27 @@ def infilling(
             progress=bars.evaluating,
         )
     if as_json:
-        print_json({"run": str(run), **found.to_table()})
+        print_json({"run": str(run), **quality.to_table()})
     else:
-        show(found)
+        show(quality)
 
 
-def show(found: GapQuality) -> None:
-    """Print a table, and what it says."""
+def show(quality: GapQuality) -> None:
+    """Print a table, and a sentence on it."""
     click.echo(
-        f"{found.number} {found.split} texts of {found.length} tokens with a gap of {found.gap}, seed {found.seed}; "
-        f"step {found.step}, {'EMA' if found.ema else 'final'} weights"
+        f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
+        f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"
     )
     rows = [
-        ["both sides", _number(found.both, found.both_stderr)],
-        ["left side only", _number(found.left, found.left_stderr)],
-        ["difference", _number(found.difference, found.difference_stderr)],
+        ["both sides", _number(quality.both, quality.both_stderr)],
+        ["left side only", _number(quality.left, quality.left_stderr)],
+        ["difference", _number(quality.difference, quality.difference_stderr)],
     ]
     table(["given", "log-likelihood of the true words, nats a token"], rows)
-    if found.difference == 0:
+    if quality.difference == 0:
         click.echo("It is the same: the model does not look at the right side.")
     else:
-        click.echo(f"In {found.better:.0%} of the texts the true words are likelier given both sides.")
+        click.echo(f"In {quality.better:.0%} of the texts the true words are likelier given both sides.")
 
 
 def _number(value: float, error: float) -> str:

@@ -14,7 +14,7 @@ from atat_zoo.cli.evaluating import bound_of, evaluation_options, with_options
 from atat_zoo.cli.parts import corpus
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation import Evaluation
+    from atat_zoo.evaluation.perplexity import Evaluation
 
 
 @click.command("eval")
@@ -27,7 +27,7 @@ def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json
 
     With --corpus the text is another one than the model's own: zero-shot, in the model's tokens.
     """
-    # A mistake in these is said before torch is imported.
+    # Mistakes in these are reported before torch is imported.
     options = bound_of(options)
     other, name, everything = corpus(text) if text else (None, "", False)
     from atat_zoo.evaluation import evaluate_run
@@ -51,54 +51,52 @@ def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json
         click.echo("\n".join(lines(evaluation)))
 
 
-def lines(found: Evaluation) -> list[str]:
+def lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as lines to read."""
     from atat_zoo.evaluation import naming
 
-    where = f"{found.corpus}, {found.split}" if found.corpus else found.split
+    where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
     by = (
-        f"{_number(found.draws, 'draw')} each by {found.method}, seed {found.seed}"
-        if found.draws
+        f"{_number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
+        if evaluation.draws
         else "their exact likelihood"
     )
-    text = [f"{where} text: {_number(found.sequences, 'sequence')}, {by}"]
-    text += [f"  counted: {_counted(found)}"]
+    text = [f"{where} text: {_number(evaluation.sequences, 'sequence')}, {by}"]
+    text += [f"  counted: {_counted(evaluation)}"]
     numbers: list[tuple[str, str]] = []
-    for name, bound in found.bounds.items():
+    for name, bound in evaluation.bounds.items():
         value = f"{bound.value:.1f} ± {bound.stderr:.1f}"
-        if name == naming.NELBO and found.perplexity_without_special is not None and found.special_tokens:
-            value += f" ({found.perplexity_without_special:.1f} without BOS and EOS)"
+        if name == naming.NELBO and evaluation.perplexity_without_special is not None and evaluation.special_tokens:
+            value += f" ({evaluation.perplexity_without_special:.1f} without BOS and EOS)"
         numbers.append((naming.title(name), value))
         numbers.append(("  bits per byte", f"{bound.bits_per_byte:.3f} ± {bound.bits_per_byte_stderr:.3f}"))
-    if found.bits_per_character is not None and found.characters != found.bytes:
-        numbers.append(("bits per character", f"{found.bits_per_character:.3f}"))
-    if found.perplexity_per_word is not None and math.isfinite(found.perplexity_per_word):
-        numbers.append((naming.WORD_PERPLEXITY, f"{found.perplexity_per_word:,.0f}"))
-    if found.unigram_perplexity:
-        value = f"{found.unigram_perplexity:.1f} on the same tokens"
-        if found.nelbo:
-            less = 1 - found.nelbo.value / found.unigram_perplexity
+    if evaluation.bits_per_character is not None and evaluation.characters != evaluation.bytes:
+        numbers.append(("bits per character", f"{evaluation.bits_per_character:.3f}"))
+    if evaluation.perplexity_per_word is not None and math.isfinite(evaluation.perplexity_per_word):
+        numbers.append((naming.WORD_PERPLEXITY, f"{evaluation.perplexity_per_word:,.0f}"))
+    if evaluation.unigram_perplexity:
+        value = f"{evaluation.unigram_perplexity:.1f} on the same tokens"
+        if evaluation.nelbo:
+            less = 1 - evaluation.nelbo.value / evaluation.unigram_perplexity
             value += f"; the model's is {abs(less):.0%} {'lower' if less >= 0 else 'higher'}"
         numbers.append((naming.UNIGRAM_PERPLEXITY, value))
     width = max(len(name) for name, _ in numbers)
     text += [f"  {name.ljust(width)}  {value}" for name, value in numbers]
-    if found.importance_spearman is not None:
-        text.append(
-            f"  importance against per-token loss, Spearman ρ: {found.importance_spearman:.3f}"
-            + ("" if found.frequency_spearman is None else f" (frequency alone: {found.frequency_spearman:.3f})")
-        )
+    rho, alone = evaluation.importance_spearman, evaluation.frequency_spearman
+    if rho is not None:
+        frequency = "" if alone is None else f" (frequency alone: {alone:.3f})"
+        text.append(f"  importance against per-token loss, Spearman ρ: {rho:.3f}{frequency}")
     return text
 
 
-def _counted(found: Evaluation) -> str:
-    parts = [f"{found.tokens:,} tokens"]
-    if found.special_tokens:
-        parts[0] += f", {found.special_tokens:,} of them BOS or EOS"
-    if found.padding:
-        parts.append(f"not {found.padding:,} places of padding")
-    return (
-        f"{'; '.join(parts)}; {found.bytes:,} bytes, {found.words:,} words; {'EMA' if found.ema else 'final'} weights"
-    )
+def _counted(evaluation: Evaluation) -> str:
+    parts = [f"{evaluation.tokens:,} tokens"]
+    if evaluation.special_tokens:
+        parts[0] += f", {evaluation.special_tokens:,} of them BOS or EOS"
+    if evaluation.padding:
+        parts.append(f"not {evaluation.padding:,} positions of padding")
+    weights = "EMA" if evaluation.ema else "final"
+    return f"{'; '.join(parts)}; {evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"
 
 
 def _number(count: int, what: str) -> str:

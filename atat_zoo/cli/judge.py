@@ -68,7 +68,7 @@ def judge(
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
 
-    # What is wrong with the names is said before torch is imported.
+    # Mistakes in the names are reported before torch is imported.
     chosen = judge_of(by)
     if chosen.name == "run" and Path(chosen.path).resolve() == run.resolve():
         raise UserError(f"--by {by}: a run does not judge its own text; name another run, or hf:NAME")
@@ -86,7 +86,7 @@ def judge(
 
     model = Model.from_run(run, device)
     with Bars(silent=as_json) as bars:
-        found = judge_run(
+        judged = judge_run(
             model,
             run,
             scorer,
@@ -101,9 +101,9 @@ def judge(
             progress=bars.working,
         )
     if as_json:
-        print_json({"run": str(run), **found.to_table()})
+        print_json({"run": str(run), **judged.to_table()})
     else:
-        show(found)
+        show(judged)
 
 
 def judge_of(text: str) -> Any:
@@ -124,23 +124,24 @@ def judge_of(text: str) -> Any:
     return Zoo.load().spec("judge", {"use": "run", "path": text})
 
 
-def show(found: JudgedRun) -> None:
+def show(judged: JudgedRun) -> None:
     """Print a table, and what one must know to read it."""
     from atat_zoo.evaluation.mauve import RELIABLE
 
     click.echo(
-        f"{found.number} texts of {found.length} tokens by {found.sampler['use']}, seed {found.seed}, step {found.step}"
+        f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}, seed {judged.seed}, "
+        f"step {judged.step}"
     )
-    click.echo(f"judge: {found.judge}")
-    pairs = zip(numbers(found.model), numbers(found.data), strict=True)
+    click.echo(f"judge: {judged.judge}")
+    pairs = zip(numbers(judged.model), numbers(judged.data), strict=True)
     rows = [[name, mine, data] for (name, mine), (_, data) in pairs if (mine, data) != (NONE, NONE)]
-    table(["", "written", f"{found.split} text"], rows)
-    if found.data.texts != found.number:
-        click.echo(f"There are only {found.data.texts} held-out texts.")
-    if found.model.mauve is not None and found.number < RELIABLE:
+    table(["", "written", f"{judged.split} text"], rows)
+    if judged.data.texts != judged.number:
+        click.echo(f"There are only {judged.data.texts} held-out texts.")
+    if judged.model.mauve is not None and judged.number < RELIABLE:
         click.echo(f"MAUVE of fewer than {RELIABLE:,} texts hardly tells models apart.")
-    if found.model.overlap.longest:
-        click.echo(f"longest copy: {found.model.longest_copy!r}")
+    if judged.model.overlap.longest:
+        click.echo(f"longest copy: {judged.model.longest_copy!r}")
 
 
 def numbers(scores: Scores) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ class Drawn:
 
 
 class Form(Protocol):
-    """One of the two forms of the bound: how a mask is drawn, and what it says of the bound."""
+    """One of the two forms of the bound: how a mask is drawn, and its terms of the bound."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
         """Return where each draw of a sequence stands, stratified, `draws` times float64 [B] in [0, 1)."""
@@ -72,7 +72,7 @@ class Form(Protocol):
         ...
 
     def terms(self, drawn: Drawn, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a mask says of the bound: Σ_i (weight_i · CE_i + bracket_i) estimates it without bias.
+        """Return a mask's terms of the bound: Σ_i (weight_i · CE_i + bracket_i) estimates it without bias.
 
         Args:
             drawn: the mask.
@@ -127,9 +127,9 @@ class OrderForm:
 class TimedForm:
     """The rate r uniform on (0, 1], t = τ(r; x) where the mean of t^{w_i} is r; each token masked by itself.
 
-    The integral is over t, and r only says where to look: uniform t with weights below 1 would have a variance
-    without bound. Hence neither t nor dt/dr carries a gradient. Towards r = 0 the variance still grows with the
-    logarithm, as that of `bounds.continuous_t` does: the order form needs fewer draws.
+    The integral is over t, and r only decides where it is evaluated: uniform t with weights below 1 would have a
+    variance without bound. Hence neither t nor dt/dr carries a gradient. Towards r = 0 the variance still grows with
+    the logarithm, as that of `bounds.continuous_t` does: the order form needs fewer draws.
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:

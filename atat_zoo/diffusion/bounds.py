@@ -141,7 +141,7 @@ def counts(n: Tensor, keys: Tensor, draws: int) -> Iterator[Tensor]:
 
 
 def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
-    """Return the place of each token in a uniformly random order of the maskable ones, int64 [B, L]; others last."""
+    """Return the rank of each token in a uniformly random order of the maskable ones, int64 [B, L]; others last."""
     unit = to_unit(fold(keys[:, None], torch.arange(maskable.shape[1], device=maskable.device)), torch.float64)
     return unit.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
 

@@ -46,7 +46,7 @@ class ComparedRun:
         nats: each of its bounds by name, nats of each sequence, float64 [n].
         count: tokens of each sequence, int64 [n].
         bytes: UTF-8 bytes of each sequence, int64 [n].
-        parameters: of the whole model, what is frozen included.
+        parameters: of the entire model, what is frozen included.
         without_embeddings: without token embeddings and the head's columns, which grow with the vocabulary.
         history: how it was trained.
         scores: of its predictions by name; of each sequence the weighted sum and the sum of the weights, [n, 2].
@@ -90,7 +90,7 @@ def measure_runs(
     """
     first = runs[baseline]
     tokens, maskable, _ = held_out_text(Model.from_run(first), first, spec.split, spec.sequences)
-    for run in runs:  # everything that can be wrong is said before anything is measured
+    for run in runs:  # mistakes are reported before anything is measured
         model = Model.from_run(run)
         check_evaluation(model, run, spec)
         if run != first:

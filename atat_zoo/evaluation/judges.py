@@ -91,16 +91,16 @@ class RunJudge:
 
         folder = RunFolder(Path(self.path))
         objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
-        # Said before torch is imported.
+        # Checked before torch is imported.
         if not objective.exact:
             raise UserError(
                 f"judge.path: the run {self.path} has the objective {objective.name!r}, which only bounds a text's "
                 "likelihood; name a run whose likelihood is exact, such as an autoregressive one"
             )
-        from atat_zoo.evaluation.judge_modules import RunJudge
+        from atat_zoo.evaluation.judge_modules import RunScorer
         from atat_zoo.model import Model
 
-        return RunJudge(Model.from_run(self.path, device), Path(self.path).name)
+        return RunScorer(Model.from_run(self.path, device), Path(self.path).name)
 
 
 @component
@@ -139,4 +139,12 @@ class HuggingFaceJudge:
         """
         from atat_zoo.evaluation.judge_modules import HuggingFaceScorer
 
-        return HuggingFaceScorer(self, device)
+        return HuggingFaceScorer(
+            self.model,
+            self.revision,
+            device,
+            length=self.length,
+            begin=self.begin,
+            pooling=self.pooling,
+            batch_size=self.batch_size,
+        )

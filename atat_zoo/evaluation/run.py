@@ -42,7 +42,7 @@ def evaluate_run(
     all_of_corpus: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Evaluate a model on held-out text, and record it in the run folder.
+    """Evaluate a model on held-out text, and write it into the run folder.
 
     Args:
         model: of `Model.from_run(run)`.
@@ -50,7 +50,7 @@ def evaluate_run(
         spec: split, sequences, draws, batch size and bound.
         seed: of the masks; two models that are given the same seed see the same masks.
         corpus: another corpus than the experiment's own, for a zero-shot evaluation.
-        corpus_name: what it is called in the record.
+        corpus_name: its name in the run folder.
         all_of_corpus: whether all of its text is meant, which the corpus calls its training split.
         progress: called with the sequences done and to do.
     """
@@ -68,7 +68,7 @@ def evaluate_run(
         )
         counts = None
     measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
-    found = summarise(
+    evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,
         counts=counts,
@@ -80,8 +80,8 @@ def evaluate_run(
         method=method_of(model.experiment, spec.bound),
         corpus=corpus_name,
     )
-    found.record(RunFolder(Path(run)))
-    return found
+    evaluation.record(RunFolder(Path(run)))
+    return evaluation
 
 
 def held_out_text(
@@ -103,7 +103,7 @@ def held_out_text(
 
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
-    """Refuse what a model's parts say cannot be evaluated so, before anything is measured.
+    """Check that a model's parts allow this evaluation, before anything is measured.
 
     Raises:
         UserError: with a sentence for each.

@@ -17,16 +17,14 @@ from atat_zoo.diffusion.places import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.diffusion.records import Masked, OrderedDenoiser
 from atat_zoo.errors import UserError
-from atat_zoo.objectives import NO_SCORES
 from atat_zoo.objectives.denoising import DenoisingModule, Predictor, StatefulParts, dense, metrics, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.diffusion.places import Where
-    from atat_zoo.objectives import Batch, Score
+    from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 
 
@@ -181,7 +179,7 @@ class AdaptiveModule(DenoisingModule):
     ) -> Tensor | None:
         """Return what trains the forward weights: their bound per token, the estimator's distance to its target, both.
 
-        The network's share of the model is held fixed in the one, and the weights in the model's own loss.
+        The bound's gradient leaves the network fixed; the model's own loss leaves the weights fixed.
         """
         K, losses = self.repeats, []
         if self.learn_importance or self.position is not None:
@@ -198,30 +196,11 @@ class AdaptiveModule(DenoisingModule):
             losses.append((squared / counted.sum(1).clamp(min=1)).mean())
         return sum(losses[1:], losses[0]) if losses else None
 
-    def bound(
-        self,
-        tokens: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        method: Bound,
-        scores: Mapping[str, Score] = NO_SCORES,
-    ) -> dict[str, Estimate]:
-        """Return the bound of p_θ under uniform masking, and `adaptive`, of the whole process in its own form."""
-        bounds = super().bound(tokens, maskable, keys, draws, method, scores)
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return `adaptive`, the bound of the whole process in its own form."""
         log_w = self.log_weights(self.importance(tokens, maskable, None))
-        bounds["adaptive"] = estimate(
-            self.form,
-            self.look,
-            tokens,
-            maskable,
-            log_w,
-            keys,
-            draws,
-            mask_id=self.context.mask_id,
-            time_at=self.noise.time_at,
-        )
-        return bounds
+        options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
+        return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
 
     def denoiser(self) -> OrderedDenoiser:
         """Return p_θ(x_i | z), which also says log ŵ_i."""

@@ -54,9 +54,9 @@ class BlockModule(DenoisingModule):
     def block_times(self, index: Tensor, blocks: int) -> Tensor:
         """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; one u in [0, 1) for them."""
         step, row = index // self.batch_size, index % self.batch_size
-        place = row[:, None] * blocks + torch.arange(blocks, device=index.device)
+        stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
         keys = row_keys(self.context.seed, "time", step)[:, None]
-        return (1 - stratified(keys, place * self.stride % self.strata, self.strata, torch.float64)).float()
+        return (1 - stratified(keys, stratum * self.stride % self.strata, self.strata, torch.float64)).float()
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D] of one stream, whose blocks are read as they are."""
@@ -71,7 +71,7 @@ class BlockModule(DenoisingModule):
         return wide(self.backbone.head(hidden[masked]))
 
     def mask(self, batch: Batch) -> tuple[Masked, Tensor]:
-        """Mask uniformly within every block at its own time; returns the record, and t token by token, [B, L]."""
+        """Mask uniformly within every block at its own time; returns the step, and t token by token, [B, L]."""
         x, maskable = batch.tokens, batch.maskable
         t = self.block_times(batch.index, x.shape[1] // self.size).repeat_interleave(self.size, dim=1)
         p = (1 - self.noise.alpha(t)) * maskable

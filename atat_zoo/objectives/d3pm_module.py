@@ -10,15 +10,13 @@ from torch import Tensor, nn
 
 from atat_zoo.diffusion.bounds import WeightedMask, average, counts, reveal
 from atat_zoo.diffusion.randomness import fold, uniform
-from atat_zoo.objectives import NO_SCORES
 from atat_zoo.objectives.denoising import DenoisingModule, dense, metrics, normalised, wide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.objectives import Batch, Score
+    from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 
 
@@ -86,33 +84,21 @@ class D3PMModule(DenoisingModule):
         ce = torch.log(-torch.expm1(of_mask)) - of_x
         return metrics(step, dense(step.masked, ce), normalised(dense(step.masked, losses.to(ce.dtype)), batch))
 
-    def bound(
-        self,
-        tokens: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        method: Bound,
-        scores: Mapping[str, Score] = NO_SCORES,
-    ) -> dict[str, Estimate]:
-        """Return the bound of the prediction over V tokens, by the method; and `d3pm`, that of the T steps."""
-        bounds = super().bound(tokens, maskable, keys, draws, method, scores)
-        if self.noise.whole:
-            bounds["d3pm"] = self.own_bound(tokens, maskable, keys, draws)
-        return bounds
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws; see `discrete_t`.
 
-    def own_bound(self, x: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> Estimate:
-        """Estimate Σ_{i=1..T} E ΣKL_i with i stratified over the draws of a sequence; see `discrete_t`.
-
-        The process knows the time, so a time-conditioned network is given t = i/T.
+        The process knows the time, so a time-conditioned network is given t = i/T. A schedule that does not go from
+        nothing masked to everything has no such bound.
         """
+        if not self.noise.whole:
+            return {}
         T = self.steps
 
         def masks() -> Iterator[WeightedMask]:
             for j, i in enumerate(counts(torch.full_like(keys, T), keys, draws)):
                 t = i.double() / T
                 rate = 1 - self.noise.alpha(t)
-                masked = (uniform(fold(keys, j), x.shape[1], torch.float64) < rate[:, None]) & maskable
+                masked = (uniform(fold(keys, j), tokens.shape[1], torch.float64) < rate[:, None]) & maskable
                 yield WeightedMask(masked=masked, weight=torch.full_like(t, T), t=t)
 
         def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
@@ -121,4 +107,4 @@ class D3PMModule(DenoisingModule):
             beta = reveal((t * T).round().long(), T, self.noise.alpha)[:, None].expand(masked.shape)[masked]
             return {"d3pm": step_kl(log_p.gather(-1, x[masked][:, None])[:, 0], log_p[:, -1], beta)}
 
-        return average(losses, x, masks(), self.context.mask_id)["d3pm"]
+        return average(losses, tokens, masks(), self.context.mask_id)

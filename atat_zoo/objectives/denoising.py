@@ -53,7 +53,7 @@ class DenoisingModule(nn.Module):
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def masked(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor) -> Masked:
-        """Return the record of a step for a mask that has been drawn with probabilities p, both [B, L]."""
+        """Return a step for a mask that has been drawn with probabilities p, both [B, L]."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
         rate = 1 - self.noise.alpha(t)
         return Masked(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
@@ -123,7 +123,12 @@ class DenoisingModule(nn.Module):
             asked = {name: score(logits, true) for name, score in scores.items()}
             return self.token_bounds(logits, true, method.quantity) | asked
 
-        return average(at_masked, tokens, self.masks(maskable, keys, draws, method), self.context.mask_id)
+        averages = average(at_masked, tokens, self.masks(maskable, keys, draws, method), self.context.mask_id)
+        return averages | self.own_bounds(tokens, maskable, keys, draws)
+
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return the bounds under a forward process of the objective's own, by name: there is none."""
+        return {}
 
     def stage(self, progress: float) -> str:
         """Return the name of the training's stage: there is one."""

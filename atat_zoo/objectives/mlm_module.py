@@ -29,7 +29,7 @@ class MLMModule(DenoisingModule):
         self.share = share
 
     def mask(self, batch: Batch) -> tuple[Masked, Tensor]:
-        """Mask k tokens of every row; returns the record and k, int64 [B], 0 where a row has nothing maskable."""
+        """Mask k tokens of every row; returns the step and k, int64 [B], 0 where a row has nothing maskable."""
         n = batch.maskable.sum(1)
         k = (self.share * n).round().long().clamp(min=1).minimum(n)
         order = uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))

@@ -39,7 +39,7 @@ class SEDDModule(DenoisingModule):
             still = self.backbone.head(
                 self.backbone.embedding.weight.new_zeros(1, self.backbone.embedding.embedding_dim)
             )
-        # What the head says before it has learned anything: log V, or 0 with the unigram bias. A buffer, because
+        # What the head gives before it has learned anything: log V, or 0 with the unigram bias. A buffer, because
         # the token counts behind that bias are not there when a saved model is built again.
         self.register_buffer("offset", still.float().logsumexp(-1)[0])
 

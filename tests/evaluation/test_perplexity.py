@@ -15,7 +15,8 @@ from torch import nn
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
-from atat_zoo.evaluation import Measurement, measure, summarise
+from atat_zoo.evaluation.measuring import Measurement, measure
+from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.noise import LinearNoise
 from atat_zoo.run import RunFolder
 from atat_zoo.testing.toys import Hashed

@@ -10,7 +10,7 @@ from torch import nn
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.evaluation import Measurement, measure
+from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.scores import SCORES, brier, top_1_accuracy
 from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Context

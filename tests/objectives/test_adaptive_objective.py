@@ -11,7 +11,6 @@ from torch import nn
 from atat_zoo import Zoo
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.adaptive import FORMS
-from atat_zoo.diffusion.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
@@ -20,6 +19,7 @@ from atat_zoo.objectives import Batch
 from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import Joint
+from tests.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 
 V, L, N = 5, 4, 8  # vocabulary, length, rows of a global batch
 CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
