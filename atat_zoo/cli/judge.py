@@ -69,9 +69,7 @@ def judge(
     from atat_zoo.run import RunFolder
 
     # Mistakes in the names are reported before torch is imported.
-    chosen = judge_of(by)
-    if chosen.name == "run" and Path(chosen.path).resolve() == run.resolve():
-        raise UserError(f"--by {by}: a run does not judge its own text; name another run, or hf:NAME")
+    chosen = judge_of(by, run)
     if sampler is not None:
         value("sampler", sampler)
         overrides = (*overrides, f"sampler={sampler}")
@@ -106,12 +104,19 @@ def judge(
         show(judged)
 
 
-def judge_of(text: str) -> Any:
+def judge_of(text: str, run: Path) -> Any:
     """Return the judge that a text names: a run folder, `hf:` and a model of the hub, or a table.
 
     Raises:
-        UserError: when it names none.
+        UserError: when it names none, or the run that is to be judged.
     """
+    judge = _judge(text)
+    if judge.folder is not None and Path(judge.folder).resolve() == run.resolve():
+        raise UserError(f"--by {text}: a run does not judge its own text; name another run, or hf:NAME")
+    return judge
+
+
+def _judge(text: str) -> Any:
     if text.startswith("{"):
         return named("judge", text)
     if text.startswith(HUB):

@@ -51,6 +51,11 @@ class Judge(Protocol):
 
     name: str
 
+    @property
+    def folder(self) -> str | None:
+        """The run folder whose model it is, since a run does not judge its own text; None for another model."""
+        ...
+
     def build(self, device: str) -> JudgeModel:
         """Return the judge.
 
@@ -79,6 +84,11 @@ class RunJudge:
     refs = ()
 
     path: str = param(help="the run folder")
+
+    @property
+    def folder(self) -> str:
+        """Return the run folder."""
+        return self.path
 
     def build(self, device: str) -> JudgeModel:
         """Return the judge.
@@ -119,6 +129,7 @@ class HuggingFaceJudge:
     name = "huggingface"
     summary = "a causal language model of the Hugging Face hub, such as gpt2-large"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:2102.01454")
+    folder = None
 
     model: str = param(help="name on the hub, or folder")
     length: int | None = param(None, help="tokens in a chunk; as many as the model can read when absent", ge=2)

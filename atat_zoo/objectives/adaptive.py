@@ -87,7 +87,7 @@ class AdaptiveObjective:
                 "estimator: objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
                 "the time; set its time_conditioning to false"
             )
-        if self.learn_importance and estimator.name in ("uniform", "frequency"):
+        if self.learn_importance and not estimator.learns:
             yield (
                 f"objective.learn_importance: estimator {estimator.name!r} has nothing to learn; "
                 'set estimator.use = "transformer", or learn_importance = false'
