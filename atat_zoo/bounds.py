@@ -1,8 +1,12 @@
-"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (MATH 2)."""
+"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (MATH 2).
+
+A bound is a sequence of masks with their weights, the same for every model. `atat_zoo.diffusion.bounds.average`
+takes the mean of the cross-entropy over them, and of whatever else is asked of the masked tokens.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
@@ -12,68 +16,59 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.bounds import CrossEntropy, Estimate
+    from atat_zoo.diffusion.bounds import WeightedMask
     from atat_zoo.experiment import Experiment
     from atat_zoo.noise import Noise
 
 
 class Bound(Protocol):
-    """A component of the kind bound."""
+    """A component of the kind bound.
+
+    Attributes:
+        follows_noise: whether the noise schedule decides what is masked. Then it must go from α = 1 to α = 0, and
+            objectives whose process is another one refuse the bound.
+    """
 
     name: str
+    follows_noise: ClassVar[bool]
 
     @property
     def quantity(self) -> str:
         """What is estimated: `nelbo`, whose exponential is the perplexity, or another bound under a name of its own."""
         ...
 
-    def estimate(
-        self,
-        losses: CrossEntropy,
-        x: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        *,
-        mask_id: int,
-        noise: Noise,
-    ) -> Estimate:
-        """Return the estimate for clean text.
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
+        """Yield masks with their weights, `draws` for each sequence.
 
         Args:
-            losses: of p_θ, at the masked positions of z.
-            x: clean tokens, int64 [B, L].
             maskable: bool [B, L].
             keys: one key a sequence, int64 [B]; every mask is a function of it, so that two models see the same.
             draws: masks per sequence.
-            mask_id: m.
             noise: the schedule. p_θ is asked at t = time_at(masked/maskable), so that it is a function of z.
+
+        Raises:
+            UserError: when the bound follows a schedule that does not go all the way.
         """
         ...
 
 
-def open_ends(experiment: Experiment, bound: str) -> Iterator[str]:
-    """Yield a sentence if the experiment's schedule does not go all the way, for a bound that follows it."""
-    if "noise" in experiment.kinds and not experiment.parts["noise"].complete:
-        yield _sentence(experiment.parts["noise"], bound)
-
-
-def whole(noise: Noise, bound: str) -> Noise:
-    """Return the schedule if it goes all the way.
-
-    Raises:
-        UserError: when it does not.
-    """
+def open_ends(noise: Noise, bound: str) -> Iterator[str]:
+    """Yield a sentence if a schedule does not go all the way, for a bound that follows it."""
     if not noise.complete:
-        raise UserError(_sentence(noise, bound))
-    return noise
+        yield (
+            f"evaluation.bound: {bound} follows the noise schedule, and {noise.name!r} does not go all the way from "
+            "α = 1 to α = 0, so it would give no bound; use exact_k, which follows none"
+        )
 
 
-def _sentence(noise: Noise, bound: str) -> str:
-    return (
-        f"evaluation.bound: {bound} follows the noise schedule, and {noise.name!r} does not go all the way from α = 1 "
-        "to α = 0, so it would give no bound; use exact_k, which follows none"
-    )
+def _check(experiment: Experiment, bound: str) -> Iterator[str]:
+    if "noise" in experiment.kinds:
+        yield from open_ends(experiment.parts["noise"], bound)
+
+
+def _refuse_open_ends(noise: Noise, bound: str) -> None:
+    for sentence in open_ends(noise, bound):
+        raise UserError(sentence)
 
 
 @component
@@ -87,22 +82,13 @@ class ExactKBound:
     summary = "exactly k tokens masked, k uniform: the default"
     refs = ("arXiv:2310.14749", "arXiv:2406.03736")
     quantity = "nelbo"
+    follows_noise: ClassVar[bool] = False
 
-    def estimate(
-        self,
-        losses: CrossEntropy,
-        x: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        *,
-        mask_id: int,
-        noise: Noise,
-    ) -> Estimate:
-        """Return the estimate; see `Bound`."""
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
+        """Yield masks with their weights; see `Bound`."""
         from atat_zoo.diffusion.bounds import exact_k
 
-        return exact_k(losses, x, maskable, keys, draws, mask_id=mask_id, time_at=noise.time_at)
+        return exact_k(maskable, keys, draws, time_at=noise.time_at)
 
 
 @component
@@ -117,37 +103,18 @@ class ContinuousTBound:
     summary = "t stratified over (0, 1], tokens masked independently"
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
     quantity = "nelbo"
+    follows_noise: ClassVar[bool] = True
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit: a schedule that does not go all the way."""
-        yield from open_ends(experiment, self.name)
+        yield from _check(experiment, self.name)
 
-    def estimate(
-        self,
-        losses: CrossEntropy,
-        x: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        *,
-        mask_id: int,
-        noise: Noise,
-    ) -> Estimate:
-        """Return the estimate; see `Bound`."""
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
+        """Yield masks with their weights; see `Bound`."""
         from atat_zoo.diffusion.bounds import continuous_t
 
-        noise = whole(noise, self.name)
-        return continuous_t(
-            losses,
-            x,
-            maskable,
-            keys,
-            draws,
-            mask_id=mask_id,
-            time_at=noise.time_at,
-            alpha=noise.alpha,
-            weight=noise.weight,
-        )
+        _refuse_open_ends(noise, self.name)
+        return continuous_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, weight=noise.weight)
 
 
 @component
@@ -160,6 +127,7 @@ class DiscreteTBound:
     name = "discrete_t"
     summary = "the bound of T discrete steps, under a name of its own"
     refs = ("arXiv:2107.03006", "arXiv:2406.07524")
+    follows_noise: ClassVar[bool] = True
 
     steps: int = param(1000, help="T", ge=1)
 
@@ -170,31 +138,11 @@ class DiscreteTBound:
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit: a schedule that does not go all the way."""
-        yield from open_ends(experiment, self.name)
+        yield from _check(experiment, self.name)
 
-    def estimate(
-        self,
-        losses: CrossEntropy,
-        x: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        *,
-        mask_id: int,
-        noise: Noise,
-    ) -> Estimate:
-        """Return the estimate; see `Bound`."""
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
+        """Yield masks with their weights; see `Bound`."""
         from atat_zoo.diffusion.bounds import discrete_t
 
-        noise = whole(noise, self.name)
-        return discrete_t(
-            losses,
-            x,
-            maskable,
-            keys,
-            draws,
-            mask_id=mask_id,
-            time_at=noise.time_at,
-            alpha=noise.alpha,
-            steps=self.steps,
-        )
+        _refuse_open_ends(noise, self.name)
+        return discrete_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, steps=self.steps)

@@ -9,9 +9,10 @@ import torch
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
-from atat_zoo.diffusion.bounds import exact_k
+from atat_zoo.diffusion.bounds import average, exact_k
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.evaluation import measure, summarise
+from atat_zoo.evaluation.measuring import measure
+from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.experiment import load
 from atat_zoo.model import assemble
 from atat_zoo.registry import Context
@@ -47,16 +48,17 @@ def main() -> None:
     # The masks that the evaluation draws, drawn before the clock starts.
     passes: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def remember(z: torch.Tensor, t: torch.Tensor | None, masked: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def remember(
+        z: torch.Tensor, t: torch.Tensor | None, masked: torch.Tensor, x: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         passes.append((z, masked))
-        return torch.zeros(int(masked.sum()))
+        return {}
 
     for first in range(0, len(x), given.batch_size):
         part = slice(first, first + given.batch_size)
         keys = row_keys(0, "evaluation", rows[part])
-        exact_k(
-            remember, x[part], keep[part], keys, 1, mask_id=context.mask_id, time_at=experiment.parts["noise"].time_at
-        )
+        masks = exact_k(keep[part], keys, 1, time_at=experiment.parts["noise"].time_at)
+        average(remember, x[part], masks, context.mask_id)
 
     def forward() -> None:
         for z, masked in passes:

@@ -14,7 +14,7 @@ import attrs
 import torch
 
 from atat_zoo.evaluation.bootstrap import LEVEL, paired
-from atat_zoo.evaluation.run import held_out_of, measure_model
+from atat_zoo.evaluation.run import held_out_text, measure_model
 from atat_zoo.model import Model
 from benchmarks.baselines import atat
 
@@ -114,7 +114,7 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
     model = Model.from_run(first)
     own: Any = model.experiment.evaluation
     spec = attrs.evolve(own, split="test", sequences=sequences, draws=draws)
-    tokens, maskable, _ = held_out_of(model, first, "test", sequences)
+    tokens, maskable, _ = held_out_text(model, first, "test", sequences)
 
     def of(run: Path) -> Measurement:
         found = measure_model(Model.from_run(run), tokens, maskable, spec, seed=0)

@@ -18,7 +18,7 @@ import attrs
 import torch
 
 from atat_zoo.evaluation.importance import quality
-from atat_zoo.evaluation.run import held_out_of, measure_model
+from atat_zoo.evaluation.run import held_out_text, measure_model
 from atat_zoo.experiment import load
 from atat_zoo.training import train
 
@@ -63,7 +63,7 @@ def learned(target: str, steps: int, sequences: int, draws: int) -> dict[str, fl
         seconds = time.perf_counter() - began
         own: Any = experiment.evaluation
         spec = attrs.evolve(own, sequences=sequences, draws=draws)
-        tokens, maskable, counts = held_out_of(model, run, spec.split, spec.sequences)
+        tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
     measured = measure_model(model, tokens, maskable, spec, seed=experiment.seed)
     assert counts is not None
     found = quality(measured, torch.from_numpy(counts))

@@ -5,7 +5,7 @@ import torch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion import bounds
-from atat_zoo.diffusion.bounds import from_denoiser
+from atat_zoo.diffusion.bounds import average, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import from_table
 from atat_zoo.noise import CosineNoise, LinearNoise, LogLinearNoise
@@ -18,19 +18,25 @@ KEYS = row_keys(0, "evaluation", torch.arange(5))
 LOSSES = from_denoiser(Hashed(V))
 
 
+def SCORES(*at):
+    return {"nelbo": LOSSES(*at)}
+
+
 def estimate(value, noise):
-    return Zoo.load().spec("bound", value).estimate(LOSSES, X, KEEP, KEYS, 3, mask_id=V, noise=noise)
+    masks = Zoo.load().spec("bound", value).masks(KEEP, KEYS, 3, noise)
+    return average(SCORES, X, masks, V)["nelbo"]
 
 
 @pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()])
 def test_each_is_its_function(noise):
-    same = {"mask_id": V, "time_at": noise.time_at}
+    same = {"time_at": noise.time_at}
     expected = {
-        "exact_k": bounds.exact_k(LOSSES, X, KEEP, KEYS, 3, **same),
-        "continuous_t": bounds.continuous_t(LOSSES, X, KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same),
-        "discrete_t": bounds.discrete_t(LOSSES, X, KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same),
+        "exact_k": bounds.exact_k(KEEP, KEYS, 3, **same),
+        "continuous_t": bounds.continuous_t(KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same),
+        "discrete_t": bounds.discrete_t(KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same),
     }
-    for name, wanted in expected.items():
+    for name, masks in expected.items():
+        wanted = average(SCORES, X, masks, V)["nelbo"]
         found = estimate({"use": name} | ({"steps": 4} if name == "discrete_t" else {}), noise)
         assert torch.equal(found.contribution, wanted.contribution)
         assert torch.equal(found.loss_count, wanted.loss_count)

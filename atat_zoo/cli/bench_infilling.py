@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from atat_zoo.cli.console import Bars, json_option, print_json, table
+from atat_zoo.cli.evaluating import evaluation_options
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.infilling import GapQuality
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--gap", default=5, show_default=True, type=click.IntRange(1), help="Tokens in a gap.")
 @click.option("--number", default=256, show_default=True, type=click.IntRange(0), help="Texts at most; 0 takes all.")
-@click.option("--split", type=click.Choice(["validation", "test"]), help="Held-out; the experiment's when absent.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts at once.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the gaps' places; the experiment's when absent.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
+@evaluation_options("split", "seed")
 @json_option
 def infilling(
     run: Path,
@@ -38,13 +37,13 @@ def infilling(
     """
     from atat_zoo.run import RunFolder
 
-    RunFolder(run).final()  # said before torch is imported
+    RunFolder(run).final()  # a mistake is reported before torch is imported
     from atat_zoo.evaluation.infilling import infilling_of_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device)
     with Bars(silent=as_json) as bars:
-        found = infilling_of_run(
+        quality = infilling_of_run(
             model,
             run,
             split=split or model.experiment.evaluation.split,
@@ -55,28 +54,28 @@ def infilling(
             progress=bars.evaluating,
         )
     if as_json:
-        print_json({"run": str(run), **found.to_table()})
+        print_json({"run": str(run), **quality.to_table()})
     else:
-        show(found)
+        show(quality)
 
 
-def show(found: GapQuality) -> None:
-    """Print a table, and what it says."""
+def show(quality: GapQuality) -> None:
+    """Print a table, and a sentence on it."""
     click.echo(
-        f"{found.number} {found.split} texts of {found.length} tokens with a gap of {found.gap}, seed {found.seed}; "
-        f"step {found.step}, {'EMA' if found.ema else 'final'} weights"
+        f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
+        f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"
     )
     rows = [
-        ["both sides", _said(found.both, found.both_stderr)],
-        ["left side only", _said(found.left, found.left_stderr)],
-        ["difference", _said(found.difference, found.difference_stderr)],
+        ["both sides", _number(quality.both, quality.both_stderr)],
+        ["left side only", _number(quality.left, quality.left_stderr)],
+        ["difference", _number(quality.difference, quality.difference_stderr)],
     ]
     table(["given", "log-likelihood of the true words, nats a token"], rows)
-    if found.difference == 0:
+    if quality.difference == 0:
         click.echo("It is the same: the model does not look at the right side.")
     else:
-        click.echo(f"In {found.better:.0%} of the texts the true words are likelier given both sides.")
+        click.echo(f"In {quality.better:.0%} of the texts the true words are likelier given both sides.")
 
 
-def _said(value: float, error: float) -> str:
+def _number(value: float, error: float) -> str:
     return f"{value:.3f} ± {error:.3f}"

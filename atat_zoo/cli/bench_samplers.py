@@ -69,9 +69,7 @@ def samplers(
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
 
-    chosen = None if by is None else judge_of(by)
-    if chosen is not None and chosen.name == "run" and Path(chosen.path).resolve() == run.resolve():
-        raise UserError(f"--by {by}: a run does not judge its own text; name another run, or hf:NAME")
+    chosen = None if by is None else judge_of(by, run)
     experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
     rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
     scorer = None if chosen is None else chosen.build(device)

@@ -9,13 +9,13 @@ import click
 
 from atat_zoo.cli.choosing import named, value
 from atat_zoo.cli.console import Bars, json_option, print_json, table
+from atat_zoo.cli.evaluating import device_option, with_options
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
-from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.generative import Scores
-    from atat_zoo.evaluation.judged import Judged
+    from atat_zoo.evaluation.judged import JudgedRun
 
 NONE = "—"
 HUB = "hf:"
@@ -44,7 +44,7 @@ HUB = "hf:"
     type=click.IntRange(1),
     help="n of the n-grams that are looked for in the training text; 4, 8 and 13 when absent.",
 )
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
+@device_option
 @json_option
 def judge(
     run: Path,
@@ -67,10 +67,8 @@ def judge(
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
 
-    # What is wrong with the names is said before torch is imported.
-    chosen = judge_of(by)
-    if chosen.name == "run" and Path(chosen.path).resolve() == run.resolve():
-        raise UserError(f"--by {by}: a run does not judge its own text; name another run, or hf:NAME")
+    # Mistakes in the names are reported before torch is imported.
+    chosen = judge_of(by, run)
     if sampler is not None:
         value("sampler", sampler)
         overrides = (*overrides, f"sampler={sampler}")
@@ -81,19 +79,17 @@ def judge(
         check(number)
     scorer = chosen.build(device)
     from atat_zoo.evaluation.judged import SIZES, judge_run
-    from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device)
-    own = unstructure(model.experiment.evaluation)
     with Bars(silent=as_json) as bars:
-        found = judge_run(
+        judged = judge_run(
             model,
             run,
             scorer,
             chosen,
             sampler=experiment.parts["sampler"],
-            spec=EvaluationSpec(**own | ({"split": split} if split else {})),
+            spec=with_options(model.experiment.evaluation, {"split": split}),
             number=number,
             length=length,
             seed=seed,
@@ -102,17 +98,24 @@ def judge(
             progress=bars.working,
         )
     if as_json:
-        print_json({"run": str(run), **found.to_table()})
+        print_json({"run": str(run), **judged.to_table()})
     else:
-        show(found)
+        show(judged)
 
 
-def judge_of(text: str) -> Any:
+def judge_of(text: str, run: Path) -> Any:
     """Return the judge that a text names: a run folder, `hf:` and a model of the hub, or a table.
 
     Raises:
-        UserError: when it names none.
+        UserError: when it names none, or the run that is to be judged.
     """
+    judge = _judge(text)
+    if judge.folder is not None and Path(judge.folder).resolve() == run.resolve():
+        raise UserError(f"--by {text}: a run does not judge its own text; name another run, or hf:NAME")
+    return judge
+
+
+def _judge(text: str) -> Any:
     if text.startswith("{"):
         return named("judge", text)
     if text.startswith(HUB):
@@ -125,40 +128,41 @@ def judge_of(text: str) -> Any:
     return Zoo.load().spec("judge", {"use": "run", "path": text})
 
 
-def show(found: Judged) -> None:
+def show(judged: JudgedRun) -> None:
     """Print a table, and what one must know to read it."""
     from atat_zoo.evaluation.mauve import RELIABLE
 
     click.echo(
-        f"{found.number} texts of {found.length} tokens by {found.sampler['use']}, seed {found.seed}, step {found.step}"
+        f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}, seed {judged.seed}, "
+        f"step {judged.step}"
     )
-    click.echo(f"judge: {found.judge}")
-    pairs = zip(numbers(found.model), numbers(found.data), strict=True)
+    click.echo(f"judge: {judged.judge}")
+    pairs = zip(numbers(judged.model), numbers(judged.data), strict=True)
     rows = [[name, mine, data] for (name, mine), (_, data) in pairs if (mine, data) != (NONE, NONE)]
-    table(["", "written", f"{found.split} text"], rows)
-    if found.data.texts != found.number:
-        click.echo(f"There are only {found.data.texts} held-out texts.")
-    if found.model.mauve is not None and found.number < RELIABLE:
+    table(["", "written", f"{judged.split} text"], rows)
+    if judged.data.texts != judged.number:
+        click.echo(f"There are only {judged.data.texts} held-out texts.")
+    if judged.model.mauve is not None and judged.number < RELIABLE:
         click.echo(f"MAUVE of fewer than {RELIABLE:,} texts hardly tells models apart.")
-    if found.model.overlap.longest:
-        click.echo(f"longest copy: {found.model.longest_copy!r}")
+    if judged.model.overlap.longest:
+        click.echo(f"longest copy: {judged.model.longest_copy!r}")
 
 
 def numbers(scores: Scores) -> list[tuple[str, str]]:
     """Return the numbers of some texts as names and values to read."""
     from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
 
-    def said(value: float | None, form: str) -> str:
+    def number(value: float | None, form: str) -> str:
         return NONE if value is None else format(value, form)
 
     nfe = NONE if scores.nfe is None else f"{scores.nfe:.1f} (at most {scores.max_nfe})"
     return [
         (GENERATIVE_PERPLEXITY, f"{scores.value:.1f} ± {scores.stderr:.1f}"),
-        ("unigram entropy, nats", said(scores.unigram_entropy, ".3f")),
-        ("distinct-2", said(scores.distinct_2, ".3f")),
+        ("unigram entropy, nats", number(scores.unigram_entropy, ".3f")),
+        ("distinct-2", number(scores.distinct_2, ".3f")),
         ("network evaluations a text", nfe),
-        ("tokens per second", said(scores.tokens_per_second, ",.0f")),
-        ("MAUVE", said(scores.mauve, ".3f")),
-        *((f"{n}-grams copied", said(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
+        ("tokens per second", number(scores.tokens_per_second, ",.0f")),
+        ("MAUVE", number(scores.mauve, ".3f")),
+        *((f"{n}-grams copied", number(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
         ("longest copy, tokens", str(scores.overlap.longest)),
     ]

@@ -10,7 +10,7 @@ the masked set and W_M = Σ_{i∈M} w_i, two bounds on −log p_θ(x):
 The order form takes the steps of the order alone and is never above the timed one for the same ŵ and p_θ.
 
 Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable tokens, K draws. All weights are
-logarithms, all arithmetic float64. Both forms answer to `Form`.
+logarithms, all arithmetic float64. Both forms implement `Form`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Drawn:
 
 
 class Form(Protocol):
-    """One of the two forms of the bound: how a mask is drawn, and what it says of the bound."""
+    """One of the two forms of the bound: how a mask is drawn, and its terms of the bound."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
         """Return where each draw of a sequence stands, stratified, `draws` times float64 [B] in [0, 1)."""
@@ -72,7 +72,7 @@ class Form(Protocol):
         ...
 
     def terms(self, drawn: Drawn, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a mask says of the bound: Σ_i (weight_i · CE_i + bracket_i) estimates it without bias.
+        """Return a mask's terms of the bound: Σ_i (weight_i · CE_i + bracket_i) estimates it without bias.
 
         Args:
             drawn: the mask.
@@ -127,9 +127,9 @@ class OrderForm:
 class TimedForm:
     """The rate r uniform on (0, 1], t = τ(r; x) where the mean of t^{w_i} is r; each token masked by itself.
 
-    The integral is over t, and r only says where to look: uniform t with weights below 1 would have a variance
-    without bound. Hence neither t nor dt/dr carries a gradient. Towards r = 0 the variance still grows with the
-    logarithm, as that of `bounds.continuous_t` does: the order form needs fewer draws.
+    The integral is over t, and r only decides where it is evaluated: uniform t with weights below 1 would have a
+    variance without bound. Hence neither t nor dt/dr carries a gradient. Towards r = 0 the variance still grows with
+    the logarithm, as that of `bounds.continuous_t` does: the order form needs fewer draws.
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
@@ -198,19 +198,19 @@ def estimate(
         mask_id: m.
         time_at: from mask rate to t, for a model that reads it.
     """
-    n = maskable.sum(1)
-    contribution = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    loss_sum, loss_count = torch.zeros_like(contribution), torch.zeros_like(x)
-    for j, unit in enumerate(form.units(n, keys, draws)):
+    zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)
+    for j, unit in enumerate(form.units(maskable.sum(1), keys, draws)):
         drawn = form.draw(log_w, maskable, unit, fold(keys, j))
         masked = drawn.masked
-        found = look(torch.where(masked, mask_id, x), time_at(drawn.level.float()), masked, x)
-        ce, log_reverse = (torch.zeros_like(contribution).masked_scatter(masked, a.double()) for a in found)
+        values = look(torch.where(masked, mask_id, x), time_at(drawn.level.float()), masked, x)
+        ce, log_reverse = (zero.masked_scatter(masked, a.double()) for a in values)
         weight, bracket = form.terms(drawn, log_w, log_reverse)
         contribution += (weight * ce + bracket) / draws
+        weights += weight / draws
         loss_sum += ce
         loss_count += masked
-    return Estimate(contribution=contribution, count=n, loss_sum=loss_sum, loss_count=loss_count)
+    return Estimate(contribution=contribution, weight=weights, loss_sum=loss_sum, loss_count=loss_count)
 
 
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:

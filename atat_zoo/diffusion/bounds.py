@@ -1,17 +1,19 @@
-"""Estimates of the bound that may be called perplexity: MATH 2.
+"""Bounds on −log p_θ(x) that may be called perplexity: MATH 2.
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
-`exact_k` and `continuous_t` draw masks, `enumerate_masks` takes all of them (on
-toys). They agree on the same sequences within their Monte-Carlo error.
-`discrete_t` is the bound of a process with T steps, a different number at each
-T, to be held against `enumerate_discrete` at the same T.
+A bound is a sequence of masks with their weights; `average` takes the mean of
+any scores of the masked tokens over them. `exact_k` and `continuous_t` draw the
+masks, `enumerate_masks` takes all of them (on toys). They agree on the same
+sequences within their Monte-Carlo error. `discrete_t` is the bound of a process
+with T steps, a different number at each T; `enumerate_discrete` is its exact
+value. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,27 +23,45 @@ from torch import Tensor
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from atat_zoo.diffusion.records import Denoiser
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, nats, [N].
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+# The same arguments → any number of scores by name, each [N].
+Scores = Callable[[Tensor, Tensor | None, Tensor, Tensor], Mapping[str, Tensor]]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class WeightedMask:
+    """A mask of every sequence, and its weight in the average.
+
+    Attributes:
+        masked: bool [B, L].
+        weight: of the summed scores of the masked tokens, [B], or of each token, [B, L]. Its expected sum over the
+            masked tokens is n, so that a score of 1 averages to n.
+        t: diffusion time for a denoiser that reads it, [B], or None.
+    """
+
+    masked: Tensor
+    weight: Tensor
+    t: Tensor | None
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Estimate:
-    """A bound per sequence, and the losses that it was made of.
+    """The average of a score over the masks of a bound: of the cross-entropy, it is the bound.
 
     Attributes:
-        contribution: what each token adds to the bound, in nats, float64 [B, L].
-        count: maskable tokens n, int64 [B].
-        loss_sum: cross-entropy summed over the draws in which a token was masked, float64 [B, L].
+        contribution: what each token adds, in nats for a bound, float64 [B, L].
+        weight: the sum of a token's weights over the masks that hide it, by their number, float64 [B, L].
+        loss_sum: the score summed over the draws in which a token was masked, float64 [B, L].
         loss_count: in how many draws it was masked, int64 [B, L].
     """
 
     contribution: Tensor
-    count: Tensor
+    weight: Tensor
     loss_sum: Tensor
     loss_count: Tensor
 
@@ -51,8 +71,37 @@ class Estimate:
         return self.contribution.sum(1)
 
 
+def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int) -> dict[str, Estimate]:
+    """Return the mean over the masks of weight · score, for each score by its name.
+
+    Args:
+        scores: of the masked tokens, any number of them by name.
+        x: clean tokens, int64 [B, L].
+        masks: at least one.
+        mask_id: m.
+    """
+    every = list(masks)
+    estimates: dict[str, Estimate] = {}
+    zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    weights, count = zero.clone(), torch.zeros_like(x)
+    for mask in every:
+        weight = (mask.weight if mask.weight.ndim == 2 else mask.weight[:, None]).double()
+        weights += torch.where(mask.masked, weight, 0.0) / len(every)
+        count += mask.masked
+        z = torch.where(mask.masked, mask_id, x)
+        for name, values in scores(z, mask.t, mask.masked, x).items():
+            if name not in estimates:
+                estimates[name] = Estimate(
+                    contribution=zero.clone(), weight=weights, loss_sum=zero.clone(), loss_count=count
+                )
+            score = zero.masked_scatter(mask.masked, values.double())
+            estimates[name].contribution.add_(weight * score / len(every))
+            estimates[name].loss_sum.add_(score)
+    return estimates
+
+
 def from_denoiser(denoise: Denoiser) -> CrossEntropy:
-    """Return the losses of a denoiser that gives whole distributions."""
+    """Return the losses of a denoiser that gives complete distributions."""
 
     def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         return -denoise(z, t, masked).gather(1, x[masked][:, None])[:, 0]
@@ -61,37 +110,26 @@ def from_denoiser(denoise: Denoiser) -> CrossEntropy:
 
 
 def exact_k(
-    losses: CrossEntropy,
-    x: Tensor,
-    maskable: Tensor,
-    keys: Tensor,
-    draws: int,
-    *,
-    mask_id: int,
-    time_at: Callable[[Tensor], Tensor],
-) -> Estimate:
-    """Estimate the NELBO with k uniform on {1 … n} and exactly k tokens masked: weight n/k on the summed CE.
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Callable[[Tensor], Tensor]
+) -> Iterator[WeightedMask]:
+    """Yield masks of exactly k tokens with k uniform on {1 … n}: weight n/k.
 
     k is stratified over the draws of a sequence: k = 1 + ⌊n·(u + j)/draws⌋.
 
     Args:
-        losses: of p_θ.
-        x: clean tokens, int64 [B, L].
         maskable: bool [B, L].
         keys: one key a sequence, int64 [B]: the masks are a function of it, so that two models see the same.
         draws: masks per sequence.
-        mask_id: m.
         time_at: from mask rate to t, for a denoiser that reads it: t = time_at(k/n) makes it a function of z.
     """
     n = maskable.sum(1)
-
-    def masks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for j, k in enumerate(counts(n, keys, draws)):
-            rank = uniform_order(maskable, fold(keys, j))
-            masked = (rank < k[:, None]) & maskable
-            yield masked, n.double() / k.clamp(min=1), time_at((k / n.clamp(min=1)).float())
-
-    return average(losses, x, n, masks(), draws, mask_id)
+    for j, k in enumerate(counts(n, keys, draws)):
+        rank = uniform_order(maskable, fold(keys, j))
+        yield WeightedMask(
+            masked=(rank < k[:, None]) & maskable,
+            weight=n.double() / k.clamp(min=1),
+            t=time_at((k / n.clamp(min=1)).float()),
+        )
 
 
 def counts(n: Tensor, keys: Tensor, draws: int) -> Iterator[Tensor]:
@@ -103,91 +141,59 @@ def counts(n: Tensor, keys: Tensor, draws: int) -> Iterator[Tensor]:
 
 
 def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
-    """Return the place of each token in a uniformly random order of the maskable ones, int64 [B, L]; others last."""
+    """Return the rank of each token in a uniformly random order of the maskable ones, int64 [B, L]; others last."""
     unit = to_unit(fold(keys[:, None], torch.arange(maskable.shape[1], device=maskable.device)), torch.float64)
     return unit.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
 
 
 def continuous_t(
-    losses: CrossEntropy,
-    x: Tensor,
     maskable: Tensor,
     keys: Tensor,
     draws: int,
     *,
-    mask_id: int,
     time_at: Callable[[Tensor], Tensor],
     alpha: Callable[[Tensor], Tensor],
     weight: Callable[[Tensor], Tensor],
-) -> Estimate:
-    """Estimate the NELBO with t stratified over a sequence's draws, t_j = 1 − ((u + j)/draws), masks Bernoulli.
+) -> Iterator[WeightedMask]:
+    """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
 
     The strata are a sequence's own and not the batch's: sequences stay
     independent, so that the standard error over them is right and no result
     depends on the batch. The variance diverges logarithmically at t → 0, so
     it is harmless only for long sequences.
 
-    Args:
-        losses: of p_θ.
-        x: clean tokens, int64 [B, L].
-        maskable: bool [B, L].
-        keys: one key a sequence, int64 [B], for the times and the masks.
-        draws: masks per sequence.
-        mask_id: m.
-        time_at: from mask rate to t, as in `exact_k`.
+    Args: as `exact_k`, and
         alpha: α(t).
         weight: −α'(t)/(1 − α(t)).
     """
-    n = maskable.sum(1)
     u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
-
-    def masks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for j in range(draws):
-            t = 1 - (u + j) / draws
-            masked = _bernoulli(1 - alpha(t), maskable, fold(keys, j))
-            yield masked, weight(t), time_at((masked.sum(1) / n.clamp(min=1)).float())
-
-    return average(losses, x, n, masks(), draws, mask_id)
+    for j in range(draws):
+        t = 1 - (u + j) / draws
+        yield _bernoulli(1 - alpha(t), weight(t), maskable, fold(keys, j), time_at)
 
 
 def discrete_t(
-    losses: CrossEntropy,
-    x: Tensor,
     maskable: Tensor,
     keys: Tensor,
     draws: int,
     *,
-    mask_id: int,
     time_at: Callable[[Tensor], Tensor],
     alpha: Callable[[Tensor], Tensor],
     steps: int,
-) -> Estimate:
-    """Estimate the bound of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
+) -> Iterator[WeightedMask]:
+    """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
 
     With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the
     draws of a sequence. A bound for each T, and none of them is the one that is
     called perplexity.
 
-    Args:
-        losses: of p_θ.
-        x: clean tokens, int64 [B, L].
-        maskable: bool [B, L].
-        keys: one key a sequence, int64 [B], for the times and the masks.
-        draws: masks per sequence.
-        mask_id: m.
-        time_at: from mask rate to t, as in `exact_k`.
+    Args: as `exact_k`, and
         alpha: α(t).
         steps: T.
     """
-    n = maskable.sum(1)
-
-    def masks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for j, i in enumerate(counts(torch.full_like(n, steps), keys, draws)):
-            rate = 1 - alpha(i.double() / steps)
-            masked = _bernoulli(rate, maskable, fold(keys, j))
-            yield masked, steps * reveal(i, steps, alpha), time_at((masked.sum(1) / n.clamp(min=1)).float())
-
-    return average(losses, x, n, masks(), draws, mask_id)
+    for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
+        weight = steps * reveal(i, steps, alpha)
+        yield _bernoulli(1 - alpha(i.double() / steps), weight, maskable, fold(keys, j), time_at)
 
 
 def reveal(i: Tensor, steps: int, alpha: Callable[[Tensor], Tensor]) -> Tensor:
@@ -196,19 +202,43 @@ def reveal(i: Tensor, steps: int, alpha: Callable[[Tensor], Tensor]) -> Tensor:
     return (after - before) / (1 - before)
 
 
-def _bernoulli(rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
-    return (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
+def _bernoulli(
+    rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Callable[[Tensor], Tensor]
+) -> WeightedMask:
+    """Mask each token with probability `rate` [B]; the denoiser's t is that of the share which was masked."""
+    masked = (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
+    share = masked.sum(1) / maskable.sum(1).clamp(min=1)
+    return WeightedMask(masked=masked, weight=weight, t=time_at(share.float()))
+
+
+def all_masks(
+    x: Tensor, weight: Callable[[int], float] | None = None, time_at: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[WeightedMask]:
+    """Yield all 2^L − 1 masks with a token, so that their average is the exact value of a bound.
+
+    Args:
+        x: tokens, all of them maskable, int64 [B, L].
+        weight: of a mask of k tokens, in a sum over all masks; that of the NELBO when None, (n/k) / (n · C(n, k)).
+        time_at: from mask rate to t; t is None without it.
+    """
+    B, L = x.shape
+    for bits in range(1, 2**L):
+        row = torch.tensor([bool(bits >> i & 1) for i in range(L)], device=x.device)
+        k = int(row.sum())
+        value = 1 / (k * math.comb(L, k)) if weight is None else weight(k)
+        yield WeightedMask(
+            masked=row.expand(B, L),
+            # `average` divides by the number of masks.
+            weight=torch.full((B,), value * (2**L - 1), dtype=torch.float64, device=x.device),
+            t=None if time_at is None else time_at(torch.full((B,), k / L, device=x.device)),
+        )
 
 
 def enumerate_masks(
     losses: CrossEntropy, x: Tensor, *, mask_id: int, time_at: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """Return the NELBO of every sequence exactly, by all 2^L − 1 masks, in nats, float64 [B].
-
-    A mask of k tokens has the weight of exact-k: (n/k) / (n · C(n, k)) = 1 / (k · C(n, k)).
-    """
-    L = x.shape[1]
-    return _enumerated(losses, x, mask_id, time_at, lambda k: 1 / (k * math.comb(L, k)))
+    """Return the NELBO of every sequence exactly, by all masks, in nats, float64 [B]."""
+    return average(lambda *at: {"nelbo": losses(*at)}, x, all_masks(x, time_at=time_at), mask_id)["nelbo"].nelbo
 
 
 def enumerate_discrete(
@@ -224,58 +254,5 @@ def enumerate_discrete(
     i = torch.arange(1, steps + 1)
     beta, visible = reveal(i, steps, alpha), alpha(i.double() / steps)
     L = x.shape[1]
-    return _enumerated(
-        losses, x, mask_id, time_at, lambda k: float((beta * (1 - visible) ** k * visible ** (L - k)).sum())
-    )
-
-
-def _enumerated(
-    losses: CrossEntropy,
-    x: Tensor,
-    mask_id: int,
-    time_at: Callable[[Tensor], Tensor] | None,
-    weight: Callable[[int], float],
-) -> Tensor:
-    B, L = x.shape
-    total = torch.zeros(B, dtype=torch.float64, device=x.device)
-    for bits in range(1, 2**L):
-        row = torch.tensor([bool(bits >> i & 1) for i in range(L)], device=x.device)
-        masked, k = row.expand(B, L), int(row.sum())
-        t = None if time_at is None else time_at(torch.full((B,), k / L, device=x.device))
-        total += dense_losses(losses, x, masked, t, mask_id).sum(1) * weight(k)
-    return total
-
-
-def average(
-    losses: CrossEntropy,
-    x: Tensor,
-    n: Tensor,
-    masks: Iterator[tuple[Tensor, Tensor, Tensor]],
-    draws: int,
-    mask_id: int,
-) -> Estimate:
-    """Return the mean over draws of weight · CE.
-
-    Args:
-        losses: of p_θ.
-        x: clean tokens, int64 [B, L].
-        n: maskable tokens, int64 [B].
-        masks: for each draw the mask [B, L], its weight ([B], or [B, L] token by token), and t [B].
-        draws: how many there are.
-        mask_id: m.
-    """
-    contribution = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    loss_sum = torch.zeros_like(contribution)
-    loss_count = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
-    for masked, weight, t in masks:
-        ce = dense_losses(losses, x, masked, t, mask_id)
-        contribution += (weight if weight.ndim == 2 else weight[:, None]).double() * ce / draws
-        loss_sum += ce
-        loss_count += masked
-    return Estimate(contribution=contribution, count=n, loss_sum=loss_sum, loss_count=loss_count)
-
-
-def dense_losses(losses: CrossEntropy, x: Tensor, masked: Tensor, t: Tensor | None, mask_id: int) -> Tensor:
-    """Return −log p_θ(x_i | z) at masked tokens, float64 [B, L], zero elsewhere."""
-    ce = losses(torch.where(masked, mask_id, x), t, masked, x).double()
-    return torch.zeros(x.shape, dtype=torch.float64, device=x.device).masked_scatter(masked, ce)
+    masks = all_masks(x, lambda k: float((beta * (1 - visible) ** k * visible ** (L - k)).sum()), time_at)
+    return average(lambda *at: {"bound": losses(*at)}, x, masks, mask_id)["bound"].nelbo

@@ -7,7 +7,7 @@ embedding: that comes in detached, so the backbone is not trained through it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from atat_zoo.registry import component, param, part, values_of
 
@@ -46,6 +46,11 @@ class Estimator(Protocol):
 
     name: str
 
+    @property
+    def learns(self) -> bool:
+        """Whether it has anything to train."""
+        ...
+
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
         ...
@@ -56,6 +61,7 @@ class UniformEstimator:
     """Importance ½ for every token: masking and curriculum then treat all tokens alike."""
 
     name = "uniform"
+    learns: ClassVar[bool] = False
     summary = "the same importance for every token"
     refs = ()
 
@@ -76,6 +82,7 @@ class FrequencyEstimator:
     """
 
     name = "frequency"
+    learns: ClassVar[bool] = False
     summary = "rare tokens are important: the unigram surprisal over its largest value"
     refs = ()
 
@@ -96,6 +103,7 @@ class TransformerEstimator:
     """
 
     name = "transformer"
+    learns: ClassVar[bool] = True
     summary = "two small transformer layers over the backbone's detached embedding"
     refs = ("ATAT",)
     layers: int = param(2, help="transformer layers", ge=1)
@@ -133,6 +141,11 @@ class HybridEstimator:
     learned: Estimator = part("estimator", "transformer", help="the estimator that is trained")
     prior: Estimator = part("estimator", "frequency", help="the estimator that it is mixed with")
 
+    @property
+    def learns(self) -> bool:
+        """Return whether the estimator that is trained has anything to train."""
+        return self.learned.learns
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit its parts."""
         yield from _problems_inside("learned", self.learned, experiment)
@@ -161,6 +174,11 @@ class TermBiasEstimator:
     words: tuple[str, ...] = param((), help="words or phrases whose importance changes")
     strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
     base: Estimator = part("estimator", "uniform", help="the estimator whose importance it is")
+
+    @property
+    def learns(self) -> bool:
+        """Return whether the estimator inside has anything to train."""
+        return self.base.learns
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit the estimator inside."""

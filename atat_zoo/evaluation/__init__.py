@@ -1,28 +1,20 @@
 """Evaluation: the one place that computes, and names, a perplexity.
 
-What needs torch is imported when it is first asked for: the specifications of judges stand in this package too.
+`evaluate_run` is imported when it is first asked for: it needs torch, and the specifications of judges stand in this
+package too.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.measuring import Measured, measure
-    from atat_zoo.evaluation.perplexity import Evaluation, summarise
     from atat_zoo.evaluation.run import evaluate_run
 
-__all__ = ["Evaluation", "Measured", "evaluate_run", "measure", "summarise"]
-
-_PLACES = {
-    "Evaluation": "atat_zoo.evaluation.perplexity",
-    "Measured": "atat_zoo.evaluation.measuring",
-    "evaluate_run": "atat_zoo.evaluation.run",
-    "measure": "atat_zoo.evaluation.measuring",
-    "summarise": "atat_zoo.evaluation.perplexity",
-}
+__all__ = ["evaluate_run"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+    if name == "evaluate_run":
+        from atat_zoo.evaluation.run import evaluate_run
+
+        return evaluate_run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

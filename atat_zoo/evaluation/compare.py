@@ -1,8 +1,9 @@
-"""Runs held against each other: the same held-out sequences, the same masks, paired differences.
+"""Runs compared with each other: the same held-out sequences, the same masks, paired differences.
 
 n sequences, L tokens. What is compared are nats of a bound on −log p(x), summed
 over each sequence; the difference of two runs is Σ(a − b) / Σ tokens, and its
-interval is the bootstrap's over sequences.
+interval is the bootstrap's over sequences. `measure_runs` makes the numbers,
+`compare` the table. Beside the bounds stand the `SCORES` of the predictions.
 """
 
 from __future__ import annotations
@@ -11,19 +12,153 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
+from torch import Tensor, nn
 
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired, unpaired
+from atat_zoo.evaluation.history import History, history
 from atat_zoo.evaluation.naming import PERPLEXITY, title
-from atat_zoo.evaluation.perplexity import BoundValue, bound_value, finite
+from atat_zoo.evaluation.perplexity import BoundValue, bound_value, byte_counts, finite, method_of
+from atat_zoo.evaluation.run import check_evaluation, held_out_text, measure_model
+from atat_zoo.evaluation.scores import SCORES
+from atat_zoo.model import Model
+from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-    from torch import Tensor
-
-    from atat_zoo.evaluation.subjects import Subject
     from atat_zoo.experiment import EvaluationSpec
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ComparedRun:
+    """A run that was measured.
+
+    Attributes:
+        name: what it is called in the table.
+        objective: the part that it was trained by.
+        step: optimizer steps behind its weights.
+        ema: whether the weights are a moving average.
+        method: how its numbers came about: the estimator, or `likelihood` where nothing is estimated.
+        nats: each of its bounds by name, nats of each sequence, float64 [n].
+        count: tokens of each sequence, int64 [n].
+        bytes: UTF-8 bytes of each sequence, int64 [n].
+        parameters: of the entire model, what is frozen included.
+        without_embeddings: without token embeddings and the head's columns, which grow with the vocabulary.
+        history: how it was trained.
+        scores: of its predictions by name; of each sequence the weighted sum and the sum of the weights, [n, 2].
+    """
+
+    name: str
+    objective: str
+    step: int
+    ema: bool
+    method: str
+    nats: Mapping[str, Tensor]
+    count: Tensor
+    bytes: Tensor
+    parameters: int
+    without_embeddings: int
+    history: History
+    scores: Mapping[str, Tensor] = attrs.field(factory=dict)
+
+
+def measure_runs(
+    runs: Sequence[Path],
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    baseline: int = 0,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> list[ComparedRun]:
+    """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
+
+    Args:
+        runs: run folders.
+        spec: split, sequences, draws, batch size and bound.
+        seed: of the masks.
+        baseline: number of the run that the others must agree with.
+        device: `cpu` or `gpu`.
+        progress: called with the sequences done and to do, over all runs.
+
+    Raises:
+        UserError: when a run has no final model, or its held-out tokens are not the baseline's.
+    """
+    first = runs[baseline]
+    tokens, maskable, _ = held_out_text(Model.from_run(first), first, spec.split, spec.sequences)
+    for run in runs:  # mistakes are reported before anything is measured
+        model = Model.from_run(run)
+        check_evaluation(model, run, spec)
+        if run != first:
+            _check_same(first, run, (tokens, maskable), held_out_text(model, run, spec.split, spec.sequences)[:2])
+    compared = []
+    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+
+        def done(rows: int, of: int, before: int = number) -> None:
+            if progress:
+                progress(before * of + rows, len(runs) * of)
+
+        model = Model.from_run(run, device)
+        measured = measure_model(model, tokens, maskable, spec, seed=seed, scores=SCORES, progress=done)
+        total, without = sizes(model.module, model.context.vocabulary_size)
+        compared.append(
+            ComparedRun(
+                name=name,
+                objective=model.experiment.parts["objective"].name,
+                step=model.step,
+                ema=model.experiment.train.ema > 0,
+                method=method_of(model.experiment, spec.bound),
+                nats={bound: each.sum(1) for bound, each in measured.contribution.items()},
+                count=maskable.sum(1),
+                bytes=byte_counts(model.tokenizer, tokens, maskable),
+                parameters=total,
+                without_embeddings=without,
+                history=history(RunFolder(run), model.experiment),
+                scores=measured.scores,
+            )
+        )
+    return compared
+
+
+def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
+    """Return the parameters of a model, and how many are left without those that grow with the vocabulary."""
+    grow: dict[int, int] = {}
+    for part in module.modules():
+        if isinstance(part, nn.Embedding) and part.num_embeddings >= vocabulary_size:
+            grow |= {id(p): p.numel() for p in part.parameters()}
+    # A backbone's head has a column for each token, and nothing else.
+    head = getattr(getattr(module, "backbone", None), "head", None)
+    if isinstance(head, nn.Module):
+        grow |= {id(p): p.numel() for p in head.parameters()}
+    total = sum(p.numel() for p in module.parameters())
+    return total, total - sum(grow.values())
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Return the folders' names, or their paths where two have the same."""
+    names = [run.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+
+
+def _check_same(first: Path, run: Path, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+    """Refuse a run whose held-out tokens are not the baseline's, and say in what they differ."""
+    one, other = ((RunFolder(path).model / "tokenizer.json").read_bytes() for path in (first, run))
+    (n, length), (m, other_length) = ours[0].shape, theirs[0].shape
+    if one != other:
+        what = f"has another tokenizer than {first}: nats per token are of other tokens"
+    elif length != other_length:
+        what = f"reads sequences of {other_length} tokens, {first} of {length}: data.length differs"
+    elif n != m:
+        what = f"has {m} held-out sequences, {first} has {n}"
+    elif not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)):
+        what = f"has other held-out text than {first}: its corpus or its held-out share differs"
+    else:
+        return
+    raise UserError(f"{run} {what}; compare runs of one corpus, tokenizer and data.length")
 
 
 @attrs.frozen(kw_only=True)
@@ -60,15 +195,17 @@ class Row:
     """A run in the table.
 
     Attributes:
-        subject: the run.
+        run: what was measured.
         bounds: its bounds by name.
         differences: of each bound to the baseline's first; None for the baseline's own first.
+        scores: value and standard error over sequences of each score.
         reached: (step, seconds) at which the value was reached, each None where no evaluation says so.
     """
 
-    subject: Subject
+    run: ComparedRun
     bounds: Mapping[str, BoundValue]
     differences: Mapping[str, Difference | None]
+    scores: Mapping[str, tuple[float, float]]
     reached: tuple[int | None, float | None]
 
 
@@ -79,7 +216,7 @@ class Comparison:
     Attributes:
         rows: one a run, in the order in which they were named.
         quantity: the bound whose differences are shown: `nelbo`, or what `--bound` estimates instead.
-        baseline: name of the run that the others are held against.
+        baseline: name of the run that the others are compared with.
         reach: the perplexity whose step is looked for, or None when no run recorded one.
         split: which held-out split.
         method: how the bound was estimated.
@@ -102,12 +239,11 @@ class Comparison:
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object; what is not finite becomes null."""
-        kept = {f.name: getattr(self, f.name) for f in attrs.fields(Comparison) if f.name != "rows"}
-        sure = {"level": LEVEL, "resamples": RESAMPLES}
-        return finite({**kept, **sure, "runs": [self._row(row) for row in self.rows]})
+        plain = attrs.asdict(self, filter=lambda field, _: field.name != "rows")
+        return finite(plain | {"level": LEVEL, "resamples": RESAMPLES, "runs": [self._row(row) for row in self.rows]})
 
     def _row(self, row: Row) -> dict[str, Any]:
-        one, past = row.subject, row.subject.history
+        one, past = row.run, row.run.history
         table: dict[str, Any] = {"run": one.name, "objective": one.objective, "step": one.step, "ema": one.ema}
         table["method"] = one.method
         if self.quantity in row.bounds and title(self.quantity) == PERPLEXITY:
@@ -120,6 +256,7 @@ class Comparison:
         step, seconds = row.reached
         return table | {
             "bounds": bounds,
+            "scores": {name: {"value": value, "stderr": error} for name, (value, error) in row.scores.items()},
             "seconds": past.seconds,
             "steps_to_reach": step,
             "seconds_to_reach": seconds,
@@ -127,7 +264,7 @@ class Comparison:
             "parameters_without_embeddings": one.without_embeddings,
             "tokens_per_second": past.tokens_per_second,
             "peak_memory": past.peak_memory,
-            "evaluated": [{"step": at, PERPLEXITY: found} for at, found in past.evaluated],
+            "evaluated": [{"step": at, PERPLEXITY: value} for at, value in past.evaluated],
             "computed": past.computed,
         }
 
@@ -138,48 +275,48 @@ def _percent(nats: float) -> float:
 
 
 def compare(
-    subjects: Sequence[Subject],
+    runs: Sequence[ComparedRun],
     spec: EvaluationSpec,
     *,
     seed: int,
     baseline: int = 0,
     reach: float | None = None,
 ) -> Comparison:
-    """Hold measured runs against one of them.
+    """Compare measured runs with one of them.
 
     Args:
-        subjects: of `measure_runs`.
+        runs: of `measure_runs`.
         spec: what they were measured by.
         seed: of the masks; the bootstrap has a fixed one.
-        baseline: number of the run that the others are held against.
+        baseline: number of the run that the others are compared with.
         reach: a perplexity; the final one of the worst run when None.
 
     Raises:
         UserError: when a run has not the bound that the baseline is measured by.
     """
-    base = subjects[baseline]
+    base = runs[baseline]
     quantity = next(iter(base.nats))
-    for one in subjects:
-        if quantity not in one.nats:
-            raise UserError(
-                f"{one.name} has no bound {quantity!r}, which {base.name} is measured by; compare it with --bound "
-                "exact_k, or choose another --baseline"
-            )
-    finals = [s.history.final for s in subjects if s.history.final is not None]
+    finals = [run.history.final for run in runs if run.history.final is not None]
     if reach is None and finals:
         reach = max(finals)
     rows = []
-    for one in subjects:
-        step = None if reach is None else one.history.reached(reach)
+    for run in runs:
+        if quantity not in run.nats:
+            raise UserError(
+                f"{run.name} has no bound {quantity!r}, which {base.name} is measured by; compare it with --bound "
+                "exact_k, or choose another --baseline"
+            )
+        step = None if reach is None else run.history.reached(reach)
         rows.append(
             Row(
-                subject=one,
-                bounds={name: bound_value(nats, one.count, one.sizes) for name, nats in one.nats.items()},
+                run=run,
+                bounds={name: bound_value(nats, run.count, run.bytes) for name, nats in run.nats.items()},
                 differences={
-                    name: None if one is base and name == quantity else _difference(nats, base.nats[quantity], base)
-                    for name, nats in one.nats.items()
+                    name: None if run is base and name == quantity else _difference(nats, base.nats[quantity], base)
+                    for name, nats in run.nats.items()
                 },
-                reached=(step, None if step is None else one.history.seconds_at(step)),
+                scores={name: ratio(*sums.unbind(1)) for name, sums in run.scores.items()},
+                reached=(step, None if step is None else run.history.seconds_at(step)),
             )
         )
     return Comparison(
@@ -196,5 +333,5 @@ def compare(
     )
 
 
-def _difference(nats: Tensor, other: Tensor, base: Subject) -> Difference:
+def _difference(nats: Tensor, other: Tensor, base: ComparedRun) -> Difference:
     return Difference(paired=paired(nats, other, base.count), unpaired=unpaired(nats, other, base.count))

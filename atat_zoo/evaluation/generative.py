@@ -1,7 +1,7 @@
-"""Numbers over generated text: what a judge says of it, how varied it is, what it cost, what it copied.
+"""Numbers over generated text: its score by a judge, how varied it is, what it cost, what it copied.
 
 n texts of L tokens. A generative perplexity alone rewards dull text, so it only
-comes in a record with unigram entropy and the network evaluations (MATH 6).
+comes together with unigram entropy and the network evaluations (MATH 6).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY, exponential
 from atat_zoo.evaluation.overlap import pieces
+from atat_zoo.evaluation.perplexity import special_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +125,7 @@ def score(
     if not int(counted.sum()):
         raise UserError(f"the judge {judge.title} finds nothing to score in {len(texts)} texts; ask for longer ones")
     value, error = ratio(nats, counted)
-    special = special_of(tokenizer)
+    special = special_ids(tokenizer)
     parts = [pieces(ids, special) for ids in tokens]
     return Scores(
         texts=len(texts),
@@ -143,11 +144,6 @@ def score(
     )
 
 
-def special_of(tokenizer: TokenizerModel) -> list[int]:
-    """Return the ids that stand for no text."""
-    return [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
-
-
 def text_entropy(parts: Sequence[Sequence[Tokens]]) -> float:
     """Return the unigram entropy of texts that lie in pieces between their special tokens."""
     return unigram_entropy([np.concatenate([np.zeros(0, np.int64), *text]) for text in parts])
@@ -160,12 +156,12 @@ def unigram_entropy(texts: Sequence[Tokens]) -> float:
     all texts together: texts that repeat themselves each in their own way are dull, too. It is log L at most. BOS and
     EOS are left out by `score`, which that code does not do.
     """
-    found = []
+    entropies = []
     for ids in texts:
         _, counts = np.unique(ids, return_counts=True)
         share = counts / max(1, len(ids))
-        found.append(float(-(share * np.log(share)).sum()))
-    return float(np.mean(found)) if found else 0.0
+        entropies.append(float(-(share * np.log(share)).sum()))
+    return float(np.mean(entropies)) if entropies else 0.0
 
 
 def distinct(texts: Sequence[Tokens], n: int) -> float | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class History:
-    """A training as its records have it.
+    """A training as its run folder tells it.
 
     Attributes:
         clock: (step, seconds of optimizer steps until then), from (0, 0) on; evaluations between steps not counted.
@@ -50,10 +50,10 @@ class History:
 
     def reached(self, value: float) -> int | None:
         """Return the first step whose evaluation is not above `value`; None when none is."""
-        return next((step for step, found in self.evaluated if found <= value), None)
+        return next((step for step, each in self.evaluated if each <= value), None)
 
     def seconds_at(self, step: int) -> float | None:
-        """Return the seconds of the steps until `step`, between two lines in proportion; None beyond the records."""
+        """Return the seconds of the steps until `step`, between two lines in proportion; None beyond the last."""
         for (before, start), (after, end) in pairwise(self.clock):
             if before <= step <= after:
                 return start + (end - start) * (step - before) / (after - before)
@@ -61,7 +61,7 @@ class History:
 
 
 def history(folder: RunFolder, experiment: Experiment) -> History:
-    """Read the records of a run."""
+    """Read the metrics and evaluations of a run."""
     lines = folder.records()
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
@@ -75,7 +75,7 @@ def history(folder: RunFolder, experiment: Experiment) -> History:
 
 
 def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Add up the steps' own time: the `seconds` of a line also hold the evaluations and checkpoints before it."""
+    """Add up the steps' own time: the `seconds` of a line also include the evaluations and checkpoints before it."""
     seconds, tokens = 0.0, 0
     yield 0, 0.0
     for line in lines:
@@ -96,18 +96,18 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
     method = method_of(experiment, spec.bound)
     draws = 0 if method == LIKELIHOOD else spec.draws
     own = {"corpus": "", "split": spec.split, "draws": draws, "seed": experiment.seed, "method": method}
-    found: dict[int, tuple[int, float]] = {}
+    best: dict[int, tuple[int, float]] = {}
     for path in sorted(folder.evaluations.glob("*.json")):
-        said: Any = None
+        table: Any = None
         with suppress(OSError, ValueError):
-            said = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(said, dict) or not isinstance(said.get(PERPLEXITY), int | float):
+            table = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(table, dict) or not isinstance(table.get(PERPLEXITY), int | float):
             continue
         # A key that is not there is of a version that had no choice of it.
-        if any(said.get(key, value) != value for key, value in own.items()):
+        if any(table.get(key, value) != value for key, value in own.items()):
             continue
-        step, count = int(said["step"]), int(said["sequences"])
+        step, count = int(table["step"]), int(table["sequences"])
         fits = not spec.sequences or count <= spec.sequences
-        if fits and count > found.get(step, (0, 0.0))[0]:
-            found[step] = count, float(said[PERPLEXITY])
-    return {step: value for step, (_, value) in found.items()}
+        if fits and count > best.get(step, (0, 0.0))[0]:
+            best[step] = count, float(table[PERPLEXITY])
+    return {step: value for step, (_, value) in best.items()}

@@ -1,11 +1,11 @@
-"""How good an importance is: does it order held-out tokens by their loss, and does it mean what it says?
+"""How good an importance is: does it order held-out tokens by their loss, and is it calibrated?
 
 N tokens of held-out text that some draw masked, V the vocabulary. Loss is a
 token's cross-entropy averaged over the draws that masked it, under uniform
 masking. A token's frequency alone says much of its loss, so an estimator is also
 asked within bands of frequency, where that help is taken away.
 
-Calibration is held against the rank target of `difficulty`: the place of a
+Calibration is relative to the rank target of `difficulty`: the rank of a
 token's loss within its row, (rank + ½)/n in (0, 1).
 """
 
@@ -22,14 +22,14 @@ from torch import Tensor
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.evaluation.run import held_out_of, measure_model
+from atat_zoo.evaluation.run import held_out_text, measure_model
 from atat_zoo.run import RunFolder, write_json
 from atat_zoo.targets.modules import rank_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atat_zoo.evaluation.measuring import Measured
+    from atat_zoo.evaluation.measuring import Measurement
     from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.model import Model
 
@@ -110,8 +110,8 @@ class ImportanceQuality:
         return finite(attrs.asdict(self))
 
 
-def quality(measured: Measured, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
-    """Hold the importance of what was measured against its loss.
+def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
+    """Compare the importance of what was measured with its loss.
 
     Args:
         measured: with importance.
@@ -125,7 +125,7 @@ def quality(measured: Measured, counts: Tensor | None, bands: int = 5, bins: int
     # The rank is taken in float32: of losses that differ by less than its resolution it does not matter.
     ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
     tokens = measured.tokens[seen]
-    found: list[Band] = []
+    of_bands: list[Band] = []
     rho = math.nan
     if counts is not None:
         surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()
@@ -134,7 +134,7 @@ def quality(measured: Measured, counts: Tensor | None, bands: int = 5, bins: int
         for number in range(bands):
             inside, members = band[tokens] == number, counts[band == number]
             if len(members) and bool(inside.any()):
-                found.append(
+                of_bands.append(
                     Band(
                         tokens=int(inside.sum()),
                         types=len(members),
@@ -145,16 +145,16 @@ def quality(measured: Measured, counts: Tensor | None, bands: int = 5, bins: int
                         frequency_spearman=spearman(surprisal[tokens][inside], loss[inside]),
                     )
                 )
-    made = calibration(importance, ranks, loss, bins)
+    of_bins = calibration(importance, ranks, loss, bins)
     return ImportanceQuality(
         tokens=len(loss),
         mean=float(importance.mean()),
         deviation=float(importance.std(correction=0)),
         importance_spearman=spearman(importance, loss),
         frequency_spearman=rho,
-        bands=tuple(found),
-        bins=tuple(made),
-        calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in made) / max(1, len(loss)),
+        bands=tuple(of_bands),
+        bins=tuple(of_bins),
+        calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),
     )
 
 
@@ -169,7 +169,7 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
         counts: training tokens by id, int64 [V].
         bands: how many.
     """
-    # One is added, as for the surprisal: entries that were never seen have a place at the rare end.
+    # One is added, as for the surprisal: entries that were never seen belong to the rarest band.
     mass = counts.double() + 1
     order = mass.argsort(stable=True)
     below = mass[order].cumsum(0) - mass[order] / 2
@@ -187,12 +187,12 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BIN
         loss: nats, [N].
         bins: how many.
     """
-    place = (importance * bins).long().clamp(0, bins - 1)
-    found = []
+    bin_of = (importance * bins).long().clamp(0, bins - 1)
+    made = []
     for number in range(bins):
-        inside = place == number
+        inside = bin_of == number
         if bool(inside.any()):
-            found.append(
+            made.append(
                 Bin(
                     low=number / bins,
                     high=(number + 1) / bins,
@@ -202,7 +202,7 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BIN
                     loss=float(loss[inside].mean()),
                 )
             )
-    return found
+    return made
 
 
 def importance_of_run(
@@ -214,7 +214,7 @@ def importance_of_run(
     bands: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure the importance of a run on held-out text of its own, and record it in the run folder.
+    """Measure the importance of a run on held-out text of its own, and write it into the run folder.
 
     Args:
         model: of `Model.from_run(run)`.
@@ -236,9 +236,9 @@ def importance_of_run(
             f"{run} was trained by the objective {experiment.parts['objective'].name!r}, which uses no importance "
             "estimator; name a run whose experiment has an [estimator]"
         )
-    tokens, maskable, counts = held_out_of(model, run, spec.split, spec.sequences)
+    tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
     measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
-    found = quality(measured, None if counts is None else torch.from_numpy(counts), bands)
+    result = quality(measured, None if counts is None else torch.from_numpy(counts), bands)
     table = {
         "split": spec.split,
         "step": model.step,
@@ -249,7 +249,7 @@ def importance_of_run(
         "draws": spec.draws,
         "seed": seed,
         "method": spec.bound.name,
-        **found.to_table(),
+        **result.to_table(),
     }
     name = f"importance-{spec.split}-{len(tokens)}x{spec.draws}-seed{seed}-step{model.step:08d}.json"
     write_json(RunFolder(Path(run)).evaluations / name, table)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from atat_zoo.diffusion.randomness import row_keys, to_unit
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.evaluation.run import held_out_of
+from atat_zoo.evaluation.perplexity import finite, special_ids
+from atat_zoo.evaluation.run import held_out_text
 from atat_zoo.run import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class GapQuality:
         number: texts.
         length: tokens in a text.
         gap: tokens in a gap.
-        seed: of the gaps' places.
+        seed: of the gaps' positions.
         step: optimizer steps behind the weights.
         ema: whether the weights are a moving average.
         both: given the text on both sides.
@@ -84,7 +84,7 @@ def infilling_of_run(
     batch_size: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> GapQuality:
-    """Cut a gap out of each of some held-out texts, measure the true words, and record it in the run folder.
+    """Cut a gap out of each of some held-out texts, measure the true words, and write it into the run folder.
 
     Args:
         model: of `Model.from_run(run)`.
@@ -92,7 +92,7 @@ def infilling_of_run(
         split: held-out split.
         number: texts at most, spread evenly over the split; 0 takes all.
         gap: G, tokens in a gap.
-        seed: of the gaps' places.
+        seed: of the gaps' positions.
         batch_size: rows at once.
         progress: called with the texts done and to do.
 
@@ -105,25 +105,24 @@ def infilling_of_run(
             f"a gap of {gap} tokens leaves no text on both sides, and the model has learned {longest + 2}; "
             f"ask for at most {longest}"
         )
-    tokens, maskable, _ = held_out_of(model, run, split, number)
-    special = [i for i in (model.tokenizer.bos, model.tokenizer.eos) if i is not None]
-    starts = place_gaps(tokens, maskable, special, gap, seed)
-    kept = starts >= 0
-    if not bool(kept.any()):
+    tokens, maskable, _ = held_out_text(model, run, split, number)
+    starts = place_gaps(tokens, maskable, special_ids(model.tokenizer), gap, seed)
+    usable = starts >= 0
+    if not bool(usable.any()):
         raise UserError(
             f"none of the {len(tokens)} held-out texts has {gap} tokens together that are no BOS, EOS or padding; "
             "ask for a smaller gap"
         )
-    tokens, starts = tokens[kept], starts[kept]
+    tokens, starts = tokens[usable], starts[usable]
     denoiser, mask_id = model.writer().denoiser, model.context.mask_id
-    found: dict[bool, list[Tensor]] = {True: [], False: []}
+    log_p: dict[bool, list[Tensor]] = {True: [], False: []}
     for first in range(0, len(tokens), batch_size):
         x, at = (a[first : first + batch_size].to(model.context.device) for a in (tokens, starts))
-        for right, values in found.items():
+        for right, values in log_p.items():
             values.append(log_likelihood(denoiser, x, at, gap, mask_id=mask_id, right=right).mean(1).cpu())
         if progress:
             progress(first + len(x), len(tokens))
-    both, left = torch.cat(found[True]), torch.cat(found[False])
+    both, left = torch.cat(log_p[True]), torch.cat(log_p[False])
     means = {name: _mean(each) for name, each in (("both", both), ("left", left), ("difference", both - left))}
     quality = GapQuality(
         split=split,
@@ -142,7 +141,7 @@ def infilling_of_run(
 
 
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
-    """Return where each text's gap begins, int64 [n], drawn by (seed, row); −1 where there is no place for it.
+    """Return where each text's gap begins, int64 [n], drawn by (seed, row); −1 where it has no room.
 
     A gap holds no special token and no padding, and has a token on either side.
 
@@ -151,7 +150,7 @@ def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, s
         maskable: bool [n, L].
         special: ids of BOS and EOS.
         gap: G.
-        seed: of the places.
+        seed: of the positions.
     """
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
@@ -185,12 +184,12 @@ def log_likelihood(
     position = torch.arange(tokens.shape[1], device=tokens.device)
     begin = starts[:, None]
     end = begin + gap if right else torch.full_like(begin, tokens.shape[1])
-    found = []
+    log_p = []
     for j in range(gap):
         where = position == begin + j
         z = tokens.masked_fill((position >= begin + j) & (position < end), mask_id)
-        found.append(denoiser(z, None, where).gather(1, tokens[where][:, None])[:, 0].double())
-    return torch.stack(found, dim=1)
+        log_p.append(denoiser(z, None, where).gather(1, tokens[where][:, None])[:, 0].double())
+    return torch.stack(log_p, dim=1)
 
 
 def _mean(values: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What judges share that read chunks of tokens. n texts, B chunks in a batch, T tokens in a chunk, D width."""
+"""Judges that are ready and read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
 
 from __future__ import annotations
 
@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    Ids = Sequence[int]
-    from collections.abc import Sequence
-
-    from atat_zoo.evaluation.judges import HuggingFaceJudge
     from atat_zoo.model import Model
 
 
 class ChunkJudge(ABC):
-    """A `JudgeModel` that cuts texts into chunks and adds up what it says of them.
+    """A `JudgeModel` that cuts texts into chunks and adds up their scores.
 
     Attributes:
         title: see `JudgeModel`.
@@ -53,7 +49,7 @@ class ChunkJudge(ABC):
 
     @abstractmethod
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return −log p of every token, float [B, T]; what stands where `counted` is false is not looked at."""
+        """Return −log p of every token, float [B, T]; values where `counted` is false are not read."""
 
     @abstractmethod
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -85,12 +81,12 @@ class ChunkJudge(ABC):
         total: Tensor | None = None
         count = torch.zeros(len(texts), dtype=torch.float64)
         for rows, tokens, counted in self._batches(encoded, 0 if self.start is None else 1):
-            kept = counted if self.pooling == "mean" else _last(counted)
-            found = (self.hidden(tokens, counted).double() * kept[..., None]).sum(1).cpu()
+            of_text = counted if self.pooling == "mean" else _last(counted)
+            sums = (self.hidden(tokens, counted).double() * of_text[..., None]).sum(1).cpu()
             if total is None:
-                total = torch.zeros(len(texts), found.shape[1], dtype=torch.float64)
-            total.index_add_(0, rows, found)
-            count.index_add_(0, rows, kept.sum(1).double().cpu())
+                total = torch.zeros(len(texts), sums.shape[1], dtype=torch.float64)
+            total.index_add_(0, rows, sums)
+            count.index_add_(0, rows, of_text.sum(1).double().cpu())
         assert total is not None
         return (total / count[:, None]).float()
 
@@ -105,7 +101,7 @@ class ChunkJudge(ABC):
             encoded[i] = ids
         return encoded
 
-    def _batches(self, encoded: Sequence[Ids], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _batches(self, encoded: Sequence[Sequence[int]], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the text of each chunk [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
         start = [] if self.start is None else [self.start]
         chunks = [
@@ -123,12 +119,12 @@ class ChunkJudge(ABC):
 
 
 def _last(counted: Tensor) -> Tensor:
-    """Return the last true place of each row, bool [B, T]."""
-    place = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
-    return place == torch.where(counted, place, -1).amax(1, keepdim=True)
+    """Return the last true position of each row, bool [B, T]."""
+    position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
+    return position == torch.where(counted, position, -1).amax(1, keepdim=True)
 
 
-class RunJudge(ChunkJudge):
+class RunScorer(ChunkJudge):
     """An objective with an exact likelihood, asked for it."""
 
     def __init__(self, model: Model, name: str) -> None:
@@ -158,44 +154,52 @@ class RunJudge(ChunkJudge):
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
         """Return −log p of every token, float64 [B, T]."""
         keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
-        found: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
-        return found
+        nats: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
+        return nats
 
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
         """Return the hidden states that predict each token, [B, T, D]."""
-        found: Tensor = self.module.hidden(tokens, None)
-        return found
+        hidden: Tensor = self.module.hidden(tokens, None)
+        return hidden
 
 
 # What a model's settings call the most tokens that it can read.
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-
-
 _UNLIMITED = 1024  # for a model without such a setting
 
 
 class HuggingFaceScorer(ChunkJudge):
     """A model and its tokenizer, from the hub or a folder."""
 
-    def __init__(self, spec: HuggingFaceJudge, device: str) -> None:
-        """Load both; see `HuggingFace`."""
-        self.title = spec.model if spec.revision is None else f"{spec.model} at {spec.revision}"
-        self.pooling, self.batch_size, self.skipped = spec.pooling, spec.batch_size, 1
+    def __init__(
+        self,
+        name: str,
+        revision: str | None,
+        device: str,
+        *,
+        length: int | None,
+        begin: Literal["bos", "none"],
+        pooling: Literal["mean", "last"],
+        batch_size: int,
+    ) -> None:
+        """Load both; the parameters are those of `HuggingFaceJudge`."""
+        self.title = name if revision is None else f"{name} at {revision}"
+        self.pooling, self.batch_size, self.skipped = pooling, batch_size, 1
         self.device = torch_device(device)
-        self.tokenizer, model = _load(spec)
+        self.tokenizer, model = _load(name, revision)
         self.model = model.to(self.device).float().eval()
         longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)
-        if spec.length is not None and longest is not None and spec.length > longest:
-            raise UserError(f"judge.length: {spec.model} reads {longest} tokens at most; ask for no more")
+        if length is not None and longest is not None and length > longest:
+            raise UserError(f"judge.length: {name} reads {longest} tokens at most; ask for no more")
         self.start = None
-        if spec.begin == "bos":
+        if begin == "bos":
             self.start = self.tokenizer.bos_token_id
             if self.start is None:
                 raise UserError(
-                    f"judge.begin: the tokenizer of {spec.model} has no BOS token; "
+                    f"judge.begin: the tokenizer of {name} has no BOS token; "
                     'set begin = "none", which leaves the first token of every chunk out'
                 )
-        self.length = (spec.length or longest or _UNLIMITED) - (self.start is not None)
+        self.length = (length or longest or _UNLIMITED) - (self.start is not None)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of texts; what looks like a special token is text.
@@ -203,10 +207,10 @@ class HuggingFaceScorer(ChunkJudge):
         Raises:
             UserError: when a text has characters that the tokenizer does not know.
         """
-        found = self.tokenizer(
+        encoded = self.tokenizer(
             list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
         )
-        ids: list[list[int]] = found["input_ids"]
+        ids: list[list[int]] = encoded["input_ids"]
         unknown = self.tokenizer.unk_token_id
         # GPT-2 calls its one special token the unknown one, too; text never becomes it.
         if unknown is not None and any(unknown in row for row in ids):
@@ -226,8 +230,8 @@ class HuggingFaceScorer(ChunkJudge):
 
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
         """Return the last layer's hidden states, [B, T, D]."""
-        found: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
-        return found
+        hidden: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
+        return hidden
 
     def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
         attention = counted.clone()
@@ -235,11 +239,11 @@ class HuggingFaceScorer(ChunkJudge):
         return self.model(input_ids=tokens, attention_mask=attention.long(), use_cache=False, **options)
 
 
-def _load(spec: HuggingFaceJudge) -> tuple[Any, Any]:
+def _load(name: str, revision: str | None) -> tuple[Any, Any]:
     """Return tokenizer and model.
 
     Raises:
-        UserError: when the library is not installed, or the model cannot be loaded whole.
+        UserError: when the library is not installed, or the model cannot be loaded completely.
     """
     try:
         import transformers
@@ -249,23 +253,23 @@ def _load(spec: HuggingFaceJudge) -> tuple[Any, Any]:
         ) from None
     try:
         with _quiet(transformers):
-            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                spec.model, revision=spec.revision, use_safetensors=True, output_loading_info=True
+                name, revision=revision, use_safetensors=True, output_loading_info=True
             )
     # OSError: no such model, or no network; the others: files that are no causal model.
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"judge.model: {spec.model!r} cannot be loaded ({first}); name a causal model of the hub with safetensors, "
+            f"judge.model: {name!r} cannot be loaded ({first}); name a causal model of the hub with safetensors, "
             "or a folder that holds one with its tokenizer, and see that the network is there if it must be fetched"
         ) from None
-    model, said = loaded
+    model, report = loaded
     # The library would fill these with random numbers and go on.
-    if said["missing_keys"]:
+    if report["missing_keys"]:
         raise UserError(
-            f"judge.model: {spec.model!r} lacks the weights {sorted(said['missing_keys'])[0]} "
-            f"({len(said['missing_keys'])} in all), so it is no causal language model; name one that is"
+            f"judge.model: {name!r} lacks the weights {sorted(report['missing_keys'])[0]} "
+            f"({len(report['missing_keys'])} in all), so it is no causal language model; name one that is"
         )
     return tokenizer, model
 
@@ -274,7 +278,7 @@ def _load(spec: HuggingFaceJudge) -> tuple[Any, Any]:
 def _quiet(transformers: Any) -> Iterator[None]:
     """Keep the library from writing bars and advice into the output of a command."""
     own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
-    level, bars, said = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
+    level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
     own.set_verbosity_error()
     own.disable_progress_bar()
     hub.setLevel(logging.ERROR)  # it warns of every retry
@@ -282,6 +286,6 @@ def _quiet(transformers: Any) -> Iterator[None]:
         yield
     finally:
         own.set_verbosity(level)
-        hub.setLevel(said)
+        hub.setLevel(hub_level)
         if bars:
             own.enable_progress_bar()

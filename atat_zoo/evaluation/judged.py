@@ -12,10 +12,10 @@ import attrs
 from atat_zoo.data.build import build
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation import mauve as mauves
-from atat_zoo.evaluation.generative import Cost, Scores, score, special_of
+from atat_zoo.evaluation.generative import Cost, Scores, score
 from atat_zoo.evaluation.overlap import overlap
-from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.evaluation.run import held_out_of
+from atat_zoo.evaluation.perplexity import finite, special_ids
+from atat_zoo.evaluation.run import held_out_text
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder, write_json
 
@@ -33,8 +33,8 @@ SIZES = (4, 8, 13)
 
 
 @attrs.frozen(kw_only=True)
-class Judged:
-    """What a judge says of a run's text.
+class JudgedRun:
+    """The scores of a run's text by a judge.
 
     Attributes:
         judge: its title.
@@ -65,8 +65,8 @@ class Judged:
     def to_table(self) -> dict[str, Any]:
         """Return everything as a JSON object; what is not finite becomes null."""
         plain = attrs.asdict(self, recurse=False)
-        found: dict[str, Any] = finite(plain | {"model": self.model.to_table(), "data": self.data.to_table()})
-        return found
+        table: dict[str, Any] = finite(plain | {"model": self.model.to_table(), "data": self.data.to_table()})
+        return table
 
     def record(self, folder: RunFolder) -> None:
         """Write everything into a run folder; other settings make another file."""
@@ -96,14 +96,14 @@ def judge_run(
     mauve: bool = False,
     sizes: Sequence[int] = SIZES,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Judged:
-    """Let a model write, score that and held-out text, and record it in the run folder.
+) -> JudgedRun:
+    """Let a model write, score that and held-out text, and write it into the run folder.
 
     Args:
         model: of `Model.from_run(run)`.
         run: the run folder.
         judge: what scores the texts.
-        judge_spec: its specification, for the record.
+        judge_spec: its specification, for the run folder.
         sampler: a sampler's specification.
         spec: whose split is used.
         number: texts to write.
@@ -139,7 +139,7 @@ def judge_run(
         [written, known],
         build(model.experiment),
         sizes=sizes,
-        special=special_of(tokenizer),
+        special=special_ids(tokenizer),
         progress=lambda done, total: tell("reading the training text", done, total),
     )
     real = [tokenizer.decode(ids.tolist()) for ids in known]
@@ -154,7 +154,7 @@ def judge_run(
     tell("judging", 1, 2)
     of_data = score(real, known, judge, tokenizer=tokenizer, overlap=copied[1], mauve=distances[1])
     tell("judging", 2, 2)
-    found = Judged(
+    result = JudgedRun(
         judge=judge.title,
         judge_table=unstructure(judge_spec),
         sampler=unstructure(sampler),
@@ -167,23 +167,23 @@ def judge_run(
         model=of_model,
         data=of_data,
     )
-    found.record(RunFolder(Path(run)))
-    return found
+    result.record(RunFolder(Path(run)))
+    return result
 
 
 def _held_out(
     model: Model, run: str | Path, spec: EvaluationSpec, number: int, length: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return held-out texts as tokens: those that are scored, and those that MAUVE is taken against.
+    """Return held-out texts as tokens: those that are scored, and the reference of MAUVE.
 
     The two share no sequence where there are enough for both, so that the MAUVE of the first says what real text
     gets; else they are the same.
     """
-    tokens, maskable, _ = held_out_of(model, run, spec.split, 2 * number)
+    tokens, maskable, _ = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = tokens[:, :length], maskable[:, :length].clone()
     if model.experiment.data.special == "sequence" and length < model.context.length:
         maskable[:, -1] = False  # where a written text of this length has EOS
-    rows = [row[kept] for row, kept in zip(tokens, maskable, strict=True)]
+    rows = [row[of_text] for row, of_text in zip(tokens, maskable, strict=True)]
     if len(rows) < 2 * number:
         rows = rows[:number]
         return rows, rows

@@ -1,7 +1,7 @@
 """Judges: language models that score text which another model wrote.
 
-A judge is no table of an experiment: it is named where a finished run is
-judged. What it says of a text does not depend on the texts beside it.
+An experiment has no table for a judge; `atat judge` names one for a finished run.
+The score of a text does not depend on the texts beside it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ class Judge(Protocol):
 
     name: str
 
+    @property
+    def folder(self) -> str | None:
+        """The run folder whose model it is, since a run does not judge its own text; None for another model."""
+        ...
+
     def build(self, device: str) -> JudgeModel:
         """Return the judge.
 
@@ -80,6 +85,11 @@ class RunJudge:
 
     path: str = param(help="the run folder")
 
+    @property
+    def folder(self) -> str:
+        """Return the run folder."""
+        return self.path
+
     def build(self, device: str) -> JudgeModel:
         """Return the judge.
 
@@ -91,16 +101,16 @@ class RunJudge:
 
         folder = RunFolder(Path(self.path))
         objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
-        # Said before torch is imported.
-        if not getattr(objective, "exact", False):
+        # Checked before torch is imported.
+        if not objective.exact:
             raise UserError(
                 f"judge.path: the run {self.path} has the objective {objective.name!r}, which only bounds a text's "
                 "likelihood; name a run whose likelihood is exact, such as an autoregressive one"
             )
-        from atat_zoo.evaluation.judge_modules import RunJudge
+        from atat_zoo.evaluation.judge_modules import RunScorer
         from atat_zoo.model import Model
 
-        return RunJudge(Model.from_run(self.path, device), Path(self.path).name)
+        return RunScorer(Model.from_run(self.path, device), Path(self.path).name)
 
 
 @component
@@ -119,6 +129,7 @@ class HuggingFaceJudge:
     name = "huggingface"
     summary = "a causal language model of the Hugging Face hub, such as gpt2-large"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:2102.01454")
+    folder = None
 
     model: str = param(help="name on the hub, or folder")
     length: int | None = param(None, help="tokens in a chunk; as many as the model can read when absent", ge=2)
@@ -139,4 +150,12 @@ class HuggingFaceJudge:
         """
         from atat_zoo.evaluation.judge_modules import HuggingFaceScorer
 
-        return HuggingFaceScorer(self, device)
+        return HuggingFaceScorer(
+            self.model,
+            self.revision,
+            device,
+            length=self.length,
+            begin=self.begin,
+            pooling=self.pooling,
+            batch_size=self.batch_size,
+        )

@@ -57,20 +57,20 @@ def mauve(texts: Tensor, reference: Tensor) -> float:
     import mauve as package
 
     with _quiet():
-        found = package.compute_mauve(p_features=reference.numpy(), q_features=texts.numpy(), verbose=False, seed=SEED)
-    return float(found.mauve)
+        result = package.compute_mauve(p_features=reference.numpy(), q_features=texts.numpy(), verbose=False, seed=SEED)
+    return float(result.mauve)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep from the terminal what the clustering, which is not Python, says there of ten texts a cluster."""
+    """Silence the warnings of the clustering, which is not Python and writes to the terminal itself."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
+        os.dup2(stderr, 2)
         os.close(nowhere)
-        os.close(kept)
+        os.close(stderr)

@@ -1,4 +1,4 @@
-"""What a model says of held-out sequences: the nats of every token, by every bound of its objective."""
+"""What a model makes of held-out sequences: the nats of every token, by every bound of its objective."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from atat_zoo.bounds import Bound
+    from atat_zoo.objectives import Score
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Measured:
-    """What the model said of n sequences of L tokens.
+class Measurement:
+    """What a model makes of n sequences of L tokens.
 
     Attributes:
         rows: number of each sequence in the held-out set, int64 [n].
@@ -27,6 +28,8 @@ class Measured:
         contribution: what each token adds to each of the objective's bounds, by name, nats, float64 [n, L].
         token_loss: cross-entropy averaged over the draws that masked the token, NaN where none did, float64 [n, L].
         importance: float32 [n, L], or None when the objective uses no estimator.
+        scores: of each sequence by the name of the score, its weighted sum over the masks and the sum of the weights,
+            float64 [n, 2]; those that were asked for.
     """
 
     rows: Tensor
@@ -35,23 +38,21 @@ class Measured:
     contribution: Mapping[str, Tensor]
     token_loss: Tensor
     importance: Tensor | None
+    scores: Mapping[str, Tensor] = attrs.field(factory=dict)
 
     @staticmethod
-    def join(pieces: Sequence[Measured]) -> Measured:
+    def join(pieces: Sequence[Measurement]) -> Measurement:
         """Join what several processes measured, in the order of the rows."""
         order = torch.cat([p.rows for p in pieces]).argsort()
-        # A process without rows knows of no bound.
-        names = max((p.contribution for p in pieces), key=len)
 
-        def joined(name: str) -> Any:
-            values = [getattr(p, name) for p in pieces]
+        def joined(values: list[Any]) -> Any:
+            if isinstance(values[0], dict):  # a process without rows knows of no bound and no score
+                names = max(values, key=len)
+                return {name: joined([value[name] for value in values if name in value]) for name in names}
             return None if values[0] is None else torch.cat(values)[order]
 
-        fields = {f.name: joined(f.name) for f in attrs.fields(Measured) if f.name != "contribution"}
-        contribution = {
-            name: torch.cat([p.contribution[name] for p in pieces if name in p.contribution])[order] for name in names
-        }
-        return Measured(contribution=contribution, **fields)
+        fields = [f.name for f in attrs.fields(Measurement)]
+        return Measurement(**{name: joined([getattr(p, name) for p in pieces]) for name in fields})
 
 
 @torch.no_grad()
@@ -65,8 +66,9 @@ def measure(
     draws: int,
     batch_size: int,
     bound: Bound,
+    scores: Mapping[str, Score] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Measured:
+) -> Measurement:
     """Run an objective's bounds on held-out sequences.
 
     The masks are a function of (seed, row), so they are the same for every
@@ -81,37 +83,45 @@ def measure(
         draws: masks per sequence.
         batch_size: sequences at once.
         bound: how the bound is estimated.
+        scores: of the predictions, averaged over the same masks.
         progress: called with the sequences done and to do.
     """
     training, device = module.training, next(module.parameters()).device
     module.eval()
+    options = {"scores": scores} if scores else {}
     contribution: dict[str, list[Tensor]] = {}
+    scored: dict[str, list[Tensor]] = {name: [] for name in scores or ()}
     losses, importance = [], []
     try:
         for first in range(0, len(tokens), batch_size):
-            x, keep = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
+            x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
             keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
-            estimates = module.bound(x, keep, keys, draws, bound)
+            estimates = module.bound(x, of_text, keys, draws, bound, **options)
             for name, estimate in estimates.items():
-                contribution.setdefault(name, []).append(estimate.contribution.cpu())
+                if name in scored:
+                    sums = (estimate.contribution.sum(1), estimate.weight.sum(1))
+                    scored[name].append(torch.stack(sums, 1).cpu())
+                else:
+                    contribution.setdefault(name, []).append(estimate.contribution.cpu())
             # The losses of the bound that is named first: under uniform masking, where that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
             if hasattr(module, "importance"):
                 # A time-conditioned estimator is asked at the middle of the diffusion.
                 t = torch.full((len(x),), 0.5, device=device)
-                importance.append(module.importance(x, keep, t).float().cpu())
+                importance.append(module.importance(x, of_text, t).float().cpu())
             if progress:
                 progress(first + len(x), len(tokens))
     finally:
         module.train(training)
     # A process may have no rows, where there are more processes than sequences.
     empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
-    return Measured(
+    return Measurement(
         rows=rows,
         tokens=tokens,
         maskable=maskable,
-        contribution={name: torch.cat(found) for name, found in contribution.items()},
+        contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
         importance=torch.cat([empty.float(), *importance]) if hasattr(module, "importance") else None,
+        scores={name: torch.cat(values) for name, values in scored.items() if values},
     )

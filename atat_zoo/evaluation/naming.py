@@ -1,4 +1,4 @@
-"""The one place that writes the word perplexity, and says what it may stand for.
+"""The one place that writes the word perplexity, and defines what it may stand for.
 
 A model's perplexity is exp(Σ NELBO / Σ n): of its exact likelihood, or of a bound
 on it under uniform masking (MATH 2). Bounds under other forward processes, or of

@@ -80,8 +80,8 @@ class Copies:
             hits = self.next.see(block, theirs.windows(self.next.n))
             if not hits:
                 return
-            for place, start in hits[:_EXTENDED]:
-                length = self._common(block[place:], start)
+            for position, start in hits[:_EXTENDED]:
+                length = self._common(block[position:], start)
                 if length > self.longest:
                     self.longest, self.where = length, start
             self.next = self._windows(self.longest + 1)
@@ -115,7 +115,7 @@ class _Prefix:
         np.cumsum(_mix(tokens.astype(np.uint64)) * powers, out=self.sums[1:])
 
     def windows(self, n: int) -> Hashes:
-        """Return the hashes of the windows of n tokens, one for each place where one begins."""
+        """Return the hashes of the windows of n tokens, one for each position where one begins."""
         if n >= len(self.sums):
             return np.zeros(0, np.uint64)
         found: Hashes = (self.sums[n:] - self.sums[:-n]) * _powers(_INVERSE, len(self.sums) - n)
@@ -140,25 +140,25 @@ class _Windows:
         self._mark()
 
     def see(self, block: Tokens, hashes: Hashes) -> list[tuple[int, int]]:
-        """Look in a block; return each window that was found for the first time: its place there, its start here."""
+        """Look in a block; return each window that was found for the first time: its position there, its start here."""
         found = self.rest.see(block, hashes) if self.rest else []
-        places = np.flatnonzero(self.table[hashes >> np.uint64(64 - _BITS)])
-        if not len(places) or not len(self.hashes):
+        positions = np.flatnonzero(self.table[hashes >> np.uint64(64 - _BITS)])
+        if not len(positions) or not len(self.hashes):
             return found
-        index = np.searchsorted(self.hashes, hashes[places]).clip(max=len(self.hashes) - 1)
-        same = self.hashes[index] == hashes[places]
-        places, index = places[same], index[same]
+        index = np.searchsorted(self.hashes, hashes[positions]).clip(max=len(self.hashes) - 1)
+        same = self.hashes[index] == hashes[positions]
+        positions, index = positions[same], index[same]
         for i in range(self.n):
-            same = block[places + i] == self.mine[self.first[index] + i]
-            places, index = places[same], index[same]
+            same = block[positions + i] == self.mine[self.first[index] + i]
+            positions, index = positions[same], index[same]
         index, once = np.unique(index, return_index=True)
         if not len(index):
             return found
-        found += list(zip(places[once].tolist(), self.first[index].tolist(), strict=True))
+        found += list(zip(positions[once].tolist(), self.first[index].tolist(), strict=True))
         self.own += int(self.size[index].sum())
-        kept = np.ones(len(self.hashes), bool)
-        kept[index] = False
-        self.hashes, self.first, self.size = self.hashes[kept], self.first[kept], self.size[kept]
+        remaining = np.ones(len(self.hashes), bool)
+        remaining[index] = False
+        self.hashes, self.first, self.size = self.hashes[remaining], self.first[remaining], self.size[remaining]
         self._mark()
         return found
 
@@ -200,14 +200,14 @@ def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
     Sequences follow each other as in the text, so what lies across two of them is
     found too; the BOS and EOS around every sequence, where there are any, are left out.
     """
-    found = manifest.verify(folder)
-    for shard in found.split("train").shards:
-        rows = read_shard(folder / shard.name, shard.sequences, found.length, found.dtype, shard.sha256)
+    data = manifest.verify(folder)
+    for shard in data.split("train").shards:
+        rows = read_shard(folder / shard.name, shard.sequences, data.length, data.dtype, shard.sha256)
         flat: Tokens = rows.reshape(-1).astype(np.int64)
-        if found.special == "sequence":
+        if data.special == "sequence":
             flat = flat[~np.isin(flat, np.array(special, np.int64))]
         # Padding is no token of any text.
-        flat[flat == pad_of(found.dtype)] = -1
+        flat[flat == pad_of(data.dtype)] = -1
         yield flat
 
 

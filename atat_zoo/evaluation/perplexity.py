@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.evaluation.measuring import Measured
+    from atat_zoo.evaluation.measuring import Measurement
     from atat_zoo.experiment import Experiment
     from atat_zoo.run import RunFolder
     from atat_zoo.tokenizers import TokenizerModel
@@ -118,7 +118,7 @@ class Evaluation:
 
     def record(self, folder: RunFolder) -> None:
         """Write the numbers into a run folder."""
-        # The name of a bound that is no perplexity says its steps: another number of them must not overwrite it.
+        # The name of a bound that is no perplexity has its steps: another number of them must not overwrite it.
         method = self.method if self.nelbo else next(iter(self.bounds))
         what = "-".join(word for word in (self.corpus, self.split, method) if word)
         what = re.sub(r"[^\w.=]+", "-", what)
@@ -135,11 +135,11 @@ class Evaluation:
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
     """Return how the numbers of an experiment's model come about: by an estimator, or as its exact likelihood."""
-    return LIKELIHOOD if getattr(experiment.parts["objective"], "exact", False) else bound.name
+    return LIKELIHOOD if experiment.parts["objective"].exact else bound.name
 
 
 def summarise(
-    measured: Measured,
+    measured: Measurement,
     *,
     tokenizer: TokenizerModel,
     counts: NDArray[np.int64] | None,
@@ -156,7 +156,7 @@ def summarise(
     Args:
         measured: of all processes.
         tokenizer: knows the text of each token, and which tokens stand for none.
-        counts: training tokens by id, int64 [V], for the unigram figures, or None.
+        counts: training tokens by id, int64 [V], for the unigram perplexity, or None.
         split: which held-out split it was.
         step: optimizer steps behind the weights.
         ema: whether the weights are a moving average.
@@ -165,13 +165,12 @@ def summarise(
         method: how the bound was estimated.
         corpus: whose text it was; empty for the experiment's own.
     """
-    x, keep = measured.tokens, measured.maskable
-    n = keep.sum(1)
-    sizes = torch.where(keep, torch.from_numpy(tokenizer.byte_counts())[x], 0).sum(1)
-    texts = [tokenizer.decode(row[kept].tolist()) for row, kept in zip(x, keep, strict=True)]
+    x, maskable = measured.tokens, measured.maskable
+    n = maskable.sum(1)
+    sizes = byte_counts(tokenizer, x, maskable)
+    texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
     characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
-    special = [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
-    of_text = keep & ~torch.isin(x, torch.tensor(special, dtype=x.dtype))
+    of_text = maskable & ~torch.isin(x, torch.tensor(special_ids(tokenizer), dtype=x.dtype))
     bounds = {name: bound_value(each.sum(1), n, sizes) for name, each in measured.contribution.items()}
 
     without_special = per_character = per_word = None
@@ -182,11 +181,11 @@ def summarise(
         per_word = exponential(float(nelbo.sum()) / words) if words else None
     unigram = frequency_rho = importance_rho = None
     loss = measured.token_loss
-    seen = keep & loss.isfinite()
+    seen = maskable & loss.isfinite()
     if counts is not None:
         prior = torch.from_numpy(counts).double() + 1.0
         surprisal = -(prior / prior.sum()).log()[x]
-        unigram = math.exp(float(surprisal[keep].mean()))
+        unigram = math.exp(float(surprisal[maskable].mean()))
         frequency_rho = _number(spearman(surprisal[seen], loss[seen]))
     if measured.importance is not None:
         importance_rho = _number(spearman(measured.importance[seen], loss[seen]))
@@ -201,7 +200,7 @@ def summarise(
         seed=seed,
         tokens=int(n.sum()),
         special_tokens=int(n.sum() - of_text.sum()),
-        padding=int((~keep).sum()),
+        padding=int((~maskable).sum()),
         bytes=int(sizes.sum()),
         characters=characters,
         words=words,
@@ -213,6 +212,16 @@ def summarise(
         importance_spearman=importance_rho,
         frequency_spearman=frequency_rho,
     )
+
+
+def special_ids(tokenizer: TokenizerModel) -> list[int]:
+    """Return the ids that stand for no text: BOS and EOS, where the tokenizer has them."""
+    return [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
+
+
+def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the UTF-8 bytes that the maskable tokens of each sequence [n, L] stand for, int64 [n]."""
+    return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
@@ -230,12 +239,12 @@ def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
 
 
 def _number(value: float) -> float | None:
-    """Return None for what JSON cannot say."""
+    """Return None for what JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value in which None stands for numbers that JSON cannot say."""
+    """Return a JSON value in which None stands for numbers that JSON cannot express."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

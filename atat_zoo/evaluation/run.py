@@ -12,13 +12,13 @@ from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.measuring import Measured, measure
+from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.experiment import conflicts
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from atat_zoo.data import Split
     from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.model import Model
+    from atat_zoo.objectives import Score
 
 
 def evaluate_run(
@@ -37,10 +38,10 @@ def evaluate_run(
     seed: int,
     corpus: Any = None,
     corpus_name: str = "",
-    whole_corpus: bool = False,
+    all_of_corpus: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Evaluate a model on held-out text, and record it in the run folder.
+    """Evaluate a model on held-out text, and write it into the run folder.
 
     Args:
         model: of `Model.from_run(run)`.
@@ -48,29 +49,29 @@ def evaluate_run(
         spec: split, sequences, draws, batch size and bound.
         seed: of the masks; two models that are given the same seed see the same masks.
         corpus: another corpus than the experiment's own, for a zero-shot evaluation.
-        corpus_name: what it is called in the record.
-        whole_corpus: whether all of its text is meant, which the corpus calls its training split.
+        corpus_name: its name in the run folder.
+        all_of_corpus: whether all of its text is meant, which the corpus calls its training split.
         progress: called with the sequences done and to do.
     """
-    refuse(model, run, spec)
+    check_evaluation(model, run, spec)
     if corpus is None:
-        tokens, maskable, counts = held_out_of(model, run, spec.split, spec.sequences)
+        tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
     else:
         tokens, maskable = sequences(
             corpus,
             model.tokenizer,
-            "train" if whole_corpus else spec.split,
+            "train" if all_of_corpus else spec.split,
             length=model.context.length,
             special=model.experiment.data.special,
             limit=spec.sequences,
         )
         counts = None
     measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
-    found = summarise(
+    evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,
         counts=counts,
-        split="all" if whole_corpus else spec.split,
+        split="all" if all_of_corpus else spec.split,
         step=model.step,
         ema=model.experiment.train.ema > 0,
         draws=spec.draws,
@@ -78,11 +79,11 @@ def evaluate_run(
         method=method_of(model.experiment, spec.bound),
         corpus=corpus_name,
     )
-    found.record(RunFolder(Path(run)))
-    return found
+    evaluation.record(RunFolder(Path(run)))
+    return evaluation
 
 
-def held_out_of(
+def held_out_text(
     model: Model, run: str | Path, split: Split, sequences: int
 ) -> tuple[Tensor, Tensor, NDArray[np.int64] | None]:
     """Return the held-out text of a run's own experiment: tokens and maskable [n, L], and training counts [V].
@@ -100,8 +101,8 @@ def held_out_of(
     return tokens, maskable, load_counts(data)
 
 
-def refuse(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
-    """Refuse what a model's parts say cannot be evaluated so, before anything is measured.
+def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
+    """Check that a model's parts allow this evaluation, before anything is measured.
 
     Raises:
         UserError: with a sentence for each.
@@ -118,8 +119,9 @@ def measure_model(
     spec: EvaluationSpec,
     *,
     seed: int,
+    scores: Mapping[str, Score] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Measured:
+) -> Measurement:
     """Measure a model on sequences, int64 and bool [n, L], by the draws, batch size and bound of a specification."""
     return measure(
         model.module,
@@ -130,5 +132,6 @@ def measure_model(
         draws=spec.draws,
         batch_size=spec.batch_size,
         bound=spec.bound,
+        scores=scores,
         progress=progress,
     )

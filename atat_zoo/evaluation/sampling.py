@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.evaluation.generative import distinct, special_of, text_entropy
+from atat_zoo.evaluation.generative import distinct, text_entropy
 from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY, exponential
 from atat_zoo.evaluation.overlap import pieces
-from atat_zoo.evaluation.perplexity import finite
+from atat_zoo.evaluation.perplexity import finite, special_ids
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder, write_json
 
@@ -35,7 +35,7 @@ CLOSE = 0.02
 
 
 @attrs.frozen(kw_only=True)
-class Measured:
+class SamplerResult:
     """A sampler's texts in numbers.
 
     Attributes:
@@ -84,7 +84,7 @@ class Measured:
 
 @attrs.frozen(kw_only=True)
 class Bench:
-    """Samplers side by side; the first is what the others are held against.
+    """Samplers side by side; the first is what the others are compared with.
 
     Attributes:
         judge: its title, or None without one.
@@ -104,22 +104,22 @@ class Bench:
     seed: int
     threads: int
     device: str
-    measured: tuple[Measured, ...]
+    measured: tuple[SamplerResult, ...]
 
-    def as_good(self, found: Measured) -> bool | None:
+    def as_good(self, result: SamplerResult) -> bool | None:
         """Say whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
 
         None without a judge.
         """
         first = self.measured[0]
-        if found.nats_per_token is None or first.nats_per_token is None:
+        if result.nats_per_token is None or first.nats_per_token is None:
             return None
-        entropy = abs(found.unigram_entropy - first.unigram_entropy) <= CLOSE * first.unigram_entropy
-        return entropy and found.nats_per_token - first.nats_per_token <= math.log1p(CLOSE)
+        entropy = abs(result.unigram_entropy - first.unigram_entropy) <= CLOSE * first.unigram_entropy
+        return entropy and result.nats_per_token - first.nats_per_token <= math.log1p(CLOSE)
 
-    def share(self, found: Measured) -> float:
+    def share(self, result: SamplerResult) -> float:
         """Return the time that a sampler takes over the first's."""
-        return found.seconds / self.measured[0].seconds
+        return result.seconds / self.measured[0].seconds
 
     def to_table(self) -> dict[str, Any]:
         """Return everything as a JSON object; what is not finite becomes null."""
@@ -152,7 +152,7 @@ def bench(
 
     Args:
         model: of `Model.from_run(run)`.
-        run: the run folder, which gets the record.
+        run: the run folder, which gets the result.
         judge: what scores the texts, if anything does.
         samplers: what each is called, the steps it was asked for, and its specification.
         number: texts of each.
@@ -170,7 +170,7 @@ def bench(
 
     tell = progress or (lambda what, done, total: None)
     options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
-    # The first evaluations of a process are slower: they are nobody's.
+    # The first evaluations of a process are slower, and not measured.
     model.sample(min(number, batch_size), sampler=samplers[0][2], **options)
     seconds = [math.inf] * len(samplers)
     made = []
@@ -181,15 +181,15 @@ def bench(
             seconds[i] = min(seconds[i], written.seconds)
             if not again:
                 made.append(written)
-    found = []
+    results = []
     for i, (name, steps, sampler) in enumerate(samplers):
         if judge:
             tell("judging", i, len(samplers))
         sample = made[i].sample
         nats, error = ratio(*judge.nats(made[i].texts)) if judge else (None, None)
-        parts = [pieces(row, special_of(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
-        found.append(
-            Measured(
+        parts = [pieces(row, special_ids(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
+        results.append(
+            SamplerResult(
                 name=name,
                 steps=steps,
                 sampler=unstructure(sampler),
@@ -211,7 +211,7 @@ def bench(
         seed=seed,
         threads=torch.get_num_threads(),
         device=str(model.context.device),
-        measured=tuple(found),
+        measured=tuple(results),
     )
     done.record(RunFolder(Path(run)))
     return done

@@ -6,7 +6,8 @@ it takes; an experiment that declares another kind is refused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 import attrs
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.diffusion.records import Denoiser
     from atat_zoo.registry import Context
+
+# (logits [N, V], clean tokens x [N]) → a score of each prediction, [N].
+Score: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
+NO_SCORES: Mapping[str, Score] = MappingProxyType({})
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -51,8 +56,16 @@ class ObjectiveModule(Protocol):
         """
         ...
 
-    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> dict[str, Estimate]:
-        """Return bounds on −log p_θ(x) by name.
+    def bound(
+        self,
+        tokens: Tensor,
+        maskable: Tensor,
+        keys: Tensor,
+        draws: int,
+        method: Bound,
+        scores: Mapping[str, Score] = NO_SCORES,
+    ) -> dict[str, Estimate]:
+        """Return bounds on −log p_θ(x) by name, and behind them the scores that were asked for, by theirs.
 
         `nelbo` is the one whose exponential is called perplexity: it bounds the likelihood of the model under
         uniform masking, or is the likelihood itself where that is known. What the objective bounds besides, under
@@ -64,6 +77,8 @@ class ObjectiveModule(Protocol):
             keys: one key a row, int64 [B].
             draws: masks per sequence.
             method: how the bound under uniform masking is estimated.
+            scores: averaged over the masks of the first bound, with their weights: over all tokens where the
+                likelihood is exact.
 
         Raises:
             UserError: when the objective's likelihood cannot be estimated in this way.
@@ -75,7 +90,7 @@ class ObjectiveModule(Protocol):
         ...
 
     def stage(self, progress: float) -> str:
-        """Return the name of the training's stage, for the records."""
+        """Return the name of the training's stage, for the metrics."""
         ...
 
     def denoiser(self) -> Denoiser:
@@ -83,15 +98,21 @@ class ObjectiveModule(Protocol):
         ...
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Let the parts with a memory take in what the step has shown; `reduce` sums over ranks in place."""
+        """Let the stateful parts take in what the step has shown; `reduce` sums over ranks in place."""
         ...
 
 
 class Objective(Protocol):
-    """A component of the kind objective."""
+    """A component of the kind objective.
+
+    Attributes:
+        uses: the kinds of parts that it takes.
+        exact: whether `bound` gives the likelihood itself, with nothing drawn.
+    """
 
     name: str
     uses: ClassVar[frozenset[str]]
+    exact: ClassVar[bool]
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`.

@@ -40,6 +40,7 @@ class AdaptiveObjective:
     summary = "masks that depend on the text, with a learned order in reverse and a bound that pays for it"
     refs = ("arXiv:2602.02112", "arXiv:2406.04329", "arXiv:2406.07524", "ATAT")
     uses: ClassVar[frozenset[str]] = frozenset({"backbone", "noise", "estimator", "target"})
+    exact: ClassVar[bool] = False
     learns_order: ClassVar[bool] = True
 
     form: Literal["order", "timed"] = param(
@@ -86,7 +87,7 @@ class AdaptiveObjective:
                 "estimator: objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
                 "the time; set its time_conditioning to false"
             )
-        if self.learn_importance and estimator.name in ("uniform", "frequency"):
+        if self.learn_importance and not estimator.learns:
             yield (
                 f"objective.learn_importance: estimator {estimator.name!r} has nothing to learn; "
                 'set estimator.use = "transformer", or learn_importance = false'
@@ -100,7 +101,21 @@ class AdaptiveObjective:
         """
         from atat_zoo.objectives.adaptive_module import AdaptiveModule
 
-        return AdaptiveModule(self, context, parts, batch_size)
+        return AdaptiveModule(
+            context,
+            parts,
+            batch_size,
+            form=self.form,
+            temperature=self.temperature,
+            bias=self.bias.build(context),
+            strength=self.strength,
+            learn_importance=self.learn_importance,
+            learn_position=self.learn_position,
+            repeats=self.repeats,
+            weight=self.weight,
+            reverse_loss_weight=self.reverse_loss_weight,
+            importance_loss_weight=self.importance_loss_weight,
+        )
 
 
 def _reads_time(estimator: Any) -> bool:

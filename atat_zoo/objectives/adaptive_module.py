@@ -15,41 +15,56 @@ from atat_zoo.diffusion.adaptive import FORMS, Drawn, estimate, forward_surrogat
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.places import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
-from atat_zoo.diffusion.records import Adaptive as Remembering
 from atat_zoo.diffusion.records import Masked, OrderedDenoiser
 from atat_zoo.errors import UserError
-from atat_zoo.objectives.denoising import DenoisingModule, Predictor, dense, figures, wide
+from atat_zoo.objectives.denoising import DenoisingModule, Predictor, StatefulParts, dense, metrics, wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
     from atat_zoo.diffusion.places import Where
     from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.adaptive import AdaptiveObjective
     from atat_zoo.registry import Context
 
 
 class AdaptiveModule(DenoisingModule):
     """Backbone with a head for ŵ; estimator, bias and table of positions, which make w."""
 
-    def __init__(self, spec: AdaptiveObjective, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        form: str,
+        temperature: float,
+        bias: Any,
+        strength: float,
+        learn_importance: bool,
+        learn_position: bool,
+        repeats: int,
+        weight: str,
+        reverse_loss_weight: float,
+        importance_loss_weight: float,
+    ) -> None:
+        """Take the parts, and the parameters of `AdaptiveObjective`; `bias` is built, `repeats` is K."""
         super().__init__(context, parts, batch_size)
-        self.spec, self.form = spec, FORMS[spec.form]
-        self.estimator, self.target = parts["estimator"], parts["target"]
-        self.bias: Any = spec.bias.build(context)
+        self.form, self.temperature, self.strength = FORMS[form], temperature, strength
+        self.learn_importance, self.repeats, self.weight = learn_importance, repeats, weight
+        self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
+        self.estimator, self.target, self.bias = parts["estimator"], parts["target"], bias
         # In the order form a common factor of ŵ means nothing; in the timed form it is the speed.
-        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=spec.form == "timed")
+        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=form == "timed")
         for parameter in self.order_head.parameters():
             nn.init.zeros_(parameter)
-        self.position = nn.Parameter(torch.zeros(context.length)) if spec.learn_position else None
+        self.position = nn.Parameter(torch.zeros(context.length)) if learn_position else None
         self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
         if getattr(self.estimator, "reads_time", False):
             raise UserError("estimator: objective 'adaptive' cannot use an estimator that reads the time; take another")
-        if spec.learn_importance and not self.trains_estimator:
+        if learn_importance and not self.trains_estimator:
             raise UserError("objective.learn_importance: the estimator has nothing to learn; set it to false")
-        self._pending: dict[str, Tensor] = {}
+        self.stateful = StatefulParts(bias=self.bias, target=self.target)
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance of clean tokens, float32 [B, L], with its gradient; t is not read."""
@@ -58,14 +73,14 @@ class AdaptiveModule(DenoisingModule):
 
     def log_weights(self, importance: Tensor) -> Tensor:
         """Return log w, float64 [B, L], with its gradient where the bound is to train it."""
-        if not self.spec.learn_importance:
+        if not self.learn_importance:
             importance = importance.detach()
-        return (0.5 - importance.double()) / self.spec.temperature + self.by_position(importance.shape[1])
+        return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
 
     def by_position(self, length: int) -> Tensor:
         """Return what of log w does not depend on the text, float64 [L]."""
         bias = self.bias.values(length).double()
-        log_w = -self.spec.strength * (bias - bias.mean())
+        log_w = -self.strength * (bias - bias.mean())
         return log_w if self.position is None else log_w + self.position[:length]
 
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
@@ -93,7 +108,7 @@ class AdaptiveModule(DenoisingModule):
             batch: B rows.
             log_w: log w, [K·B, L].
         """
-        K = self.spec.repeats
+        K = self.repeats
         keys = row_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(keys, j) for j in range(K)])
         x, maskable = batch.tokens.repeat(K, 1), batch.maskable.repeat(K, 1)
@@ -117,34 +132,33 @@ class AdaptiveModule(DenoisingModule):
         return step, drawn
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss and what to report of it; see `ObjectiveModule`."""
+        """Return the loss and the metrics; see `ObjectiveModule`."""
         self.begin(batch)
-        K = self.spec.repeats
+        K = self.repeats
         importance = self.importance(batch.tokens, batch.maskable, None)
         log_w = self.log_weights(importance).repeat(K, 1)
         step, drawn = self.draw(batch, log_w)
-        found = self.look(step.z, step.t, step.masked, step.x)
-        ce, log_reverse = (dense(step.masked, values) for values in found)
+        values = self.look(step.z, step.t, step.masked, step.x)
+        ce, log_reverse = (dense(step.masked, each) for each in values)
 
         weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
-        if self.spec.weight == "nelbo":
+        if self.weight == "nelbo":
             weight = torch.where(step.masked, 1 / drawn.rate[:, None], 0.0)
-        elif self.spec.weight == "simple":
+        elif self.weight == "simple":
             weight = step.masked.double()
         diffusion = self._mean(weight * ce, batch)
         reverse = self._mean(bracket, batch)
-        loss = diffusion + self.spec.reverse_loss_weight * reverse
+        loss = diffusion + self.reverse_loss_weight * reverse
         importance_loss = self._importance_loss(
             step, drawn, batch, importance, log_w, ce.detach(), log_reverse.detach()
         )
         if importance_loss is not None:
-            loss = loss + self.spec.importance_loss_weight * importance_loss
+            loss = loss + self.importance_loss_weight * importance_loss
         if self.training:
-            self._remember(step, ce.detach())
-        said = {} if importance_loss is None else {"importance_loss": importance_loss.detach()}
+            self.stateful.observe(step, ce)
         return {
-            **figures(step, ce, diffusion, loss),
-            **said,
+            **metrics(step, ce, diffusion, loss),
+            **({} if importance_loss is None else {"importance_loss": importance_loss.detach()}),
             "reverse_loss": reverse.detach(),
             "importance": importance.detach().repeat(K, 1),
         }
@@ -165,60 +179,32 @@ class AdaptiveModule(DenoisingModule):
     ) -> Tensor | None:
         """Return what trains the forward weights: their bound per token, the estimator's distance to its target, both.
 
-        The network's share of the model is held fixed in the one, and the weights in the model's own loss.
+        The bound's gradient leaves the network fixed; the model's own loss leaves the weights fixed.
         """
-        K, found = self.spec.repeats, []
-        if self.spec.learns:
+        K, losses = self.repeats, []
+        if self.learn_importance or self.position is not None:
             # φ moves ŵ with w: the gradient goes through both, else it is not that of the bound.
             known = self.by_position(step.x.shape[1])
             log_reverse = log_reverse + (known - known.detach())
             weight, bracket = self.form.terms(drawn, log_w, log_reverse)
             bound = (weight * ce + bracket).sum(1).view(K, -1)
             log_q = self.form.log_probability(drawn, log_w).view(K, -1)
-            found.append(self._mean(forward_surrogate(bound, log_q)[:, None], batch))
-        if self.trains_estimator and not self.spec.learn_importance:
+            losses.append(self._mean(forward_surrogate(bound, log_q)[:, None], batch))
+        if self.trains_estimator and not self.learn_importance:
             target, counted = self.target(step, ce)
             squared = torch.where(counted, importance.repeat(K, 1) - target, 0.0).square().sum(1)
-            found.append((squared / counted.sum(1).clamp(min=1)).mean())
-        return sum(found[1:], found[0]) if found else None
+            losses.append((squared / counted.sum(1).clamp(min=1)).mean())
+        return sum(losses[1:], losses[0]) if losses else None
 
-    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> dict[str, Estimate]:
-        """Return the bound of p_θ under uniform masking, and `adaptive`, of the whole process in its own form."""
-        found = super().bound(tokens, maskable, keys, draws, method)
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return `adaptive`, the bound of the whole process in its own form."""
         log_w = self.log_weights(self.importance(tokens, maskable, None))
-        found["adaptive"] = estimate(
-            self.form,
-            self.look,
-            tokens,
-            maskable,
-            log_w,
-            keys,
-            draws,
-            mask_id=self.context.mask_id,
-            time_at=self.noise.time_at,
-        )
-        return found
+        options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
+        return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
 
     def denoiser(self) -> OrderedDenoiser:
         """Return p_θ(x_i | z), which also says log ŵ_i."""
         return _Denoiser(self)
-
-    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Let the bias and the target take in the step, if they have a memory; see `ObjectiveModule`."""
-        for name, part in self._remembering():
-            total = self._pending.pop(name, None)
-            if total is not None:
-                reduce(total)
-                part.update(total, progress)
-
-    def _remembering(self) -> list[tuple[str, Remembering]]:
-        parts = {"bias": self.bias, "target": self.target}
-        return [(name, part) for name, part in parts.items() if isinstance(part, Remembering)]
-
-    def _remember(self, step: Masked, ce: Tensor) -> None:
-        for name, part in self._remembering():
-            seen = part.statistics(step, ce)
-            self._pending[name] = self._pending[name] + seen if name in self._pending else seen
 
 
 class _Denoiser(Predictor):

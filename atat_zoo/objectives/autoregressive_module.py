@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from atat_zoo.diffusion.bounds import Estimate
+from atat_zoo.diffusion.bounds import WeightedMask
 from atat_zoo.diffusion.records import Masked
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal import refuse_method
 from atat_zoo.objectives.denoisers import AutoregressivePredictor
-from atat_zoo.objectives.denoising import DenoisingModule, dense, figures, normalised
+from atat_zoo.objectives.denoising import DenoisingModule, metrics, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,26 +31,27 @@ class AutoregressiveModule(DenoisingModule):
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D]; place i has read the start and z_j, j < i."""
+        """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
         start = torch.full_like(z[:, :1], self.context.mask_id)
         return self.backbone(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss and what to report of it; see `ObjectiveModule`. Every maskable token counts as masked."""
+        """Return the loss and the metrics; see `ObjectiveModule`. Every maskable token counts as masked."""
         self.begin(batch)
-        x, keep = batch.tokens, batch.maskable
-        everything = torch.ones(len(x), device=x.device)
-        step = Masked(x=x, z=x, masked=keep, maskable=keep, t=everything, rate=everything, p=keep.float())
+        x, maskable = batch.tokens, batch.maskable
+        ones = torch.ones(len(x), device=x.device)
+        step = Masked(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
         ce = self.dense_cross_entropy(step)
-        return figures(step, ce, normalised(ce, batch))
+        return metrics(step, ce, normalised(ce, batch))
 
-    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> dict[str, Estimate]:
-        """Return −log p_θ(x) itself, by the chain rule in one pass: nothing is drawn."""
+    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return logits at the masked positions, each from the clean text before it, [N, V]."""
+        return self.logits(x, None, masked)
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
+        """Return one mask of every token: the chain rule gives −log p_θ(x) itself, and nothing is drawn."""
         refuse_method(method, "autoregressive", "the likelihood is exact and nothing is estimated")
-        ce = dense(maskable, self.cross_entropy(tokens, None, maskable, tokens).double())
-        return {
-            "nelbo": Estimate(contribution=ce, count=maskable.sum(1), loss_sum=ce, loss_count=maskable.long()),
-        }
+        return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | x_<i) at positions that have no mask before them."""

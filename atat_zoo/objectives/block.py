@@ -33,6 +33,7 @@ class BlockObjective:
     summary = "masked diffusion within blocks, from left to right between them"
     refs = ("arXiv:2503.09573",)
     uses: ClassVar[frozenset[str]] = frozenset({"backbone", "noise"})
+    exact: ClassVar[bool] = False
     size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
     weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
 
@@ -43,7 +44,7 @@ class BlockObjective:
         if experiment.data.length % self.size:
             yield (
                 f"objective.size = {self.size} does not divide data.length = {experiment.data.length}; "
-                "change the one or the other"
+                "change one of them"
             )
         yield from sampler_is_causal(experiment, self.size)
         yield from has_no_time(experiment)
@@ -53,4 +54,4 @@ class BlockObjective:
         """Return an `ObjectiveModule`."""
         from atat_zoo.objectives.block_module import BlockModule
 
-        return BlockModule(self, context, parts, batch_size)
+        return BlockModule(context, parts, batch_size, size=self.size, weight=self.weight)

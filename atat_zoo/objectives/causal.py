@@ -46,7 +46,7 @@ def has_no_time(experiment: Experiment) -> Iterator[str]:
 def bound_is_default(experiment: Experiment) -> Iterator[str]:
     """Yield a sentence if the training's evaluation names an estimator that `refuse_method` would refuse at its end."""
     bound, objective = experiment.evaluation.bound, experiment.parts["objective"]
-    if bound.name != "exact_k":
+    if bound.follows_noise:
         yield (
             f"evaluation.bound: objective {objective.name!r} has a bound of its own, and {bound.name!r} has no meaning "
             "there; leave it at exact_k"
@@ -57,9 +57,9 @@ def refuse_method(method: Bound, objective: str, why: str) -> None:
     """Refuse an estimator of the bound that the objective has no use for.
 
     Raises:
-        UserError: when it is not the default.
+        UserError: when it follows the noise schedule, which the objective does not.
     """
-    if method.name != "exact_k":
+    if method.follows_noise:
         raise UserError(
             f"evaluation.bound: under objective {objective!r} {why}, so {method.name!r} has no meaning there; "
             "leave it at exact_k, or leave --bound out"
@@ -67,7 +67,7 @@ def refuse_method(method: Bound, objective: str, why: str) -> None:
 
 
 def refuse_gaps(tokens: Tensor, where: Tensor, mask_id: int, size: int, objective: str) -> None:
-    """Refuse to predict behind an open place.
+    """Refuse to predict a position that has an earlier block with a mask before it.
 
     Args:
         tokens: z, int64 [B, L].

@@ -20,7 +20,7 @@ class D3PMObjective:
 
     The network predicts p̃_θ(x_0 | z) over V + 1 outcomes, the mask among them, with probability μ, and the reverse
     step is p_θ(x_s | x_t) = Σ_{x_0} q(x_s | x_t, x_0) p̃_θ(x_0 | z). For t = i/T, s = (i − 1)/T and
-    β = (α_s − α_t)/(1 − α_t), the probability with which a masked token is revealed, a masked place costs
+    β = (α_s − α_t)/(1 − α_t), the probability with which a masked token is revealed, a masked position costs
 
         KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) = −β log p̃_θ(x) + (1 − β) log[(1 − β) / (1 − β(1 − μ))]
 
@@ -37,6 +37,7 @@ class D3PMObjective:
     summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
     refs = ("arXiv:2107.03006",)
     uses: ClassVar[frozenset[str]] = frozenset({"backbone", "noise"})
+    exact: ClassVar[bool] = False
     steps: int = param(1000, help="T, steps of the process", ge=1)
     weight: Literal["nelbo", "simple"] = param(
         "nelbo", help="T(KL + λ·CE), an estimate of the bound and λ; or KL/β + λ·CE, every masked token alike"
@@ -49,4 +50,4 @@ class D3PMObjective:
         """Return an `ObjectiveModule`."""
         from atat_zoo.objectives.d3pm_module import D3PMModule
 
-        return D3PMModule(self, context, parts, batch_size)
+        return D3PMModule(context, parts, batch_size, steps=self.steps, weight=self.weight, auxiliary=self.auxiliary)

@@ -9,18 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
-from atat_zoo.diffusion.records import Masked
+from atat_zoo.diffusion.records import Adaptive, Masked
+from atat_zoo.objectives import NO_SCORES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.bounds import Estimate
+    from atat_zoo.diffusion.bounds import Estimate, WeightedMask
     from atat_zoo.diffusion.places import Where
     from atat_zoo.diffusion.records import Denoiser
-    from atat_zoo.objectives import Batch
+    from atat_zoo.objectives import Batch, Score
     from atat_zoo.registry import Context
 
 
@@ -33,6 +35,7 @@ class DenoisingModule(nn.Module):
         self.backbone, self.noise = parts["backbone"], parts["noise"]
         golden = round(batch_size * 0.618034)
         self.stride = next(s for s in range(max(1, golden), 2 * batch_size + 1) if math.gcd(s, batch_size) == 1)
+        self.stateful = StatefulParts()
 
     def begin(self, batch: Batch) -> None:
         """Give the dropout layers their keys for a training step."""
@@ -50,7 +53,7 @@ class DenoisingModule(nn.Module):
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def masked(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor) -> Masked:
-        """Return the record of a step for a mask that has been drawn with probabilities p, both [B, L]."""
+        """Return a step for a mask that has been drawn with probabilities p, both [B, L]."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
         rate = 1 - self.noise.alpha(t)
         return Masked(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
@@ -73,9 +76,20 @@ class DenoisingModule(nn.Module):
         """Return logits at N positions, float32 or wider, [N, V]; the head runs at these alone."""
         return wide(self.backbone.head(self.hidden(z, t)[where]))
 
+    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return logits at the masked positions of z, float32 or wider, [N, V].
+
+        Args:
+            z: noisy tokens, int64 [B, L].
+            t: diffusion time [B], or None.
+            masked: bool [B, L] with N true entries.
+            x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
+        """
+        return self.logits(z, t, masked)
+
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) at the masked positions, nats, float32 [N]: SUBS, visible tokens cost nothing."""
-        return F.cross_entropy(self.logits(z, t, masked), x[masked], reduction="none")
+        return F.cross_entropy(self.predictions(z, t, masked, x), x[masked], reduction="none")
 
     def dense_cross_entropy(self, step: Masked) -> Tensor:
         """Return the cross-entropy of a step, float32 [B, L], zero where nothing is masked."""
@@ -85,19 +99,66 @@ class DenoisingModule(nn.Module):
         """Return p_θ(x_i | z): SUBS log-probabilities at the masked positions asked for."""
         return Predictor(self)
 
-    def bound(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> dict[str, Estimate]:
-        """Return the bound of p_θ under uniform masking, under the name that the method gives it."""
-        estimate = method.estimate(
-            self.cross_entropy, tokens, maskable, keys, draws, mask_id=self.context.mask_id, noise=self.noise
-        )
-        return {method.quantity: estimate}
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
+        """Return the masks that the bound is averaged over; see `Bound.masks`."""
+        return method.masks(maskable, keys, draws, self.noise)
+
+    def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
+        """Return what the masked tokens x [N] cost, nats [N], by the name of the bound; logits are [N, V]."""
+        return {quantity: F.cross_entropy(logits, x, reduction="none")}
+
+    def bound(
+        self,
+        tokens: Tensor,
+        maskable: Tensor,
+        keys: Tensor,
+        draws: int,
+        method: Bound,
+        scores: Mapping[str, Score] = NO_SCORES,
+    ) -> dict[str, Estimate]:
+        """Return the bound of p_θ under uniform masking, and the scores; see `ObjectiveModule`."""
+
+        def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+            logits, true = self.predictions(z, t, masked, x), x[masked]
+            asked = {name: score(logits, true) for name, score in scores.items()}
+            return self.token_bounds(logits, true, method.quantity) | asked
+
+        averages = average(at_masked, tokens, self.masks(maskable, keys, draws, method), self.context.mask_id)
+        return averages | self.own_bounds(tokens, maskable, keys, draws)
+
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return the bounds under a forward process of the objective's own, by name: there is none."""
+        return {}
 
     def stage(self, progress: float) -> str:
         """Return the name of the training's stage: there is one."""
         return "train"
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Take in a step: there is nothing to remember."""
+        """Let the stateful parts take in the step; see `ObjectiveModule`."""
+        self.stateful.end_step(reduce, progress)
+
+
+class StatefulParts:
+    """The parts of an objective whose state follows the training, and what the current step has shown them."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = {name: part for name, part in parts.items() if isinstance(part, Adaptive)}
+        self.totals: dict[str, Tensor] = {}
+
+    def observe(self, step: Masked, ce: Tensor) -> None:
+        """Add the statistics of a micro-batch, with its cross-entropy [B, L]."""
+        for name, part in self.parts.items():
+            seen = part.statistics(step, ce.detach())
+            self.totals[name] = self.totals[name] + seen if name in self.totals else seen
+
+    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
+        """Update the parts by the sums over micro-batches and, by `reduce`, over ranks."""
+        for name, part in self.parts.items():
+            total = self.totals.pop(name, None)
+            if total is not None:
+                reduce(total)
+                part.update(total, progress)
 
 
 class Predictor:
@@ -131,7 +192,7 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def dense(where: Tensor, values: Tensor) -> Tensor:
-    """Return [N] values at the N true places of `where` [B, L], zero elsewhere."""
+    """Return [N] values at the N true positions of `where` [B, L], zero elsewhere."""
     return torch.zeros(where.shape, dtype=values.dtype, device=values.device).masked_scatter(where, values)
 
 
@@ -140,7 +201,7 @@ def normalised(losses: Tensor, batch: Batch) -> Tensor:
     return losses.sum(1).mean() / batch.mean_maskable
 
 
-def figures(step: Masked, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
+def metrics(step: Masked, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
     """Return what a step reports of itself.
 
     Args:

@@ -33,6 +33,7 @@ class MDLMObjective:
     uses: ClassVar[frozenset[str]] = frozenset(
         {"backbone", "noise", "estimator", "masking", "mask_drawing", "curriculum", "target"}
     )
+    exact: ClassVar[bool] = False
     weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
     correction: Literal["none", "horvitz_thompson"] = param(
         "none", help="h: 1, or r/p, which gives every token the same marginal weight"
@@ -44,4 +45,12 @@ class MDLMObjective:
         """Return an `ObjectiveModule`."""
         from atat_zoo.objectives.mdlm_module import MDLMModule
 
-        return MDLMModule(self, context, parts, batch_size)
+        return MDLMModule(
+            context,
+            parts,
+            batch_size,
+            weight=self.weight,
+            correction=self.correction,
+            floor=self.floor,
+            importance_loss_weight=self.importance_loss_weight,
+        )

@@ -33,6 +33,7 @@ class MLMObjective:
     summary = "cross-entropy at a fixed share of masked tokens, as BERT is trained"
     refs = ("arXiv:1810.04805",)
     uses: ClassVar[frozenset[str]] = frozenset({"backbone"})
+    exact: ClassVar[bool] = False
     rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
@@ -45,4 +46,4 @@ class MLMObjective:
         """Return an `ObjectiveModule`."""
         from atat_zoo.objectives.mlm_module import MLMModule
 
-        return MLMModule(self, context, parts, batch_size)
+        return MLMModule(context, parts, batch_size, share=self.rate)

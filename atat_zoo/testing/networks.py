@@ -96,7 +96,7 @@ def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     from atat_zoo.backbones.cache import Cache
 
     cache, position = Cache(), torch.arange(L)
-    cache.keep = True
+    cache.grows = True
     module(tokens[:, :HALF], t, positions=position[:HALF], cache=cache)
     second = module(tokens[:, HALF:], t, positions=position[HALF:], cache=cache)
     sees = (position[:, None] >= HALF) | (position < HALF)

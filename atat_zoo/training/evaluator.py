@@ -9,7 +9,7 @@ import torch
 from composer.utils import dist
 
 from atat_zoo.data.sequences import held_out
-from atat_zoo.evaluation.measuring import Measured, measure
+from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.model import Model
 
@@ -57,7 +57,7 @@ class Evaluator:
             )
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
         evaluation = summarise(
-            Measured.join(gathered),
+            Measurement.join(gathered),
             tokenizer=self.tokenizer,
             counts=self.context.counts,
             split=spec.split,

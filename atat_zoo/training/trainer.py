@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from composer import Callback
 
-    from atat_zoo.evaluation import Evaluation
+    from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.model import Model
 
 

@@ -6,7 +6,7 @@ import re
 import attrs
 import pytest
 
-from atat_zoo.evaluation.sampling import Bench, Measured
+from atat_zoo.evaluation.sampling import Bench, SamplerResult
 from tests.evaluation.making import make_run
 
 
@@ -92,7 +92,7 @@ def test_what_is_refused(atat, words, message):
 
 
 def test_as_good_is_within_two_percent_and_better_is_as_good():
-    first = Measured(
+    first = SamplerResult(
         name="ancestral",
         steps=128,
         sampler={},

@@ -72,9 +72,9 @@ def test_a_model_of_the_hugging_face_library(atat, root, capsys):
 
 
 def test_what_the_judge_may_be_called(root):
-    assert judge_of("hf:openai-community/gpt2") == HuggingFaceJudge(model="openai-community/gpt2")
-    assert judge_of("{use = 'huggingface', model = 'x', length = 8}") == HuggingFaceJudge(model="x", length=8)
-    assert judge_of(str(root / "judge")) == RunJudge(path=str(root / "judge"))
+    assert judge_of("hf:openai-community/gpt2", root) == HuggingFaceJudge(model="openai-community/gpt2")
+    assert judge_of("{use = 'huggingface', model = 'x', length = 8}", root) == HuggingFaceJudge(model="x", length=8)
+    assert judge_of(str(root / "judge"), root) == RunJudge(path=str(root / "judge"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.adaptive_exact import (
+from atat_zoo.testing.toys import Joint, toy
+from tests.adaptive_exact import (
     calibrated,
     log_last,
     log_shares,
@@ -19,7 +20,6 @@ from atat_zoo.diffusion.adaptive_exact import (
     subsets,
     timed_form,
 )
-from atat_zoo.testing.toys import Joint, toy
 
 UNIFORM = torch.zeros(8, 3, dtype=torch.float64)
 

@@ -12,9 +12,8 @@ from torch import nn
 from atat_zoo.cli.compare import notes, quality
 from atat_zoo.cli.compare import training as cost
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.compare import compare
+from atat_zoo.evaluation.compare import ComparedRun, compare, measure_runs, sizes
 from atat_zoo.evaluation.history import History
-from atat_zoo.evaluation.subjects import Subject, measure_runs, sizes
 from atat_zoo.experiment import EvaluationSpec, load
 from atat_zoo.model import Model
 from atat_zoo.run import RunFolder
@@ -26,7 +25,7 @@ HARD = 3 + torch.sin(torch.arange(N).double())
 
 
 def subject(name="a", gap=0.0, evaluated=(), objective="mdlm", **bounds):
-    return Subject(
+    return ComparedRun(
         name=name,
         objective=objective,
         step=10,
@@ -34,7 +33,7 @@ def subject(name="a", gap=0.0, evaluated=(), objective="mdlm", **bounds):
         method="exact_k",
         nats={"nelbo": (HARD + gap) * COUNT, **bounds},
         count=COUNT,
-        sizes=3 * COUNT,
+        bytes=3 * COUNT,
         parameters=1000,
         without_embeddings=600,
         history=History(
@@ -71,6 +70,21 @@ def test_a_run_does_not_differ_from_itself():
     difference = found(subject("a"), subject("b")).to_table()["runs"][1]["bounds"]["nelbo"]["difference"]
     assert [difference[k] for k in ("nats_per_token", "low", "high", "percent", "paired_width")] == [0.0] * 5
     assert difference["narrower"] is None
+
+
+def test_scores_are_ratios_of_sums_in_columns_of_their_own():
+    sums = torch.stack([0.25 * COUNT, COUNT.double()], 1)
+    scored = attrs.evolve(subject("a"), scores={"brier_score": sums, "top_1_accuracy": 2 * sums})
+    comparison = found(scored, subject("b"))
+    first, second = comparison.to_table()["runs"]
+    assert first["scores"]["brier_score"] == {"value": 0.25, "stderr": pytest.approx(0, abs=1e-12)}
+    assert second["scores"] == {}
+    columns, (a, b) = quality(comparison)
+    assert columns[-2:] == ["brier score", "top 1 accuracy"]
+    assert a[-2:] == ["0.2500 ± 0.0000", "0.2500 ± 0.0000"]
+    assert b[-2:] == ["—", "—"]
+    assert any("brier score: 0 is perfect" in line for line in notes(comparison))
+    assert not any("brier score" in line for line in notes(found(subject("a"), subject("b"))))
 
 
 def test_the_baseline_may_be_another():
@@ -202,6 +216,9 @@ def test_two_seeds_are_told_apart_three_times_better_in_pairs(tiny, trained, oth
     assert a["peak_memory"] > 1e8
     assert a["steps_to_reach"] == a["step"] == 24
     assert 0 < a["seconds_to_reach"] == a["seconds"]
+    assert 0 < a["scores"]["brier_score"]["value"] < 2
+    assert 0 < a["scores"]["top_1_accuracy"]["value"] < 1
+    assert a["scores"] == again["scores"] != b["scores"]
     assert a["parameters"] > a["parameters_without_embeddings"] > 0
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atat_zoo.cli.importance import by_band, by_bin, summary
-from atat_zoo.evaluation import Measured
 from atat_zoo.evaluation.importance import calibration, frequency_bands, quality
+from atat_zoo.evaluation.measuring import Measurement
 from atat_zoo.targets import rank_within
 
 V, ROWS, L = 40, 30, 20
@@ -27,7 +27,7 @@ def measured(importance=None, loss=None, seed=0):
         loss = tokens / 10 + torch.rand(ROWS, L, generator=generator)
     loss = loss.double()
     loss[torch.rand(ROWS, L, generator=generator) < 0.1] = math.nan
-    return Measured(
+    return Measurement(
         rows=torch.arange(ROWS),
         tokens=tokens,
         maskable=maskable,

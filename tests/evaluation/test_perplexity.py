@@ -14,8 +14,9 @@ from torch import nn
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.cli.evaluate import lines
-from atat_zoo.diffusion.bounds import Estimate, exact_k, from_denoiser
-from atat_zoo.evaluation import Measured, measure, summarise
+from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
+from atat_zoo.evaluation.measuring import Measurement, measure
+from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.noise import LinearNoise
 from atat_zoo.run import RunFolder
 from atat_zoo.testing.toys import Hashed
@@ -51,11 +52,16 @@ class Known(nn.Module):
         return {
             "nelbo": Estimate(
                 contribution=each,
-                count=maskable.sum(1),
+                weight=maskable.double(),
                 loss_sum=each * draws,
                 loss_count=maskable.long() * draws,
             )
         }
+
+
+def estimated(denoise, tokens, maskable, keys, draws):
+    losses, masks = from_denoiser(denoise), exact_k(maskable, keys, draws, time_at=LinearNoise().time_at)
+    return average(lambda *at: {"nelbo": losses(*at)}, tokens, masks, V)
 
 
 class Real(nn.Module):
@@ -66,10 +72,7 @@ class Real(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
     def bound(self, tokens, maskable, keys, draws, method):
-        estimate = exact_k(
-            from_denoiser(Hashed(V)), tokens, maskable, keys, draws, mask_id=V, time_at=LinearNoise().time_at
-        )
-        return {"nelbo": estimate}
+        return estimated(Hashed(V), tokens, maskable, keys, draws)
 
     def importance(self, tokens, maskable, t):
         return tokens / V + t[:, None] * 0
@@ -94,10 +97,8 @@ def summed(found, counts=None, **kwargs):
 
 
 def same(one, two):
-    assert one.contribution.keys() == two.contribution.keys()
-    pairs = [(one.contribution[name], two.contribution[name]) for name in one.contribution]
-    names = [field.name for field in attrs.fields(Measured) if field.name != "contribution"]
-    for a, b in [*pairs, *((getattr(one, name), getattr(two, name)) for name in names)]:
+    names = [field.name for field in attrs.fields(Measurement)]
+    for a, b in ((getattr(one, name), getattr(two, name)) for name in names):
         if a is None or b is None:
             assert a is b
         else:
@@ -139,11 +140,7 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary():
             def denoise(z, t, where):
                 return torch.full((int(where.sum()), V), -math.log(V))
 
-            return {
-                "nelbo": exact_k(
-                    from_denoiser(denoise), tokens, maskable, keys, 4 * L, mask_id=V, time_at=LinearNoise().time_at
-                )
-            }
+            return estimated(denoise, tokens, maskable, keys, 4 * L)
 
     tokens = torch.zeros(400, L, dtype=torch.int64)
     found = summed(measured(Uniform(), tokens, torch.ones_like(tokens) > 0, batch_size=400))
@@ -215,16 +212,16 @@ def test_what_ranks_measured_joins_to_what_one_would_have(ranks):
     for rank in range(ranks):  # with 9 ranks, three have nothing to measure
         rows = torch.arange(len(tokens))[rank::ranks]
         pieces.append(measured(Real(), tokens[rows], maskable[rows], rows, batch_size=2))
-    joined = Measured.join(pieces)
+    joined = Measurement.join(pieces)
     same(joined, measured(Real(), tokens, maskable))
-    same(Measured.join(pieces[::-1]), joined)
+    same(Measurement.join(pieces[::-1]), joined)
     assert summed(joined) == summed(measured(Real(), tokens, maskable))
 
 
 def test_an_objective_without_an_estimator_joins_too():
     tokens, maskable = text()
     pieces = [measured(Known(), tokens[r::2], maskable[r::2], torch.arange(r, 6, 2)) for r in (0, 1)]
-    assert Measured.join(pieces).importance is None
+    assert Measurement.join(pieces).importance is None
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -12,7 +12,8 @@ from small_objectives import BACKBONE, part_of
 from torch import nn
 
 from atat_zoo.bounds import ExactKBound
-from atat_zoo.diffusion.adaptive_exact import look_everywhere, order_form, own_time, timed_form
+from atat_zoo.diffusion.adaptive import FORMS
+from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
@@ -20,6 +21,7 @@ from atat_zoo.objectives import Batch
 from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import Joint
+from tests.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 
 V, L, N = 5, 4, small_objectives.N  # vocabulary, length, rows of a global batch
 CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
@@ -33,12 +35,16 @@ def build(objective=None, seed=0, random=True, context=CONTEXT, **parts):
 
 def enumerated(module, tokens):
     """The bound of every sequence by all masks, float64 [B]."""
-    form, was = module.spec.form, module.training
+    was = module.training
     module.eval()
     with torch.no_grad():
         ce, log_reverse = look_everywhere(module.look, tokens, module.context.mask_id)
         log_w = module.log_weights(module.importance(tokens, torch.ones_like(tokens) > 0, None))
-        found = order_form(log_w, ce, log_reverse) if form == "order" else timed_form(own_time(log_w), ce, log_reverse)
+        found = (
+            order_form(log_w, ce, log_reverse)
+            if module.form is FORMS["order"]
+            else timed_form(own_time(log_w), ce, log_reverse)
+        )
     module.train(was)
     return found
 
@@ -49,15 +55,15 @@ def enumerated(module, tokens):
 def by_position(module):
     """What of log w the model may know: −s · (bias_i − mean bias) + φ_i, float64 [L]."""
     bias = torch.arange(L).double() / (L - 1)
-    return -module.spec.strength * (bias - 0.5) + (0 if module.position is None else module.position.detach())
+    return -module.strength * (bias - 0.5) + (0 if module.position is None else module.position.detach())
 
 
 def plainly(module, given, weight):
     """The two terms of the loss by their formula, token by token, on the masks that the module drew."""
     with torch.no_grad():
         log_w = module.log_weights(module.importance(given.tokens, given.maskable, None))
-        w = log_w.repeat(module.spec.repeats, 1).exp().tolist()
-        step, drawn = module.draw(given, log_w.repeat(module.spec.repeats, 1))
+        w = log_w.repeat(module.repeats, 1).exp().tolist()
+        step, drawn = module.draw(given, log_w.repeat(module.repeats, 1))
         hidden = module.backbone(step.z, step.t)
         g = (module.order_head(hidden)[..., 0].double() + by_position(module)).exp().tolist()
         ce = F.cross_entropy(module.backbone.head(hidden).transpose(1, 2), step.x, reduction="none").tolist()
@@ -71,10 +77,10 @@ def plainly(module, given, weight):
         speed = sum(w[i][j] * t ** w[i][j] for j in range(L) if step.maskable[i, j])
         for j in here:
             share = w[i][j] / total
-            own = n * share if module.spec.form == "order" else n * w[i][j] / speed
+            own = n * share if module.form is FORMS["order"] else n * w[i][j] / speed
             c = {"bound": own, "nelbo": 1 / float(drawn.rate[i]), "simple": 1.0}[weight]
             diffusion += c * ce[i][j]
-            if module.spec.form == "order":
+            if module.form is FORMS["order"]:
                 reverse += n * share * math.log(share / (g[i][j] / model))
             else:
                 reverse += n / speed * (w[i][j] * math.log(w[i][j] / g[i][j]) - w[i][j] + g[i][j])
@@ -180,9 +186,8 @@ def test_with_other_weights_the_nelbo_is_still_that_of_uniform_masking():
     keys = row_keys(3, "evaluation", torch.arange(N))
     with torch.no_grad():
         found = module.bound(given.tokens, given.maskable, keys, 3, ExactKBound())
-    plain = ExactKBound().estimate(
-        module.cross_entropy, given.tokens, given.maskable, keys, 3, mask_id=V, noise=module.noise
-    )
+    masks = ExactKBound().masks(given.maskable, keys, 3, module.noise)
+    plain = average(lambda *at: {"nelbo": module.cross_entropy(*at)}, given.tokens, masks, V)["nelbo"]
     assert torch.equal(found["nelbo"].contribution, plain.contribution)
     assert not torch.allclose(found["adaptive"].nelbo, plain.nelbo)
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, BASELINES, CONTEXT, L, N, V, batch, build
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.bounds import Estimate, enumerate_discrete, enumerate_masks, exact_k, from_denoiser, reveal
+from atat_zoo.diffusion.bounds import (
+    all_masks,
+    average,
+    enumerate_discrete,
+    exact_k,
+    from_denoiser,
+    reveal,
+)
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.block_module import block_masks
 from atat_zoo.objectives.d3pm_module import step_kl
@@ -24,14 +31,12 @@ EXACT_K = Zoo.load().spec("bound", "exact_k")
 class Enumerated:
     """A bound by all masks, in place of draws."""
 
-    name = "exact_k"
+    name = "enumerated"
     quantity = "nelbo"
+    follows_noise = False
 
-    def estimate(self, losses, x, maskable, keys, draws, *, mask_id, noise):
-        total = enumerate_masks(losses, x, mask_id=mask_id)
-        contribution = torch.zeros(x.shape, dtype=torch.float64)
-        contribution[:, 0] = total
-        return Estimate(contribution=contribution, count=maskable.sum(1), loss_sum=contribution, loss_count=maskable)
+    def masks(self, maskable, keys, draws, noise):
+        return all_masks(maskable)
 
 
 def plugged(objective, joint=None, shift=None, noise=None):
@@ -194,7 +199,8 @@ def test_a_block_of_the_whole_length_is_exact_k(seed, draws):
     keep = keep.clone()
     keep[1, 2] = False
     found = module.bound(x, keep, keys, draws, EXACT_K)["nelbo"]
-    same = exact_k(from_denoiser(joint.denoiser), x, keep, keys, draws, mask_id=2, time_at=LinearNoise().time_at)
+    losses, masks = from_denoiser(joint.denoiser), exact_k(keep, keys, draws, time_at=LinearNoise().time_at)
+    same = average(lambda *at: {"nelbo": losses(*at)}, x, masks, 2)["nelbo"]
     torch.testing.assert_close(found.contribution, same.contribution)
     assert torch.equal(found.loss_count, same.loss_count)
 
@@ -216,7 +222,8 @@ def test_every_block_has_its_own_number_of_masks(seed, size, blocks, draws):
     keys = torch.randint(0, 2**40, (5,), generator=generator)
     n = keep.view(5, blocks, size).sum(2)
     seen = []
-    for masked, weight, _ in block_masks(keep, keys, draws, size):
+    for mask in block_masks(keep, keys, draws, size):
+        masked, weight = mask.masked, mask.weight
         k = masked.view(5, blocks, size).sum(2)
         assert not (masked & ~keep).any()
         assert ((k >= 1) | (n == 0)).all()
@@ -282,7 +289,7 @@ def test_a_later_token_changes_no_earlier_prediction(name, size, place):
 @pytest.mark.parametrize("name", ["autoregressive", "block"])
 def test_the_denoiser_is_what_the_bound_is_of(name):
     module = build(BASELINES[name], backbone=DEEP).double().eval()
-    size = getattr(getattr(module, "spec", None), "size", 1)
+    size = module.size if name == "block" else 1
     x = batch(3).tokens
     with torch.no_grad():
         for first in range(0, L, size):

@@ -436,7 +436,7 @@ def test_parts_take_in_the_whole_step_once():
     shares = []
     for rank, half in zip(ranks, halves, strict=True):
         rank.loss(half)
-        shares.append([rank._pending[name].clone() for name, _ in rank._adaptive()])
+        shares.append([total.clone() for total in rank.stateful.totals.values()])
     for rank, others in zip(ranks, reversed(shares), strict=True):
         given = iter(others)
         rank.end_step(lambda total, given=given: total.add_(next(given)), 0.25)

@@ -8,7 +8,6 @@ import torch
 from exactness import fit, masks
 from scipy import stats
 
-from atat_zoo.diffusion.adaptive_exact import look_everywhere, order_likelihood
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.samplers.loop import run
@@ -17,6 +16,7 @@ from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.published import LearnedOrderSampler
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed, toy
+from tests.adaptive_exact import look_everywhere, order_likelihood
 
 ROWS = 20_000
 

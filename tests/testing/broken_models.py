@@ -12,7 +12,7 @@ import torch
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.objectives.mdlm import MDLMObjective
-from atat_zoo.tokenizers import BytesModel
+from atat_zoo.tokenizers.tables import BytesModel
 
 
 class Changed:
@@ -182,31 +182,28 @@ def backbone(breaks):
 
 @attrs.frozen
 class Bound:
-    """`exact_k`, with what it estimates, or is given, changed."""
+    """`exact_k`, with the masks that it yields, or what it is given, changed."""
 
-    after: object = lambda estimate: estimate
-    before: object = lambda x, maskable, keys: (x, maskable, keys)
+    after: object = lambda mask: mask
+    before: object = lambda maskable, keys: (maskable, keys)
     quantity = "nelbo"
+    follows_noise = False
 
-    def estimate(self, losses, x, maskable, keys, *arguments, **options):
-        return self.after(ExactKBound().estimate(losses, *self.before(x, maskable, keys), *arguments, **options))
-
-
-def shared(factor):
-    return lambda estimate: attrs.evolve(estimate, contribution=estimate.contribution * factor(estimate))
+    def masks(self, maskable, keys, draws, noise):
+        return map(self.after, ExactKBound().masks(*self.before(maskable, keys), draws, noise))
 
 
-def single(estimate):
-    return attrs.evolve(estimate, contribution=estimate.contribution.float())
+def weighing(factor):
+    return lambda mask: attrs.evolve(mask, weight=mask.weight * factor)
 
 
 BOUNDS = {
-    "too_low": (Bound(after=shared(lambda _: 0.9)), "a bound is not below the entropy of the text"),
-    "too_high": (Bound(after=shared(lambda _: 1.2)), "the mean of the estimates is the bound"),
-    "single": (Bound(after=single), "nats are float64"),
-    "moody": (Bound(before=lambda x, m, k: (x, m, k + torch.randint(99, ()))), "the same keys give the same estimate"),
-    "keyless": (Bound(before=lambda x, m, k: (x, m, torch.arange(len(k)))), "a row does not depend|other keys draw"),
-    "greedy": (Bound(before=lambda x, m, k: (x, torch.ones_like(m), k)), "what is not maskable adds nothing"),
+    "too_low": (Bound(after=weighing(0.9)), "a bound is not below the entropy of the text"),
+    "too_high": (Bound(after=weighing(1.2)), "the mean of the estimates is the bound"),
+    "endless": (Bound(after=weighing(float("inf"))), "weights are finite"),
+    "moody": (Bound(before=lambda m, k: (m, k + torch.randint(99, ()))), "the same keys give the same estimate"),
+    "keyless": (Bound(before=lambda m, k: (m, torch.arange(len(k)))), "a row does not depend|other keys draw"),
+    "greedy": (Bound(before=lambda m, k: (torch.ones_like(m), k)), "what is not maskable is not masked"),
 }
 
 
