@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from atat_zoo.experiment.schema import SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import structure
-from atat_zoo.run.renamed import RENAMED
+from atat_zoo.run.renamed import RENAMED, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,7 +103,8 @@ def from_table(
     """Validate a table, as `Experiment.to_table` writes it."""
     zoo = zoo or Zoo.load()
     origins = origins or {}
-    problems: list[str] = []
+    table = copy.deepcopy(table)
+    problems = [f"{old} is called {new} now; rename it" for old, new in RENAMED.items() if take(table, old) is not None]
     known = ["name", "seed", "init_from", "extends", *TABLES, *SECTIONS]
     for key in table:
         if key == "extends":
@@ -160,8 +162,6 @@ def conflicts(made: Experiment) -> list[str]:
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    if key in RENAMED:
-        return f" is called {RENAMED[key]} now; rename it"
     if key in KINDS:
         return " is no table of an experiment; it is a parameter of the part that uses it"
     return f" is no key of an experiment{nearest(key, known)} (there are: {', '.join(known)})"

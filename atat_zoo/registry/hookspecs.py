@@ -74,6 +74,8 @@ KINDS: dict[str, Kind] = {
             "How much a text is of a class, for guidance towards it.",
             "atat_zoo.generation.classifiers",
         ),
+        Kind("optimizer", "How the weights follow their gradients.", "atat_zoo.training.optimizers", "adamw"),
+        Kind("schedule", "The learning rate from step to step.", "atat_zoo.training.schedules", "constant"),
         Kind("judge", "Scores text that a model wrote.", "atat_zoo.evaluation.judges"),
     )
 }

@@ -153,7 +153,7 @@ def stop(folder: RunFolder, what: str) -> None:
     kept = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
     raise UserError(
         f"{what}; {kept}. "
-        "Begin a new run with a smaller train.learning_rate, more train.warmup_steps, or train.precision=fp32"
+        "Begin a new run with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
     )
 
 
@@ -188,7 +188,7 @@ class Checkpoints(Callback):
             save_checkpoint(state, str(self.folder.checkpoints / "unused"))
             return
         try:
-            with self.folder.writing_checkpoint(step, self.spec.keep) as path:
+            with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
                 save_checkpoint(state, str(path))
         except RuntimeError as error:
             # torch's writer says of a full disk only that a position in the file is not the one it expected.

@@ -27,7 +27,6 @@ from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens,
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.memory import keep_freed_memory
-from atat_zoo.training.optimization import optimizer, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -288,7 +287,7 @@ def _trainer(
     checkpoint: Path | None,
 ) -> tuple[Trainer, cb.MovingAverage | None]:
     spec = experiment.train
-    adam = optimizer(model, spec)
+    optimizer = experiment.parts["optimizer"].build(model)
     average = cb.MovingAverage(model, spec.ema) if spec.ema else None
     listed: list[Any] = [cb.Progress(model)]
     if average:
@@ -310,8 +309,8 @@ def _trainer(
         train_dataloader=DataSpec(
             loader, batch_transforms=prepare, get_num_samples_in_batch=batch_rows, get_num_tokens_in_batch=batch_tokens
         ),
-        optimizers=adam,
-        schedulers=scheduler(adam, spec),
+        optimizers=optimizer,
+        schedulers=experiment.parts["schedule"].build(optimizer, spec.steps),
         step_schedulers_every_batch=True,
         max_duration=f"{spec.steps}ba",
         device="cpu" if device == "cpu" else "gpu",

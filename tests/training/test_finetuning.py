@@ -47,16 +47,18 @@ max_length = 32
 [data]
 root = "{root}/shards"
 length = 16
-block = 8
-shard = 32
+sequences_per_member = 8
+sequences_per_shard = 32
 lanes = 4
 [train]
 steps = 6
 batch_size = 8
-learning_rate = 3e-3
-warmup_steps = 1
 log_every = 1
 precision = "fp32"
+[optimizer]
+learning_rate = 3e-3
+[schedule]
+warmup_steps = 1
 [evaluation]
 sequences = 8
 draws = 2
@@ -71,18 +73,20 @@ document = "line"
 train = ["{root}/other.txt"]
 [data]
 root = "{root}/shards"
-block = 8
-shard = 32
+sequences_per_member = 8
+sequences_per_shard = 32
 lanes = 4
 [train]
 steps = 12
 batch_size = 8
-learning_rate = 3e-3
-warmup_steps = 1
 log_every = 1
 save_every = 5
-keep = 3
+checkpoints_kept = 3
 precision = "fp32"
+[optimizer]
+learning_rate = 3e-3
+[schedule]
+warmup_steps = 1
 [evaluation]
 sequences = 8
 draws = 2
@@ -166,7 +170,7 @@ def test_a_training_begins_there_and_keeps_the_tokenizer(root: Path, source: Pat
 
 
 def test_the_optimizer_and_the_schedule_are_fresh(root: Path, source: Path, tmp_path: Path) -> None:
-    result = train(tuning(root, source, "train.warmup_steps=4", "train.steps=5"), tmp_path / "run")
+    result = train(tuning(root, source, "schedule.warmup_steps=4", "train.steps=5"), tmp_path / "run")
     rates = [line["learning_rate"] for line in result.folder.records()]
     assert rates[0] < rates[-1]
     assert [line["step"] for line in result.folder.records()] == [1, 2, 3, 4, 5]

@@ -103,7 +103,7 @@ def test_it_evaluates_on_the_way(tiny: Tiny, tmp_path: Path) -> None:
             said.append(text)
 
     result = train(
-        load(str(tiny.path), ["train.steps=6", "train.evaluate_every=2", "train.optimizer=muon"]),
+        load(str(tiny.path), ["train.steps=6", "train.evaluate_every=2"]),
         tmp_path / "run",
         reporter=Listener(),
     )
