@@ -155,7 +155,7 @@ def _combination(made: Experiment, table: Table) -> list[str]:
 def conflicts(made: Experiment) -> list[str]:
     """Return what the parts of an experiment say of one another, a sentence each."""
     problems: list[str] = []
-    for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound):
+    for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound, *made.train.parts):
         if hasattr(spec, "check"):
             problems += spec.check(made)
     return problems
@@ -274,7 +274,7 @@ def _paths(table: Table, prefix: str = "") -> Iterable[str]:
 
 def _origin(problem: str, origins: Origins, default: str) -> str:
     """Return the file that said the key with which a problem's sentence begins."""
-    key = problem.partition(" ")[0].rstrip(":")
+    key = problem.partition(" ")[0].partition("[")[0].rstrip(":")
     while key:
         if key in origins:
             return origins[key]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from atat_zoo.registry import TABLES, component, param, part
+from atat_zoo.registry import TABLES, component, param, part, parts
 from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
@@ -63,7 +63,15 @@ class TrainSpec:
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
     evaluate_every: int = param(0, help="steps between two evaluations; 0 evaluates at the end only", ge=0)
     save_every: int = param(500, help="steps between two checkpoints", ge=1)
+    loggers: Any = parts("logger", help="where the curves go besides metrics.jsonl")
+    callbacks: Any = parts("callback", help="what else is measured, or stops the training")
+    algorithms: Any = parts("algorithm", help="what changes the training loop itself")
     checkpoints_kept: int = param(2, help="checkpoints kept: the newest ones", ge=1)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The loggers, callbacks and algorithms."""
+        return (*self.loggers, *self.callbacks, *self.algorithms)
 
 
 @component

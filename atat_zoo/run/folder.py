@@ -37,6 +37,7 @@ class RunFolder:
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON each
     samples.txt       what it wrote
+    logs/             what loggers write
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,6 +50,7 @@ class RunFolder:
         self.model = path / "model"
         self.evaluations = path / "evaluations"
         self.samples = path / "samples.txt"
+        self.logs = path / "logs"
 
     @property
     def exists(self) -> bool:
@@ -140,12 +142,12 @@ class RunFolder:
         """Remove what an earlier run left here, except the lock."""
         for path in (self.resolved, self.environment, self.metrics, self.samples):
             path.unlink(missing_ok=True)
-        for path in (self.checkpoints, self.model, self.evaluations):
+        for path in (self.checkpoints, self.model, self.evaluations, self.logs):
             shutil.rmtree(path, ignore_errors=True)
 
-    # Records
+    # Metrics
 
-    def record(self, line: dict[str, Any]) -> None:
+    def append_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
@@ -155,7 +157,7 @@ class RunFolder:
                 f"{self.metrics} cannot be written: {error.strerror}; free some space and resume"
             ) from error
 
-    def records(self) -> list[dict[str, Any]]:
+    def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl; a last line that was cut off is left out."""
         if not self.metrics.is_file():
             return []
@@ -165,10 +167,10 @@ class RunFolder:
                 lines.append(json.loads(text))
         return lines
 
-    def cut_records(self, step: int) -> None:
+    def cut_metrics(self, step: int) -> None:
         """Drop the lines after `step`, so that a resumed run writes each step once."""
-        kept = [line for line in self.records() if line["step"] <= step]
-        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in self.read_metrics() if line["step"] <= step]
+        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     # Checkpoints
 

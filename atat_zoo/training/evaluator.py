@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
     from atat_zoo.run import RunFolder
-    from atat_zoo.training.callbacks import MovingAverage
+    from atat_zoo.training.lifecycle import MovingAverage
 
 
 class Evaluator:

@@ -246,6 +246,11 @@ def test_overrides_take_the_same_validation(write, override, words):
         ("[train]\nschedule = 'linear'", "train.schedule is called schedule.use now; rename it"),
         ("[data]\nblock = 8", "data.block is called data.sequences_per_member now; rename it"),
         ("drawing = 'bernoulli'", "drawing is called mask_drawing now; rename it"),
+        ("[train]\nloggers = 'file'", "train.loggers: expected a list of logger parts, got 'file' (str)"),
+        (
+            "[train]\nloggers = ['file', 'fil']",
+            "train.loggers[1].use: there is no logger named 'fil'; did you mean 'file'? (there are: file, mlflow,",
+        ),
         ("train = 3", "train: expected a table, got 3"),
         ("masking = 3", "masking: expected a masking's name or a table {use = …}, got 3"),
         ("masking = ['uniform']", "masking: expected a masking's name or a table {use = …}, got ['uniform']"),

@@ -7,7 +7,7 @@ from typing import Any
 from atat_zoo.run.renamed import today
 
 # Keys that the record does not have, at the defaults by which they change nothing.
-NEW: dict[str, Any] = {}
+NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algorithms": []}
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
