@@ -16,7 +16,6 @@ import errno
 import functools
 import hashlib
 import json
-import os
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +28,7 @@ from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, spread
 from atat_zoo.data.shards import disk_full, sha256_of, whole_file
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.run.atomic import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
             work = _workplace(folder, settings)
             _fill(work, experiment, settings, report)
             work.rename(folder)
-            _sync(folder.parent)
+            sync_folder(folder.parent)
     except OSError as error:
         if disk_full(error):
             raise UserError(
@@ -186,7 +186,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
     (work / "settings").unlink()
     with whole_file(work / manifest.FILE) as file:
         file.write(made.to_json().encode())
-    _sync(work)
+    sync_folder(work)
 
 
 def _report_split(report: Progress, split: str, total: int | None, done: int) -> None:
@@ -243,14 +243,6 @@ def _only_one(folder: Path, report: Progress) -> Iterator[None]:
             report("waiting", 0, None)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:

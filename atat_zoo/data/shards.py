@@ -18,6 +18,7 @@ import numpy as np
 
 from atat_zoo.data.manifest import Shard
 from atat_zoo.errors import UserError
+from atat_zoo.run.atomic import completed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,25 +87,16 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         UserError: when the disk is full; nothing is left of the file.
     """
-    beside = path.with_name(f"{path.name}.tmp")
     try:
-        with beside.open("wb") as file:
+        # One process builds a folder of shards, and its next attempt writes over what this one leaves.
+        with completed(path, path.with_name(f"{path.name}.tmp")) as beside, beside.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         if disk_full(error):
             raise UserError(
                 f"{path.parent}: the disk is full ({error.strerror}); free some space and run the same command again, "
                 "it continues where it was"
             ) from None
-        raise
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise
 
 
