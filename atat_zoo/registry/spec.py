@@ -158,7 +158,7 @@ class Field(typing.NamedTuple):
 
 def fields_of(cls: type) -> list[Field]:
     """Return the parameters of a component in the order of their declaration."""
-    found = []
+    fields = []
     for attribute in attrs.fields(cls):
         meta = attribute.metadata
         kind = meta.get("part")
@@ -167,7 +167,7 @@ def fields_of(cls: type) -> list[Field]:
             default = meta["part_default"]
         elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
             default = default.factory()
-        found.append(
+        fields.append(
             Field(
                 attribute.name,
                 None if kind else _resolved(cls, attribute),
@@ -178,7 +178,7 @@ def fields_of(cls: type) -> list[Field]:
                 meta.get("many", False),
             )
         )
-    return found
+    return fields
 
 
 def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
@@ -294,8 +294,8 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
             )
             continue
         if field.kind:
-            values[key], found = _part_of(field, value, f"{path}.{key}", zoo)
-            problems += found
+            values[key], wrong = _part_of(field, value, f"{path}.{key}", zoo)
+            problems += wrong
             continue
         try:
             values[key] = convert(value, field.type)
@@ -311,8 +311,8 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
         if field.default is attrs.NOTHING:
             problems.append(f"{path}.{field.name} is missing: {field.help} ({field.type_name})")
         elif field.kind:
-            values[field.name], found = _part_of(field, field.default, f"{path}.{field.name}", zoo)
-            problems += found
+            values[field.name], wrong = _part_of(field, field.default, f"{path}.{field.name}", zoo)
+            problems += wrong
     if problems:
         return None, problems
     try:

@@ -41,7 +41,7 @@ class ZooModel(ComposerModel):
         return figures
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and keep the figures of the micro-batch for the records of the step."""
+        """Return the loss, and keep the figures of the micro-batch for the metrics of the step."""
         self.meters.update(outputs)
         return outputs["loss"]
 

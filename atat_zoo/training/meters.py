@@ -79,7 +79,7 @@ class StepMeters:
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
-        """Take in what an objective said of a micro-batch."""
+        """Take in the figures that an objective returns for a micro-batch."""
         masked = figures["masked"]
         for name, over in MEANS.items():
             if name not in figures:
@@ -114,8 +114,8 @@ class StepMeters:
 
     def compute(self) -> dict[str, float | None]:
         """Return the figures by name; the correlation is None where it does not exist."""
-        found: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
+        figures: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
         if self.correlation.importance:
             rho = self.correlation.compute()
-            found["importance_spearman"] = None if rho != rho else rho
-        return found
+            figures["importance_spearman"] = None if rho != rho else rho
+        return figures

@@ -49,7 +49,7 @@ class Reporter(Protocol):
         ...
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """A line of metrics was recorded."""
+        """A line of metrics was written."""
         ...
 
     def message(self, text: str) -> None:
