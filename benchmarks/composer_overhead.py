@@ -16,7 +16,6 @@ from atat_zoo.data.stream import train_loader
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.training import train
-from atat_zoo.training.optimization import optimizer, scheduler
 from benchmarks.pairs import report
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ class BareLoop(Callback):
         zoo_model = state.model
         self.module = copy.deepcopy(zoo_model.objective).train()
         self.bf16 = zoo_model.bf16
-        self.optimizer = optimizer(self.module, spec)
-        self.scheduler = scheduler(self.optimizer, spec)
+        self.optimizer = self.experiment.parts["optimizer"].build(self.module)
+        self.scheduler = self.experiment.parts["schedule"].build(self.optimizer, spec.steps)
         self.batches = iter(
             train_loader(
                 self.folder,

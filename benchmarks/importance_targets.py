@@ -49,7 +49,7 @@ def learned(target: str, steps: int, sequences: int, draws: int) -> dict[str, fl
         "masking.use": "uniform",
         "objective.correction": "none",
         "train.steps": steps,
-        "train.warmup_steps": min(20, steps),
+        "schedule.warmup_steps": min(20, steps),
         "evaluation.sequences": 8,
         "evaluation.samples": 0,
     }

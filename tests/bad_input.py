@@ -37,8 +37,8 @@ max_length = 64
 [data]
 root = "shards"
 length = 16
-block = 8
-shard = 64
+sequences_per_member = 8
+sequences_per_shard = 64
 lanes = 2
 [train]
 steps = 6
@@ -232,7 +232,7 @@ CASES: tuple[Case, ...] = (
         ("bench", "infilling", "runs/base", "--gap", "15"),
         prepare=lambda root: _model(root),
     ),
-    Case("A loss that is no number", ("train", "base.toml", "train.learning_rate=1e38", "train.warmup_steps=0")),
+    Case("A loss that is no number", ("train", "base.toml", "optimizer.learning_rate=1e38", "schedule.warmup_steps=0")),
 )
 
 

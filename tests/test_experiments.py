@@ -56,6 +56,6 @@ def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
     experiment = load(str(path), [*small, f'data.root="{shards}"'])
     result = train(experiment, tmp_path / "run")
     assert result.finished
-    assert len(result.folder.records()) == 3
+    assert len(result.folder.read_metrics()) == 3
     assert result.evaluation is not None
     assert 1 < result.evaluation.nelbo.value < 2 * (result.evaluation.unigram_perplexity or 0)

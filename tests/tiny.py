@@ -42,19 +42,21 @@ use = "dynamic"
 [data]
 root = "{root}/shards"
 length = 16
-block = 8
-shard = 32
+sequences_per_member = 8
+sequences_per_shard = 32
 lanes = 4
 [train]
 steps = 24
 batch_size = 8
 microbatch_size = 2
-learning_rate = 3e-3
-optimizer = "muon"
-warmup_steps = 4
 ema = 0.9
 log_every = 1
 save_every = 5
+[optimizer]
+use = "muon"
+learning_rate = 3e-3
+[schedule]
+warmup_steps = 4
 [evaluation]
 sequences = 8
 draws = 2

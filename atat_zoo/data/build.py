@@ -152,8 +152,8 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
             split,
             documents,
             packer,
-            block=spec.block,
-            shard=spec.shard,
+            block=spec.sequences_per_member,
+            shard=spec.sequences_per_shard,
             lanes=spec.lanes if split == "train" else 1,
             order=order,
             report=_of_split(report, split, total),
@@ -169,7 +169,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         special=spec.special,
         remainder=spec.remainder,
         dtype=dtype,
-        block=spec.block,
+        block=spec.sequences_per_member,
         lanes=spec.lanes,
         vocabulary_size=model.vocabulary_size,
         bos=model.bos,
@@ -251,8 +251,10 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
         "spread": [_SPREAD_SEED, SHUFFLED],
         "tokenizer": _table(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
+        # Under the names that version 0.1 had, so that its shards are found.
         "data": limit
-        | {key: getattr(spec, key) for key in ("length", "special", "remainder", "block", "shard", "dtype", "lanes")},
+        | {"block": spec.sequences_per_member, "shard": spec.sequences_per_shard}
+        | {key: getattr(spec, key) for key in ("length", "special", "remainder", "dtype", "lanes")},
     }
 
 

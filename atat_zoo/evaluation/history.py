@@ -62,7 +62,7 @@ class History:
 
 def history(folder: RunFolder, experiment: Experiment) -> History:
     """Read the metrics and evaluations of a run."""
-    lines = folder.records()
+    lines = folder.read_metrics()
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
     return History(

@@ -56,9 +56,9 @@ class Source:
             UserError: when there is no run, or none with a final model.
         """
         folder = RunFolder(Path(path))
-        said = folder.final()
+        metadata = folder.final()
         try:
-            table, step = said["experiment"], int(said["step"])
+            table, step = metadata["experiment"], int(metadata["step"])
             tokenizer = table["tokenizer"]
             like = dict(tokenizer["like"] if tokenizer["use"] == "run" else tokenizer)
             objective = str(table["objective"]["use"])
@@ -84,20 +84,20 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     Raises:
         UserError: when a run that is named cannot be continued from.
     """
-    said = table.get("tokenizer")
-    said = said if isinstance(said, dict) else {"use": said}
-    by_run = said.get("use") == "run"
+    tokenizer = table.get("tokenizer")
+    tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
+    by_run = tokenizer.get("use") == "run"
     path = table.get("init_from")
     if not isinstance(path, str) or not path:  # what is no path is refused with all else
         # A tokenizer that says everything needs its run no more.
-        if by_run and isinstance(said.get("path"), str) and not {"sha256", "like"} <= set(said):
-            return {"tokenizer": _read("tokenizer.path", said["path"]).tokenizer}, None
+        if by_run and isinstance(tokenizer.get("path"), str) and not {"sha256", "like"} <= set(tokenizer):
+            return {"tokenizer": _read("tokenizer.path", tokenizer["path"]).tokenizer}, None
         return {}, None
     source = _read("init_from", path)
-    if by_run and "sha256" not in said and said.get("path", path) != path:
+    if by_run and "sha256" not in tokenizer and tokenizer.get("path", path) != path:
         raise UserError(
-            f"tokenizer.path: {said['path']!r} here, but a training that continues from {path} keeps its tokenizer; "
-            "leave [tokenizer] out"
+            f"tokenizer.path: {tokenizer['path']!r} here, but a training that continues from {path} keeps its "
+            "tokenizer; leave [tokenizer] out"
         )
     base: Table = {"tokenizer": source.tokenizer if by_run else source.like}
     if "backbone" in source.table:
@@ -145,9 +145,9 @@ def _backbone(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
     return problems or _differences("backbone", made.parts["backbone"], wanted, source)
 
 
-def _differences(kind: str, found: Any, wanted: Any, source: Source) -> list[str]:
+def _differences(kind: str, part: Any, wanted: Any, source: Source) -> list[str]:
     """Return a sentence for every parameter that differs, the part itself if that does."""
-    here, there = unstructure(found), unstructure(wanted)
+    here, there = unstructure(part), unstructure(wanted)
     if here["use"] != there["use"]:
         here, there = {"use": here["use"]}, {"use": there["use"]}
     free = getattr(wanted, "adjustable", ())

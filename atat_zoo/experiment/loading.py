@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,13 @@ from atat_zoo.experiment.schema import SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import structure
-from atat_zoo.run.renamed import RENAMED
+from atat_zoo.run.renamed import RENAMED, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Table = dict[str, Any]
-Origins = dict[str, str]  # key path -> the file or override that said it
+Origins = dict[str, str]  # key path -> the file or override that states it
 
 
 def find(name: str) -> Path:
@@ -102,7 +103,8 @@ def from_table(
     """Validate a table, as `Experiment.to_table` writes it."""
     zoo = zoo or Zoo.load()
     origins = origins or {}
-    problems: list[str] = []
+    table = copy.deepcopy(table)
+    problems = [f"{old} is called {new} now; rename it" for old, new in RENAMED.items() if take(table, old) is not None]
     known = ["name", "seed", "init_from", "extends", *TABLES, *SECTIONS]
     for key in table:
         if key == "extends":
@@ -123,16 +125,16 @@ def from_table(
         value = table.get(kind, default)
         if isinstance(value, dict) and "use" not in value:
             value = {"use": default, **value}
-        parts[kind], found = zoo.structure(kind, value, kind)
-        problems += found
+        parts[kind], wrong = zoo.structure(kind, value, kind)
+        problems += wrong
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
         value = table.get(section, {})
         if not isinstance(value, dict):
             problems.append(f"{section}: expected a table, got {value!r}")
             continue
-        sections[section], found = structure(cls, value, section, zoo)
-        problems += found
+        sections[section], wrong = structure(cls, value, section, zoo)
+        problems += wrong
     if not problems:
         made = Experiment(name=name, seed=seed, init_from=init_from, parts=parts, **sections)
         problems += _combination(made, table)
@@ -153,15 +155,13 @@ def _combination(made: Experiment, table: Table) -> list[str]:
 def conflicts(made: Experiment) -> list[str]:
     """Return what the parts of an experiment say of one another, a sentence each."""
     problems: list[str] = []
-    for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound):
+    for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound, *made.train.parts):
         if hasattr(spec, "check"):
             problems += spec.check(made)
     return problems
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    if key in RENAMED:
-        return f" is called {RENAMED[key]} now; rename it"
     if key in KINDS:
         return " is no table of an experiment; it is a parameter of the part that uses it"
     return f" is no key of an experiment{nearest(key, known)} (there are: {', '.join(known)})"
@@ -191,10 +191,10 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
     table: Table = {}
     origins: Origins = {}
     for base in bases:
-        inherited, said = _read(_base(path, base), (*trail, resolved))
+        inherited, sources = _read(_base(path, base), (*trail, resolved))
         inherited.pop("name", None)
         _merge(table, inherited, TABLES)
-        origins |= said
+        origins |= sources
     _merge(table, own, TABLES)
     origins |= dict.fromkeys(_paths(own), str(path))
     return table, origins
@@ -242,18 +242,18 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
         except (ValueError, RecursionError):
             value = raw.strip()  # a bare word: masking.use=importance
         *outer, last = key.split(".")
-        said: Table = {last: value}
+        one: Table = {last: value}
         for name in reversed(outer):
-            said = {name: said}
+            one = {name: one}
         # Put together first: in whatever order they stand, none is dropped with what is inherited.
-        _add(over, said)
-        origins |= dict.fromkeys(_paths(said), f"{text!r} on the command line")
+        _add(over, one)
+        origins |= dict.fromkeys(_paths(one), f"{text!r} on the command line")
     _merge(table, over, TABLES)
 
 
-def _add(over: Table, said: Table) -> None:
+def _add(over: Table, one: Table) -> None:
     """Put one override with those before it; unlike `_merge`, a part that is named later drops nothing."""
-    for key, value in said.items():
+    for key, value in one.items():
         old = over.get(key)
         if isinstance(old, str) and isinstance(value, dict):
             old = over[key] = {"use": old}
@@ -273,8 +273,8 @@ def _paths(table: Table, prefix: str = "") -> Iterable[str]:
 
 
 def _origin(problem: str, origins: Origins, default: str) -> str:
-    """Return the file that said the key with which a problem's sentence begins."""
-    key = problem.partition(" ")[0].rstrip(":")
+    """Return the file that states the key with which a problem's sentence begins."""
+    key = problem.partition(" ")[0].partition("[")[0].rstrip(":")
     while key:
         if key in origins:
             return origins[key]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from atat_zoo.registry import TABLES, component, param, part
+from atat_zoo.registry import TABLES, component, param, part, parts
 from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ class DataSpec:
     sequences: int | None = param(
         None, help="training sequences at most: a small corpus out of a large one; all when absent", ge=1
     )
-    block: int = param(256, help="sequences in one member of a shard", ge=1)
-    shard: int = param(4096, help="sequences in one shard at most; fewer when there are too few for the lanes", ge=1)
+    sequences_per_member: int = param(256, help="sequences in one member of a shard", ge=1)
+    sequences_per_shard: int = param(
+        4096, help="sequences in one shard at most; fewer when there are too few for the lanes", ge=1
+    )
     dtype: Literal["auto", "uint16", "uint32"] = param("auto", help="type of a stored token; auto takes the smallest")
     lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
     workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0)
@@ -51,16 +53,6 @@ class TrainSpec:
     microbatch_size: int | None = param(
         None, help="sequences of a rank that are computed at once; all when absent", ge=1
     )
-    optimizer: Literal["adamw", "muon"] = param(
-        "adamw", help="AdamW, or Muon for the linear layers and AdamW for the rest"
-    )
-    learning_rate: float = param(1e-4, help="AdamW's peak learning rate", gt=0)
-    muon_learning_rate: float = param(0.02, help="Muon's peak learning rate", gt=0)
-    schedule: Literal["constant", "cosine", "linear"] = param("constant", help="after the warm-up")
-    final_rate: float = param(0.0, help="share of the peak that cosine and linear end at", ge=0, le=1)
-    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
-    betas: tuple[float, float] = param((0.9, 0.999), help="AdamW's β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
     clip: float = param(1.0, help="largest gradient norm; 0 does not clip", ge=0)
     ema: float = param(0.0, help="decay of the moving average of the weights; 0 keeps none", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(
@@ -71,7 +63,15 @@ class TrainSpec:
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
     evaluate_every: int = param(0, help="steps between two evaluations; 0 evaluates at the end only", ge=0)
     save_every: int = param(500, help="steps between two checkpoints", ge=1)
-    keep: int = param(2, help="checkpoints kept", ge=1)
+    loggers: Any = parts("logger", help="where the curves go besides metrics.jsonl")
+    callbacks: Any = parts("callback", help="what else is measured, or stops the training")
+    algorithms: Any = parts("algorithm", help="what changes the training loop itself")
+    checkpoints_kept: int = param(2, help="checkpoints kept: the newest ones", ge=1)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The loggers, callbacks and algorithms."""
+        return (*self.loggers, *self.callbacks, *self.algorithms)
 
 
 @component
@@ -89,7 +89,7 @@ class EvaluationSpec:
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
 
 # What every experiment uses, whatever its objective.
-ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler", "guidance"})
+ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler", "guidance", "optimizer", "schedule"})
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,19 @@ others join in, and `zoo` puts the four together.
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import KINDS, PROJECT, TABLES, hookimpl
-from atat_zoo.registry.spec import component, param, part, values_of
+from atat_zoo.registry.spec import component, param, part, parts, values_of
 from atat_zoo.registry.zoo import Zoo
 
-__all__ = ["KINDS", "PROJECT", "TABLES", "Context", "Zoo", "component", "hookimpl", "param", "part", "values_of"]
+__all__ = [
+    "KINDS",
+    "PROJECT",
+    "TABLES",
+    "Context",
+    "Zoo",
+    "component",
+    "hookimpl",
+    "param",
+    "part",
+    "parts",
+    "values_of",
+]

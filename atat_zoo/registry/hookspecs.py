@@ -73,6 +73,11 @@ KINDS: dict[str, Kind] = {
             "How much a text is of a class, for guidance towards it.",
             "atat_zoo.generation.classifiers",
         ),
+        Kind("optimizer", "How the weights follow their gradients.", "atat_zoo.training.optimizers", "adamw"),
+        Kind("schedule", "The learning rate from step to step.", "atat_zoo.training.schedules", "constant"),
+        Kind("logger", "Where the curves of a training go.", "atat_zoo.training.loggers"),
+        Kind("callback", "What else is measured in a training, or stops it.", "atat_zoo.training.callbacks"),
+        Kind("algorithm", "What changes the training loop itself.", "atat_zoo.training.algorithms"),
         Kind("judge", "Scores text that a model wrote.", "atat_zoo.evaluation.judges"),
     )
 }

@@ -103,6 +103,19 @@ def part(kind: str, default: Any, *, help: str) -> Any:
     )
 
 
+def parts(kind: str, default: tuple[str | dict[str, Any], ...] = (), *, help: str) -> Any:
+    """Declare a parameter whose value is a list of parts, each as `part` takes it."""
+
+    def convert(values: Any) -> Any:
+        from atat_zoo.registry.zoo import Zoo
+
+        return tuple(Zoo.load().spec(kind, v) if isinstance(v, str | dict) else v for v in values)
+
+    return attrs.field(
+        default=default, converter=convert, metadata={"help": help, "part": kind, "part_default": default, "many": True}
+    )
+
+
 def _out_of_bounds(value: Any, bounds: Mapping[str, float | None]) -> str:
     """Say in words which bound a number breaks; empty when it breaks none."""
     if isinstance(value, tuple | list):
@@ -133,16 +146,19 @@ class Field(typing.NamedTuple):
     help: str
     bounds: dict[str, float]
     kind: str | None  # the kind of part it takes, if it takes one
+    many: bool = False  # whether it takes a list of them
 
     @property
     def type_name(self) -> str:
-        """The type in words: `float`, `"linear" | "step"`, `masking part`."""
+        """The type in words: `float`, `"linear" | "step"`, `masking part`, `list of logger parts`."""
+        if self.many:
+            return f"list of {self.kind} parts"
         return f"{self.kind} part" if self.kind else type_name(self.type)
 
 
 def fields_of(cls: type) -> list[Field]:
     """Return the parameters of a component in the order of their declaration."""
-    found = []
+    fields = []
     for attribute in attrs.fields(cls):
         meta = attribute.metadata
         kind = meta.get("part")
@@ -151,7 +167,7 @@ def fields_of(cls: type) -> list[Field]:
             default = meta["part_default"]
         elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
             default = default.factory()
-        found.append(
+        fields.append(
             Field(
                 attribute.name,
                 None if kind else _resolved(cls, attribute),
@@ -159,9 +175,10 @@ def fields_of(cls: type) -> list[Field]:
                 meta.get("help", ""),
                 dict(meta.get("bounds", {})),
                 kind,
+                meta.get("many", False),
             )
         )
-    return found
+    return fields
 
 
 def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
@@ -277,10 +294,8 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
             )
             continue
         if field.kind:
-            if isinstance(value, dict) and "use" not in value and field.default is not attrs.NOTHING:
-                value = _refined(field.default, value)
-            values[key], found = zoo.structure(field.kind, value, f"{path}.{key}")
-            problems += found
+            values[key], wrong = _part_of(field, value, f"{path}.{key}", zoo)
+            problems += wrong
             continue
         try:
             values[key] = convert(value, field.type)
@@ -296,14 +311,27 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
         if field.default is attrs.NOTHING:
             problems.append(f"{path}.{field.name} is missing: {field.help} ({field.type_name})")
         elif field.kind:
-            values[field.name], found = zoo.structure(field.kind, field.default, f"{path}.{field.name}")
-            problems += found
+            values[field.name], wrong = _part_of(field, field.default, f"{path}.{field.name}", zoo)
+            problems += wrong
     if problems:
         return None, problems
     try:
         return cls(**values), []
     except ValueError as error:
         return None, [f"{path}: {error}"]
+
+
+def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[str]]:
+    """Return the specification that stands in a parameter, or all of a list, and every problem found."""
+    assert field.kind is not None
+    if field.many:
+        if not isinstance(value, list | tuple):
+            return None, [f"{path}: expected a {field.type_name}, got {_show(value)}"]
+        each = [zoo.structure(field.kind, item, f"{path}[{i}]") for i, item in enumerate(value)]
+        return tuple(made for made, _ in each), [problem for _, problems in each for problem in problems]
+    if isinstance(value, dict) and "use" not in value and field.default is not attrs.NOTHING:
+        value = _refined(field.default, value)
+    return zoo.structure(field.kind, value, path)
 
 
 def _refined(default: Any, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,7 +349,9 @@ def unstructure(spec: Any) -> dict[str, Any]:
     table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}
     for field in fields_of(type(spec)):
         value = getattr(spec, field.name)
-        if field.kind:
+        if field.many:
+            table[field.name] = [unstructure(item) for item in value]
+        elif field.kind:
             table[field.name] = unstructure(value)
         elif value is not None:
             table[field.name] = list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""The run folder: one process, one lock, and records that survive a crash. Imports no torch."""
+"""The run folder: one process, one lock, and metrics that survive a crash. Imports no torch."""
 
 from atat_zoo.run.atomic import write_bytes, write_json, write_text
 from atat_zoo.run.folder import RunFolder

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside, synced, renamed."""
+"""Files that are there completely or not at all: written beside, synced, renamed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from atat_zoo.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@contextmanager
+def completed(path: Path, beside: Path) -> Iterator[Path]:
+    """Yield `beside` to write to; once on the disk it takes the place of `path`, and after an error it is removed."""
+    try:
+        yield beside
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -29,19 +42,14 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        yield beside
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        beside.replace(target)
+        with completed(target, beside):
+            yield beside
         sync_folder(target.parent)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}; "
             "free some space or choose another folder, then continue: what was there before is untouched"
         ) from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of this run that is whole."""
+    """A checkpoint of this run that is complete."""
 
     step: int
     path: Path
@@ -37,6 +37,7 @@ class RunFolder:
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON each
     samples.txt       what it wrote
+    logs/             what loggers write
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,6 +50,7 @@ class RunFolder:
         self.model = path / "model"
         self.evaluations = path / "evaluations"
         self.samples = path / "samples.txt"
+        self.logs = path / "logs"
 
     @property
     def exists(self) -> bool:
@@ -86,18 +88,18 @@ class RunFolder:
             if not (self.model / name).is_file():
                 raise UserError(f"{self.model} has no {name}; copy the run again, or train again")
         try:
-            said: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
-            return {**said, "experiment": today(said["experiment"])}
+            metadata: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+            return {**metadata, "experiment": today(metadata["experiment"])}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
             raise UserError(f"{described} cannot be read: {error}; copy the run again, or train again") from None
 
     def began_with(self) -> dict[str, Any]:
         """Return the device, precision and ranks that the run was begun with; empty when that is not known."""
         try:
-            said: dict[str, Any] = json.loads(self.environment.read_text(encoding="utf-8"))["computes"]
+            computes: dict[str, Any] = json.loads(self.environment.read_text(encoding="utf-8"))["computes"]
         except (OSError, ValueError, KeyError):
             return {}
-        return said
+        return computes
 
     def initial_weights(self) -> str | None:
         """Return the SHA-256 of the weights that the run took from another one, or None when that is not known."""
@@ -140,12 +142,12 @@ class RunFolder:
         """Remove what an earlier run left here, except the lock."""
         for path in (self.resolved, self.environment, self.metrics, self.samples):
             path.unlink(missing_ok=True)
-        for path in (self.checkpoints, self.model, self.evaluations):
+        for path in (self.checkpoints, self.model, self.evaluations, self.logs):
             shutil.rmtree(path, ignore_errors=True)
 
-    # Records
+    # Metrics
 
-    def record(self, line: dict[str, Any]) -> None:
+    def append_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
@@ -155,7 +157,7 @@ class RunFolder:
                 f"{self.metrics} cannot be written: {error.strerror}; free some space and resume"
             ) from error
 
-    def records(self) -> list[dict[str, Any]]:
+    def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl; a last line that was cut off is left out."""
         if not self.metrics.is_file():
             return []
@@ -165,16 +167,16 @@ class RunFolder:
                 lines.append(json.loads(text))
         return lines
 
-    def cut_records(self, step: int) -> None:
+    def cut_metrics(self, step: int) -> None:
         """Drop the lines after `step`, so that a resumed run writes each step once."""
-        kept = [line for line in self.records() if line["step"] <= step]
-        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in self.read_metrics() if line["step"] <= step]
+        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     # Checkpoints
 
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """Yield a path to write step's checkpoint to; afterwards it is whole, hashed, and old ones are gone."""
+        """Yield a path to write step's checkpoint to; afterwards it is complete, hashed, and old ones are gone."""
         path = self.checkpoints / f"step-{step:08d}.pt"
         # What a killed process left half written; the lock says that nobody is writing it.
         for part in self.checkpoints.glob(".step-*.part"):
@@ -186,9 +188,9 @@ class RunFolder:
         atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
         # A later step is of a future that was given up, since this one did not follow it: it must
         # neither count among those that are kept nor be what a resumed run goes on from.
-        found = sorted(self.checkpoints.glob("step-*.pt"))
-        here = found.index(path)
-        for old in found[: max(0, here + 1 - keep)] + found[here + 1 :]:
+        saved = sorted(self.checkpoints.glob("step-*.pt"))
+        here = saved.index(path)
+        for old in saved[: max(0, here + 1 - keep)] + saved[here + 1 :]:
             old.with_suffix(".json").unlink(missing_ok=True)
             old.unlink(missing_ok=True)
 
@@ -197,9 +199,9 @@ class RunFolder:
         for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
             path = note.with_suffix(".pt")
             with suppress(OSError, ValueError, KeyError, TypeError):
-                said = json.loads(note.read_text(encoding="utf-8"))
-                if _digest(path) == said["sha256"]:
-                    return Checkpoint(int(said["step"]), path)
+                recorded = json.loads(note.read_text(encoding="utf-8"))
+                if _digest(path) == recorded["sha256"]:
+                    return Checkpoint(int(recorded["step"]), path)
         return None
 
 

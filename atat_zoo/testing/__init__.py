@@ -51,14 +51,23 @@ from atat_zoo.testing.steps import (
     check_target,
 )
 from atat_zoo.testing.text import check_corpus, check_tokenizer
+from atat_zoo.testing.training import (
+    check_algorithm,
+    check_callback,
+    check_logger,
+    check_optimizer,
+    check_schedule,
+)
 
 __all__ = [
     "CHECKS",
     "Case",
     "cases",
     "check_adaptive",
+    "check_algorithm",
     "check_backbone",
     "check_bound",
+    "check_callback",
     "check_classifier",
     "check_corpus",
     "check_curriculum",
@@ -68,15 +77,18 @@ __all__ = [
     "check_guidance",
     "check_imports",
     "check_judge",
+    "check_logger",
     "check_mask_drawing",
     "check_masking",
     "check_noise",
     "check_objective",
+    "check_optimizer",
     "check_order",
     "check_pace",
     "check_position_bias",
     "check_remask",
     "check_sampler",
+    "check_schedule",
     "check_stop",
     "check_target",
     "check_tokenizer",

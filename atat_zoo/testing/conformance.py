@@ -20,6 +20,7 @@ from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.judges import check_judge
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.text import check_corpus, check_tokenizer
+from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,11 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "guidance": {"contract": check_guidance},
     "classifier": {"contract": check_classifier},
     "judge": {"contract": check_judge},
+    "optimizer": {"contract": check_optimizer},
+    "schedule": {"contract": check_schedule},
+    "logger": {"contract": check_logger},
+    "callback": {"contract": check_callback},
+    "algorithm": {"contract": check_algorithm},
 }
 
 

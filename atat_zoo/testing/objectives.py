@@ -97,7 +97,6 @@ def check_padding(objective: Any) -> None:
     with torch.no_grad():
         for name, estimate in _bounds(module.eval(), batch.tokens, batch.maskable, _keys(N)).items():
             holds(estimate.contribution[~batch.maskable] == 0, f"{name}: what is not maskable adds nothing")
-            assert torch.equal(estimate.count, batch.maskable.sum(1)), f"{name}: maskable tokens are counted"
 
 
 def check_leak(objective: Any) -> None:

@@ -17,13 +17,13 @@ from atat_zoo.training.meters import StepMeters
 class ZooModel(ComposerModel):
     """Wraps an `ObjectiveModule`; everything that has weights runs inside `forward`, as DDP needs it."""
 
-    def __init__(self, objective: nn.Module, steps: int, bf16: bool) -> None:
+    def __init__(self, objective: nn.Module, steps: int, bf16: bool, detailed: bool = False) -> None:
         super().__init__()
         self.bf16 = bf16
         self.objective: Any = objective
         self.steps = steps
         self.step = 0
-        self.meters = StepMeters()
+        self.meters = StepMeters(detailed)
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the figures of a micro-batch; `loss` among them."""
@@ -41,7 +41,7 @@ class ZooModel(ComposerModel):
         return figures
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and keep the figures of the micro-batch for the records of the step."""
+        """Return the loss, and keep the figures of the micro-batch for the metrics of the step."""
         self.meters.update(outputs)
         return outputs["loss"]
 

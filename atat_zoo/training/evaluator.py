@@ -1,4 +1,4 @@
-"""The held-out evaluation of a training: all ranks measure, one records."""
+"""The held-out evaluation of a training: all ranks measure, the first one writes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
     from atat_zoo.run import RunFolder
-    from atat_zoo.training.callbacks import MovingAverage
+    from atat_zoo.training.lifecycle import MovingAverage
 
 
 class Evaluator:
-    """Measures the bound on held-out text, on all ranks together, and saves what it found."""
+    """Measures the bound on held-out text, on all ranks together, and writes the numbers."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Evaluator:
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
 
     def __call__(self, step: int) -> Evaluation:
-        """Evaluate the weights as they are (the moving average, if there is one) and record what was found."""
+        """Evaluate the weights as they are (the moving average, if there is one) and write the numbers."""
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
         rows = torch.arange(len(self.tokens))[rank::ranks]
         with self._weights():

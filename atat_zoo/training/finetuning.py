@@ -57,7 +57,7 @@ class Beginning:
     def give(self, objective: nn.Module) -> str:
         """Copy the weights of the backbone, and of every part that both models have; returns what was done, in words.
 
-        A part is taken as a whole or not at all. What a part remembers of its corpus (a running loss, token
+        A part is taken completely or not at all. What a part remembers of its corpus (a running loss, token
         frequencies) are buffers, not weights, and begins anew.
 
         Raises:
@@ -97,8 +97,8 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
 
     Of the backbone all that is saved, of the others what is trained.
     """
-    whole = objective.state_dict()
-    backbone = {name: tensor for name, tensor in whole.items() if name.startswith("backbone.")}
+    state = objective.state_dict()
+    backbone = {name: tensor for name, tensor in state.items() if name.startswith("backbone.")}
     parts: dict[str, dict[str, Tensor]] = {"backbone": backbone}
     for name, parameter in objective.named_parameters():
         part = name.partition(".")[0]

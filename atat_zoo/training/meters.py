@@ -45,21 +45,41 @@ class RankCorrelation(Metric):
         return spearman(*together)
 
 
+class Values(Metric):
+    """All values of a step."""
+
+    values: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor) -> None:
+        """Take in a micro-batch's values, float32 [N]."""
+        self.values.append(values)
+
+    def compute(self) -> Tensor:
+        """Return the values of every rank, [N]."""
+        return torch.cat(self.values) if isinstance(self.values, list) else self.values
+
+
 class StepMeters:
     """Means and a rank correlation, reset at every step; `compute` joins the ranks, so all must call it."""
 
-    def __init__(self) -> None:
-        """Begin without a device; the first micro-batch says it."""
+    def __init__(self, detailed: bool = False) -> None:
+        """Begin without a device, which the first micro-batch says; `detailed` for `details` and `histograms`."""
         self.means: dict[str, MeanMetric] = {}
         self.correlation = RankCorrelation()
+        self.detailed = {"importance": Values(), "token_loss": Values()} if detailed else {}
+        self.spread = Values()
 
     def reset(self) -> None:
         """Forget the step before."""
-        for meter in (*self.means.values(), self.correlation):
+        for meter in (*self.means.values(), self.correlation, *self.detailed.values(), self.spread):
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
-        """Take in what an objective said of a micro-batch."""
+        """Take in the figures that an objective returns for a micro-batch."""
         masked = figures["masked"]
         for name, over in MEANS.items():
             if name not in figures:
@@ -72,10 +92,30 @@ class StepMeters:
             self.correlation.to(masked.device)
             self.correlation.update(figures["importance"][masked].detach(), figures["token_loss"][masked].detach())
 
+        for name, values in self.detailed.items():
+            if name in figures:
+                values.to(masked.device).update(figures[name][masked].detach().float())
+        if self.detailed and "importance" in figures:
+            self.spread.to(masked.device).update(figures["importance"][figures["maskable"]].detach().float())
+
+    def details(self) -> dict[str, float]:
+        """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
+        if not self.spread.values:
+            return {}
+        importance = self.spread.compute().double()
+        return {
+            "importance_mean": float(importance.mean()),
+            "importance_spread": float(importance.std(correction=0)),
+        }
+
+    def histograms(self) -> dict[str, Tensor]:
+        """Return this rank's importance and loss of masked tokens, float32 [N] on the CPU."""
+        return {name: torch.cat(meter.values).cpu() for name, meter in self.detailed.items() if meter.values}
+
     def compute(self) -> dict[str, float | None]:
         """Return the figures by name; the correlation is None where it does not exist."""
-        found: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
+        figures: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
         if self.correlation.importance:
             rho = self.correlation.compute()
-            found["importance_spearman"] = None if rho != rho else rho
-        return found
+            figures["importance_spearman"] = None if rho != rho else rho
+        return figures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,14 @@ class Muon(torch.optim.AdamW):
             weight.mul_(1 - rate * group["weight_decay"])
             # A tall matrix gets the step per entry that a square one of its width gets.
             weight.add_(update, alpha=-rate * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
+
+
+def linear_weights(module: nn.Module) -> list[nn.Parameter]:
+    """Return the trained weights of the linear layers, but those that map to or from one number."""
+    inner = {
+        id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Linear) and min(layer.weight.shape) > 1
+    }
+    return [p for p in module.parameters() if p.requires_grad and id(p) in inner]
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:

@@ -6,11 +6,13 @@ import logging
 import os
 import warnings
 from contextlib import ExitStack, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import torch
 from composer import DataSpec, Trainer
+from composer.algorithms import GradientClipping
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
@@ -22,12 +24,11 @@ from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
-from atat_zoo.training import callbacks as cb
+from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.memory import keep_freed_memory
-from atat_zoo.training.optimization import optimizer, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from composer import Callback
 
     from atat_zoo.evaluation.perplexity import Evaluation
+    from atat_zoo.experiment import TrainSpec
     from atat_zoo.model import Model
 
 
@@ -47,7 +49,7 @@ class Reporter(Protocol):
         ...
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """A line of metrics was recorded."""
+        """A line of metrics was written."""
         ...
 
     def message(self, text: str) -> None:
@@ -107,7 +109,7 @@ def train(
         callbacks: further callbacks of Composer's, run after ours.
 
     Raises:
-        UserError: for everything that a person can mend.
+        UserError: for everything that a person can correct.
     """
     if "{" in str(out):
         raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another --out")
@@ -123,7 +125,7 @@ def train(
 
 
 def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()) -> Result:
-    """Continue the run in `out` from its newest whole checkpoint, on exactly the next sample."""
+    """Continue the run in `out` from its newest complete checkpoint, on exactly the next sample."""
     folder = RunFolder(out)
     experiment = from_table(folder.table(), where=str(folder.resolved))
     with _locked(folder):
@@ -148,6 +150,7 @@ def _run(
 ) -> Result:
     spec = experiment.train
     _check_ranks(experiment)
+    _check_packages(experiment)
     device = _device(experiment)
     # A run that has a checkpoint needs nothing any more of the one that it began with.
     beginning = Beginning.of(experiment) if fresh else None
@@ -187,18 +190,13 @@ def _run(
         if checkpoint is None and experiment.init_from is not None:
             beginning = beginning or _same_beginning(experiment, folder)
             reporter.message(beginning.give(objective))
-        model = ZooModel(objective, spec.steps, bf16=bf16)
-        interruption = cb.Interruption(reporter.message)
-        trainer, average = _trainer(experiment, folder, model, loader, device, reporter, interruption, checkpoint)
+        model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
+        average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
         evaluator = Evaluator(experiment, data, context, folder, objective, average)
-        if spec.evaluate_every:
-
-            def report(step: int) -> None:
-                reporter.message(f"step {step}: {evaluator(step).sentence()}")
-
-            every = cb.Evaluations(spec.evaluate_every, spec.steps, report)
-            trainer.state.callbacks.append(every)
-        trainer.state.callbacks.extend(callbacks)
+        interruption = lifecycle.Interruption(reporter.message)
+        listed, loggers = _callbacks(model, folder, spec, average, evaluator, reporter)
+        listed += [*callbacks, lifecycle.Checkpoints(folder, spec, interruption)]
+        trainer = _trainer(experiment, model, loader, device, listed, loggers, checkpoint)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
             reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
@@ -206,12 +204,22 @@ def _run(
             with interruption:
                 trainer.fit()
         step = int(trainer.state.timestamp.batch)
+        evaluation = None if interruption.step is not None else evaluator(step)
+        if evaluation:
+            lifecycle.log_evaluation(trainer.logger, evaluation)
         trainer.close()  # type: ignore[no-untyped-call]
-        if interruption.step is not None:
+        if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
-        evaluation = evaluator(step)
         trained = evaluator.save(step)
     return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=trained)
+
+
+def _check_packages(experiment: Experiment) -> None:
+    """Refuse a part whose package is not installed, before anything is built."""
+    for part in (experiment.parts["optimizer"], *experiment.train.parts):
+        module, install = getattr(part, "package", ("atat_zoo", ""))
+        if find_spec(module) is None:
+            raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
 
 
 def _check_ranks(experiment: Experiment) -> None:
@@ -246,14 +254,14 @@ def _prepare_folder(
     if _rank() == 0 and fresh:
         folder.clear()
         write_text(folder.resolved, experiment.to_toml())
-        found = describe(Zoo.load().plugins)
+        environment = describe(Zoo.load().plugins)
         source = {"init_from": beginning.record()} if beginning else {}
-        write_json(folder.environment, {"seed": experiment.seed, "computes": computes, **source, **found})
+        write_json(folder.environment, {"seed": experiment.seed, "computes": computes, **source, **environment})
     if fresh:
         return None
     last = folder.last_checkpoint()
     if _rank() == 0:
-        folder.cut_records(last.step if last else 0)
+        folder.cut_metrics(last.step if last else 0)
         began = folder.began_with()
         changed = [f"{key} {began[key]} is now {value}" for key, value in computes.items() if began.get(key) != value]
         if changed:
@@ -277,58 +285,74 @@ def _same_beginning(experiment: Experiment, folder: RunFolder) -> Beginning:
     return beginning
 
 
+def _callbacks(
+    model: ZooModel,
+    folder: RunFolder,
+    spec: TrainSpec,
+    average: lifecycle.MovingAverage | None,
+    evaluator: Evaluator,
+    reporter: Reporter,
+) -> tuple[list[Any], list[Any]]:
+    """Return the callbacks in the order that `lifecycle` explains, and the loggers."""
+
+    def report(step: int, line: dict[str, Any]) -> None:
+        reporter.training(step, spec.steps, line)
+
+    def evaluate(step: int) -> Evaluation:
+        evaluation = evaluator(step)
+        reporter.message(f"step {step}: {evaluation.sentence()}")
+        return evaluation
+
+    values = lifecycle.CallbackValues() if spec.callbacks or spec.algorithms else None
+    listed: list[Any] = [lifecycle.Progress(model)]
+    listed += [average] if average else []
+    listed += [callback.build() for callback in spec.callbacks]
+    listed += [lifecycle.MetricsWriter(model, folder, spec, report, values)]
+    listed += [lifecycle.Evaluations(spec.evaluate_every, spec.steps, evaluate)] if spec.evaluate_every else []
+    if spec.loggers:
+        folder.logs.mkdir(exist_ok=True)
+    loggers = [logger.build(folder.logs) for logger in spec.loggers]
+    return listed, loggers + ([values] if values else [])
+
+
 def _trainer(
     experiment: Experiment,
-    folder: RunFolder,
     model: ZooModel,
     loader: Any,
     device: str,
-    reporter: Reporter,
-    interruption: cb.Interruption,
+    callbacks: list[Any],
+    loggers: list[Any],
     checkpoint: Path | None,
-) -> tuple[Trainer, cb.MovingAverage | None]:
+) -> Trainer:
     spec = experiment.train
-    adam = optimizer(model, spec)
-    average = cb.MovingAverage(model, spec.ema) if spec.ema else None
-    listed: list[Any] = [cb.Progress(model)]
-    if average:
-        if device != "cpu":
-            average.average = [a.to(device) for a in average.average]
-        listed.append(average)
-    listed += [
-        cb.Records(model, folder, spec, lambda step, line: reporter.training(step, spec.steps, line)),
-        cb.Checkpoints(folder, spec, interruption),
-    ]
+    optimizer = experiment.parts["optimizer"].build(model)
     rows = spec.batch_size // _world()
-    algorithms = None
-    if spec.clip:
-        from composer.algorithms import GradientClipping
-
-        algorithms = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)]
+    clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
     trainer = Trainer(
         model=model,
         train_dataloader=DataSpec(
             loader, batch_transforms=prepare, get_num_samples_in_batch=batch_rows, get_num_tokens_in_batch=batch_tokens
         ),
-        optimizers=adam,
-        schedulers=scheduler(adam, spec),
+        optimizers=optimizer,
+        schedulers=experiment.parts["schedule"].build(optimizer, spec.steps),
         step_schedulers_every_batch=True,
         max_duration=f"{spec.steps}ba",
         device="cpu" if device == "cpu" else "gpu",
         precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
         device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
-        algorithms=algorithms,
-        callbacks=listed,
-        loggers=[],
+        algorithms=[*clip, *(algorithm.build() for algorithm in spec.algorithms)],
+        callbacks=callbacks,
+        loggers=loggers,
         progress_bar=False,
         log_to_console=False,
         run_name=experiment.name,
         seed=experiment.seed % 2**32,
         load_path=str(checkpoint) if checkpoint else None,
     )
+    trainer.logger.log_hyperparameters(experiment.to_table())
     # Composer allows TF32 on a GPU; what is called fp32 here is fp32, in training as in evaluation.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    return trainer, average
+    return trainer
 
 
 class _quiet:

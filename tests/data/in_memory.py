@@ -39,8 +39,11 @@ def texts(count: int, size: int = 60) -> tuple[str, ...]:
     return tuple(f"document {i}: " + " ".join(f"w{i}.{j}" for j in range(size // 5)) for i in range(count))
 
 
+DATA = {"length": 16, "lanes": 4, "sequences_per_member": 4, "sequences_per_shard": 8}
+
+
 def experiment_of(root: Path, *, corpus: Any = None, tokenizer: Any = None, **data: Any) -> Any:
     """Return what `build` uses of an experiment."""
-    spec = DataSpec(root=str(root), **{"length": 16, "lanes": 4, "block": 4, "shard": 8, **data})
+    spec = DataSpec(root=str(root), **DATA | data)
     parts = {"corpus": corpus or Memory(train=texts(40)), "tokenizer": tokenizer or BytesTokenizer()}
     return SimpleNamespace(parts=parts, data=spec)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Make = Callable[..., Any]
 
 LONG = texts(8000)  # several batches of documents, several groups of shards
-BIG = {"length": 64, "shard": 256}
+BIG = {"length": 64, "sequences_per_shard": 256}
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -89,8 +89,8 @@ def test_a_finished_build_is_not_repeated(experiment: Make) -> None:
         {"length": 17},
         {"special": "document"},
         {"remainder": "pad"},
-        {"block": 5},
-        {"shard": 9},
+        {"sequences_per_member": 5},
+        {"sequences_per_shard": 9},
         {"dtype": "uint32"},
         {"lanes": 3},
         {"corpus": Memory(train=texts(41))},
@@ -119,7 +119,10 @@ def test_sizes_of_the_shards(experiment: Make, rows: int, sizes: list[int]) -> N
 def test_a_limit_holds_for_the_training_text_alone(tmp_path: Path, limit: int) -> None:
     """The limit falls within the first group of shards, within a later one, and beyond the text."""
     corpus = Memory(train=LONG, validation=("held out" * 400,))
-    whole, part = (build(experiment_of(tmp_path / str(n), corpus=corpus, sequences=n, shard=25)) for n in (None, limit))
+    whole, part = (
+        build(experiment_of(tmp_path / str(n), corpus=corpus, sequences=n, sequences_per_shard=25))
+        for n in (None, limit)
+    )
     kept = min(limit, manifest.load(whole).split("train").sequences)
     assert manifest.verify(part, full=True).split("train").sequences == kept
     # Sequences follow each other within a group of shards, whose cuts differ in the last one only.

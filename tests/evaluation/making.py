@@ -51,7 +51,13 @@ def make_run(
         "tokenizer": "bytes",
         "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 64, "output_bias": "none"},
         "objective": objective,
-        "data": {"root": str(root / "shards"), "length": length, "lanes": 2, "block": 8, "shard": 64},
+        "data": {
+            "root": str(root / "shards"),
+            "length": length,
+            "lanes": 2,
+            "sequences_per_member": 8,
+            "sequences_per_shard": 64,
+        },
         "evaluation": {"sequences": 8, "batch_size": 4},
     }
     if objective == "autoregressive":

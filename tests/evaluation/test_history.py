@@ -19,9 +19,11 @@ def experiment():
 def folder(tmp_path):
     """Ten steps of 100 tokens, at 50 tokens a second and then at 200; the clock on the wall also ran in between."""
     made = RunFolder(tmp_path)
-    made.record({"step": 4, "tokens": 400, "tokens_per_second": 50.0, "seconds": 8.1, "peak_memory": 7 << 20})
-    made.record({"step": 8, "tokens": 800, "tokens_per_second": 200.0, "seconds": 99.0, "peak_memory": 9 << 20})
-    made.record({"step": 10, "tokens": 1000, "tokens_per_second": 100.0, "seconds": 105.0, "peak_memory": 9 << 20})
+    made.append_metrics({"step": 4, "tokens": 400, "tokens_per_second": 50.0, "seconds": 8.1, "peak_memory": 7 << 20})
+    made.append_metrics({"step": 8, "tokens": 800, "tokens_per_second": 200.0, "seconds": 99.0, "peak_memory": 9 << 20})
+    made.append_metrics(
+        {"step": 10, "tokens": 1000, "tokens_per_second": 100.0, "seconds": 105.0, "peak_memory": 9 << 20}
+    )
     return made
 
 
@@ -93,7 +95,7 @@ def test_a_run_without_records_says_nothing(tmp_path, experiment):
 
 def test_lines_of_a_version_that_did_not_record_memory(tmp_path, experiment):
     folder = RunFolder(tmp_path)
-    folder.record({"step": 1, "tokens": 10, "tokens_per_second": 5.0})
+    folder.append_metrics({"step": 1, "tokens": 10, "tokens_per_second": 5.0})
     found = history(folder, experiment)
     assert found.peak_memory is None
     assert found.seconds == 2.0

@@ -70,11 +70,11 @@ def test_extends_may_be_absolute(write):
 
 
 def test_of_several_bases_the_later_wins_and_the_file_itself_last(write):
-    write("one.toml", "seed = 1\n[train]\nsteps = 1\nclip = 0.1\nkeep = 7")
+    write("one.toml", "seed = 1\n[train]\nsteps = 1\nclip = 0.1\ncheckpoints_kept = 7")
     write("two.toml", "seed = 2\n[train]\nsteps = 2\nclip = 0.2")
     path = write("a.toml", 'extends = ["one.toml", "two.toml"]\n[train]\nsteps = 3')
     made = load(path)
-    assert (made.seed, made.train.steps, made.train.clip, made.train.keep) == (2, 3, 0.2, 7)
+    assert (made.seed, made.train.steps, made.train.clip, made.train.checkpoints_kept) == (2, 3, 0.2, 7)
 
 
 def test_two_ways_to_one_base_are_no_circle(write):
@@ -134,11 +134,11 @@ def test_parts_inside_parts_merge_alike(write):
 
 
 def test_an_int_is_taken_where_a_float_is_wanted(write):
-    made = load(write("a.toml", '[masking]\nuse = "importance"\ntemperature = 2\n[train]\nbetas = [0, 0.5]'))
+    made = load(write("a.toml", '[masking]\nuse = "importance"\ntemperature = 2\n[optimizer]\nbetas = [0, 0.5]'))
     assert made.parts["masking"].temperature == 2.0
     assert type(made.parts["masking"].temperature) is float
-    assert made.train.betas == (0.0, 0.5)
-    assert type(made.train.betas[0]) is float
+    assert made.parts["optimizer"].betas == (0.0, 0.5)
+    assert type(made.parts["optimizer"].betas[0]) is float
 
 
 # Overrides
@@ -149,10 +149,10 @@ def test_overrides_are_toml_or_a_bare_word(write):
     made = load(
         path,
         ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"',
-         "train.betas=[0.5, 0.6]", "data.root=some/folder"],
+         "optimizer.betas=[0.5, 0.6]", "data.root=some/folder"],
     )  # fmt: skip
     assert (made.train.steps, made.parts["masking"].temperature, made.data.special) == (5, 0.2, "document")
-    assert (made.train.compile, made.name, made.train.betas) == (True, "b", (0.5, 0.6))
+    assert (made.train.compile, made.name, made.parts["optimizer"].betas) == (True, "b", (0.5, 0.6))
     assert made.data.root == "some/folder"
     assert load(path, ["train.steps=5", "train.steps=6"]).train.steps == 6
     assert load(path, ["train={steps=8, clip=2}"]).train.clip == 2.0
@@ -217,8 +217,8 @@ def test_overrides_take_the_same_validation(write, override, words):
     [
         ("[maskin]\nuse = 'x'", "maskin is no key of an experiment; did you mean 'masking'? (there are: name, seed,"),
         (
-            "[train]\nlerning_rate = 1",
-            "train.lerning_rate is not a parameter of 'train'; did you mean 'learning_rate'?",
+            "[optimizer]\nlerning_rate = 1",
+            "optimizer.lerning_rate is not a parameter of 'adamw'; did you mean 'learning_rate'?",
         ),
         (
             "[masking]\nuse = 'importance'\ntemper = 1",
@@ -235,12 +235,21 @@ def test_overrides_take_the_same_validation(write, override, words):
         (f"[train]\nsteps = {2**63}", "train.steps: expected an integer of at most 64 bits, got 9223372036854775808"),
         ("[train]\nmicrobatch_size = inf", "train.microbatch_size: expected int, got inf (float)"),
         ("[train]\nclip = -1", "train.clip must be at least 0, not -1"),
-        ("[train]\nbetas = [0.9, 1.0]", "train.betas must be less than 1, not [0.9, 1.0]"),
-        ("[train]\nbetas = [0.9]", "train.betas: expected 2 values, [float, float], got 1"),
-        ("[train]\nbetas = 0.9", "train.betas: expected [float, float], got 0.9 (float)"),
+        ("[optimizer]\nbetas = [0.9, 1.0]", "optimizer.betas must be less than 1, not [0.9, 1.0]"),
+        ("[optimizer]\nbetas = [0.9]", "optimizer.betas: expected 2 values, [float, float], got 1"),
+        ("[optimizer]\nbetas = 0.9", "optimizer.betas: expected [float, float], got 0.9 (float)"),
         (
-            "[train]\nschedule = 'cosin'",
-            """train.schedule: expected "constant" | "cosine" | "linear", got 'cosin' (str); did you mean 'cosine'?""",
+            "[schedule]\nuse = 'cosin'",
+            "schedule.use: there is no schedule named 'cosin'; did you mean 'cosine'? (there are: constant, cosine,",
+        ),
+        ("[train]\nlearning_rate = 1.0", "train.learning_rate is called optimizer.learning_rate now; rename it"),
+        ("[train]\nschedule = 'linear'", "train.schedule is called schedule.use now; rename it"),
+        ("[data]\nblock = 8", "data.block is called data.sequences_per_member now; rename it"),
+        ("drawing = 'bernoulli'", "drawing is called mask_drawing now; rename it"),
+        ("[train]\nloggers = 'file'", "train.loggers: expected a list of logger parts, got 'file' (str)"),
+        (
+            "[train]\nloggers = ['file', 'fil']",
+            "train.loggers[1].use: there is no logger named 'fil'; did you mean 'file'? (there are: file, mlflow,",
         ),
         ("train = 3", "train: expected a table, got 3"),
         ("masking = 3", "masking: expected a masking's name or a table {use = …}, got 3"),
@@ -410,7 +419,17 @@ def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
 
 def test_an_experiment_without_those_kinds_resolves_to_itself(write, larger):
     made = load(write("a.toml", "objective = 'plain'\n[backbone]\npreset = 'nano'"), zoo=larger)
-    assert made.kinds == ["corpus", "tokenizer", "backbone", "noise", "objective", "sampler", "guidance"]
+    assert made.kinds == [
+        "corpus",
+        "tokenizer",
+        "backbone",
+        "noise",
+        "objective",
+        "sampler",
+        "guidance",
+        "optimizer",
+        "schedule",
+    ]
     table = made.to_table()
     assert "masking" not in table
     assert from_table(table, zoo=larger) == made

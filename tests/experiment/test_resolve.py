@@ -55,7 +55,9 @@ def tables(draw, cls):
     for field in fields_of(cls):
         if field.default is not attrs.NOTHING and draw(st.booleans()):
             continue
-        if field.kind:
+        if field.many:
+            table[field.name] = draw(st.lists(parts(field.kind), max_size=2))
+        elif field.kind:
             table[field.name] = draw(parts(field.kind))
         else:
             table[field.name] = draw(values(field.type, field.bounds))

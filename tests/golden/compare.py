@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.golden.renamed import renamed
+from tests.golden.renamed import complete, renamed
 
 TOLERANCE = 1e-4
 
@@ -23,7 +23,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return a line for each difference of two records; keys of the old one are read by their new names."""
     exact = old["machine"] == new["machine"]
     found = list(_walk({"shards": old["shards"]}, {"shards": new["shards"]}, exact=True))
-    found += _walk(renamed(old["resolved"]), new["resolved"], exact=True, path="resolved")
+    found += _walk(renamed(old["resolved"]), complete(new["resolved"]), exact=True, path="resolved")
     for part in ("training", "texts", "bounds"):
         if exact:
             found += _walk(old[part], new[part], exact=True, path=part)

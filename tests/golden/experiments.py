@@ -31,19 +31,21 @@ dropout = 0.1
 [data]
 root = "shards"
 length = 16
-block = 8
-shard = 32
+sequences_per_member = 8
+sequences_per_shard = 32
 lanes = 4
 [train]
 steps = 20
 batch_size = 8
 microbatch_size = 4
-learning_rate = 3e-3
-warmup_steps = 4
 precision = "fp32"
 device = "cpu"
 log_every = 1
 save_every = 20
+[optimizer]
+learning_rate = 3e-3
+[schedule]
+warmup_steps = 4
 [evaluation]
 sequences = 8
 draws = 2
@@ -61,13 +63,13 @@ EVERYTHING = [
     'target={use="difficulty", scale="running"}',
     "curriculum.use=dynamic",
     "train.ema=0.9",
-    "train.optimizer=muon",
+    'optimizer={use="muon", learning_rate=3e-3}',
 ]
 LEARNED = 'estimator={use="transformer", layers=1, width=32, heads=2}'
 
 # name -> what it says besides `BASE`
 RUNS: dict[str, list[str]] = {
-    "mdlm": ["train.schedule=cosine", "train.weight_decay=0.01"],
+    "mdlm": ['schedule={use="cosine", warmup_steps=4}', "optimizer.weight_decay=0.01"],
     "everything": EVERYTHING,
     "atat": [
         'objective={use="mdlm", weight="simple", correction="horvitz_thompson"}',
@@ -75,12 +77,11 @@ RUNS: dict[str, list[str]] = {
         "masking.use=importance",
         "mask_drawing.use=systematic",
         'curriculum={use="three_stage", sharpness=0.5}',
-        "train.schedule=linear",
-        "train.final_rate=0.1",
+        'schedule={use="linear", warmup_steps=4, final_rate=0.1}',
         "backbone.time_conditioning=true",
         "noise.use=log_linear",
     ],
-    "autoregressive": ["objective.use=autoregressive", "sampler.use=left_to_right", "train.betas=[0.9, 0.98]"],
+    "autoregressive": ["objective.use=autoregressive", "sampler.use=left_to_right", "optimizer.betas=[0.9, 0.98]"],
     "block": ['objective={use="block", size=4, weight="simple"}', "sampler.use=left_to_right"],
     "sedd": ["objective.use=sedd", "noise.use=geometric"],
     "d3pm": ['objective={use="d3pm", weight="simple"}', "train.clip=0"],

@@ -1,23 +1,35 @@
-"""Reads the keys of an old record's experiments by the names that they have now."""
+"""Reads an old record's experiments by the names that their keys have now."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from atat_zoo.run.renamed import RENAMED
+from atat_zoo.run.renamed import today
+
+# Keys that the record does not have, at the defaults by which they change nothing.
+NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algorithms": []}
 
 
-def renamed(resolved: dict[str, Any]) -> dict[str, Any]:
-    """Return the resolved experiments of a record, which are key paths and values, under today's names."""
-    return {
-        "common": _paths(resolved.get("common", {})),
-        "each": {name: _paths(paths) for name, paths in resolved.get("each", {}).items()},
-    }
+def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a record's resolved experiments: by name, every key path of today with its value."""
+    return {name: {**NEW, **_today(paths)} for name, paths in complete(resolved).items()}
 
 
-def _paths(paths: dict[str, Any]) -> dict[str, Any]:
-    found = {}
+def complete(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a record's resolved experiments by name, each with what it shares with the others."""
+    common = resolved.get("common", {})
+    return {name: {**common, **paths} for name, paths in resolved.get("each", {}).items()}
+
+
+def _today(paths: dict[str, Any]) -> dict[str, Any]:
+    """Rename key paths as the keys of a run folder are renamed."""
+    from tests.golden.make import flat
+
+    table: dict[str, Any] = {}
     for path, value in paths.items():
-        old = next((old for old in RENAMED if path == old or path.startswith(f"{old}.")), None)
-        found[RENAMED[old] + path[len(old) :] if old else path] = value
-    return found
+        *outer, last = path.split(".")
+        place = table
+        for key in outer:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return flat(today(table))

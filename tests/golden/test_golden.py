@@ -23,7 +23,7 @@ def test_nothing_that_is_computed_has_changed() -> None:
 
 
 def test_a_difference_is_seen() -> None:
-    other = {**json.loads(json.dumps(RECORD)), "resolved": renamed(RECORD["resolved"])}
+    other = {**json.loads(json.dumps(RECORD)), "resolved": {"each": renamed(RECORD["resolved"])}}
     assert differences(RECORD, other) == []
     other["training"]["mdlm"]["metrics"][-1]["loss"] *= 1 + 1e-3
     assert differences(RECORD, other) != []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, param, part, parts
 from atat_zoo.registry.manifest import Manifest, entry_of
 from atat_zoo.registry.spec import Mismatch, convert, fields_of, structure, type_name, unstructure
 
@@ -59,6 +59,15 @@ class Parted:
     summary = "needs a part"
 
     inner: object = part("position_bias", attrs.NOTHING, help="what is in it")
+
+
+@component
+class Listed:
+    name = "listed"
+    summary = "takes a list of parts"
+
+    inner: object = parts("position_bias", help="what is in it")
+    others: object = parts("position_bias", ("other",), help="what else")
 
 
 @component
@@ -327,6 +336,44 @@ def test_a_part_is_a_name_a_table_or_a_specification(zoo, value, expected):
 )
 def test_a_part_that_is_none_is_refused(zoo, value, words):
     assert said(zoo, inner=value) == words
+
+
+def test_a_list_of_parts_takes_names_tables_and_specifications(zoo):
+    given = {"inner": ["inner", {"use": "other", "size": 2}, Inner(strength=0.1)]}
+    made, problems = structure(Listed, given, "here", zoo)
+    assert problems == []
+    assert made == Listed(inner=(Inner(), Other(size=2), Inner(strength=0.1)), others=(Other(),))
+    table = unstructure(made)
+    assert table == {
+        "use": "listed",
+        "inner": [
+            {"use": "inner", "strength": 0.5},
+            {"use": "other", "strength": 3.0, "size": 2},
+            {"use": "inner", "strength": 0.1},
+        ],
+        "others": [{"use": "other", "strength": 3.0, "size": 1}],
+    }
+    table.pop("use")
+    assert structure(Listed, table, "here", zoo) == (made, [])
+    assert Listed(others=()).inner == ()
+    field, _ = fields_of(Listed)
+    assert (field.many, field.default, field.type_name) == (True, (), "list of position_bias parts")
+    assert entry_of("masking", Listed, "here").parameters["others"]["default"] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("inner", "here.inner: expected a list of position_bias parts, got 'inner' (str)"),
+        ({"use": "inner"}, "here.inner: expected a list of position_bias parts, got a table"),
+        (["inner", 3], "here.inner[1]: expected a position_bias's name or a table {use = …}, got 3"),
+        (["iner"], "here.inner[0].use: there is no position_bias named 'iner'; did you mean 'inner'?"),
+        (["inner", {"use": "inner", "strength": 2}], "here.inner[1].strength must be at most 1, not 2"),
+        ([{"strength": 1}], "here.inner[0].use is missing: name one of inner, other"),
+    ],
+)
+def test_a_list_of_parts_names_the_one_that_is_wrong(zoo, value, words):
+    assert said(zoo, Listed, inner=value).startswith(words)
 
 
 def test_unstructure_writes_everything_and_structure_reads_it(zoo):

@@ -108,7 +108,7 @@ FULL_DISK = """
     write_bytes(folder.path / "file", b"old")
     with folder.writing_checkpoint(1, keep=2) as path:
         path.write_bytes(b"x" * 1000)
-    folder.record({"step": 1})
+    folder.append_metrics({"step": 1})
     # A file may not grow beyond this many bytes: the write fails halfway, as on a full disk.
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     said = []
@@ -121,7 +121,7 @@ FULL_DISK = """
                     path.write_bytes(b"n" * 10_000)
             else:
                 for step in range(2, 10_000):
-                    folder.record({"step": step})
+                    folder.append_metrics({"step": step})
         except UserError as error:
             said.append(str(error))
     assert len(said) == 3, said
@@ -130,7 +130,7 @@ FULL_DISK = """
     assert folder.last_checkpoint().step == 1
     assert [p.name for p in folder.checkpoints.iterdir() if p.suffix == ".part"] == []
     # The line that was cut off is left out, the others are there.
-    steps = [line["step"] for line in folder.records()]
+    steps = [line["step"] for line in folder.read_metrics()]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) > 100
     print("as it should be")
 """

@@ -141,11 +141,11 @@ def test_clear_leaves_the_lock_only(folder):
 
 
 def test_records_are_what_was_recorded(folder):
-    assert folder.records() == []
+    assert folder.read_metrics() == []
     lines = [{"step": 1, "loss": 2.5, "stage": "ünïcode\u2028\x85"}, {"step": 2, "loss": None}]
     for line in lines:
-        folder.record(line)
-    assert folder.records() == lines
+        folder.append_metrics(line)
+    assert folder.read_metrics() == lines
 
 
 @given(kept=st.integers(0, 6), cut=st.integers(1, 14))
@@ -153,37 +153,37 @@ def test_a_last_line_that_was_cut_off_is_left_out(kept, cut, tmp_path_factory):
     folder = RunFolder(tmp_path_factory.mktemp("run"))
     whole = [{"step": step, "x": step / 3} for step in range(kept)]
     for line in whole:
-        folder.record(line)
+        folder.append_metrics(line)
     with folder.metrics.open("a") as file:
         file.write(json.dumps({"step": 99, "x": 1.5})[:-cut])
-    assert folder.records() == whole
-    folder.cut_records(1000)
-    folder.record({"step": 7})
-    assert folder.records() == [*whole, {"step": 7}]
+    assert folder.read_metrics() == whole
+    folder.cut_metrics(1000)
+    folder.append_metrics({"step": 7})
+    assert folder.read_metrics() == [*whole, {"step": 7}]
 
 
 def test_records_after_the_checkpoint_are_dropped(folder):
     for step in range(10, 60, 10):
-        folder.record({"step": step, "loss": step * 0.1})
-    folder.cut_records(30)
-    assert [line["step"] for line in folder.records()] == [10, 20, 30]
-    assert folder.records()[2] == {"step": 30, "loss": 30 * 0.1}
-    folder.cut_records(0)
-    assert folder.records() == []
+        folder.append_metrics({"step": step, "loss": step * 0.1})
+    folder.cut_metrics(30)
+    assert [line["step"] for line in folder.read_metrics()] == [10, 20, 30]
+    assert folder.read_metrics()[2] == {"step": 30, "loss": 30 * 0.1}
+    folder.cut_metrics(0)
+    assert folder.read_metrics() == []
     assert folder.metrics.read_bytes() == b""
 
 
 def test_zeros_at_the_end_of_a_file_after_a_power_failure_are_no_record(folder):
-    folder.record({"step": 1})
+    folder.append_metrics({"step": 1})
     with folder.metrics.open("ab") as file:
         file.write(b"\0" * 100)
-    assert folder.records() == [{"step": 1}]
+    assert folder.read_metrics() == [{"step": 1}]
 
 
 def test_a_record_that_cannot_be_written_is_said(folder):
     folder.metrics.mkdir()
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written: Is a directory"):
-        folder.record({"step": 1})
+        folder.append_metrics({"step": 1})
 
 
 # The checkpoints

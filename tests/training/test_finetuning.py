@@ -47,16 +47,18 @@ max_length = 32
 [data]
 root = "{root}/shards"
 length = 16
-block = 8
-shard = 32
+sequences_per_member = 8
+sequences_per_shard = 32
 lanes = 4
 [train]
 steps = 6
 batch_size = 8
-learning_rate = 3e-3
-warmup_steps = 1
 log_every = 1
 precision = "fp32"
+[optimizer]
+learning_rate = 3e-3
+[schedule]
+warmup_steps = 1
 [evaluation]
 sequences = 8
 draws = 2
@@ -71,18 +73,20 @@ document = "line"
 train = ["{root}/other.txt"]
 [data]
 root = "{root}/shards"
-block = 8
-shard = 32
+sequences_per_member = 8
+sequences_per_shard = 32
 lanes = 4
 [train]
 steps = 12
 batch_size = 8
-learning_rate = 3e-3
-warmup_steps = 1
 log_every = 1
 save_every = 5
-keep = 3
+checkpoints_kept = 3
 precision = "fp32"
+[optimizer]
+learning_rate = 3e-3
+[schedule]
+warmup_steps = 1
 [evaluation]
 sequences = 8
 draws = 2
@@ -162,14 +166,14 @@ def test_a_training_begins_there_and_keeps_the_tokenizer(root: Path, source: Pat
     assert from_table(result.folder.table()) == experiment
     assert Model.from_run(tmp_path / "run").experiment == experiment
     # It was not begun anew: a fresh network knows its V tokens alike.
-    assert abs(result.folder.records()[0]["cross_entropy"] - math.log(300)) > 1e-3
+    assert abs(result.folder.read_metrics()[0]["cross_entropy"] - math.log(300)) > 1e-3
 
 
 def test_the_optimizer_and_the_schedule_are_fresh(root: Path, source: Path, tmp_path: Path) -> None:
-    result = train(tuning(root, source, "train.warmup_steps=4", "train.steps=5"), tmp_path / "run")
-    rates = [line["learning_rate"] for line in result.folder.records()]
+    result = train(tuning(root, source, "schedule.warmup_steps=4", "train.steps=5"), tmp_path / "run")
+    rates = [line["learning_rate"] for line in result.folder.read_metrics()]
     assert rates[0] < rates[-1]
-    assert [line["step"] for line in result.folder.records()] == [1, 2, 3, 4, 5]
+    assert [line["step"] for line in result.folder.read_metrics()] == [1, 2, 3, 4, 5]
     assert result.model.step == 5
 
 
@@ -181,7 +185,7 @@ def test_what_only_the_new_model_has_starts_fresh(root: Path, source: Path, tmp_
         "fresh: estimator (the run has none), what masking remembers"
     ]
     # The curriculum follows this training's own progress.
-    stages = [line["stage"] for line in result.folder.records()]
+    stages = [line["stage"] for line in result.folder.read_metrics()]
     assert (stages[0], stages[5], stages[-1]) == ("easy", "medium", "hard")
 
 

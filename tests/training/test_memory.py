@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from atat_zoo.run import RunFolder
-from atat_zoo.training.callbacks import Records
+from atat_zoo.training.lifecycle import MetricsWriter
 from atat_zoo.training.memory import peak_memory
 
 CPU = torch.device("cpu")
@@ -37,11 +37,11 @@ def test_it_is_in_bytes_and_does_not_fall():
 @pytest.mark.parametrize("recorded", [0, 1 << 50])
 def test_a_continued_run_keeps_what_it_took_before(tmp_path, recorded):
     folder = RunFolder(tmp_path)
-    folder.record({"step": 1, "peak_memory": recorded})
-    folder.record({"step": 2, "peak_memory": recorded // 2})
-    folder.record({"step": 3})  # of a version that did not record it
+    folder.append_metrics({"step": 1, "peak_memory": recorded})
+    folder.append_metrics({"step": 2, "peak_memory": recorded // 2})
+    folder.append_metrics({"step": 3})  # of a version that did not record it
     state = SimpleNamespace(timestamp=SimpleNamespace(token=64), model=nn.Linear(1, 1))
-    records = Records(None, folder, None, lambda step, line: None)
+    records = MetricsWriter(None, folder, None, lambda step, line: None)
     records.fit_start(state, None)
     found = records._peak(state)
     assert found == (recorded or peak_memory(CPU))

@@ -1,0 +1,232 @@
+"""Optimizers, schedules, loggers, callbacks and algorithms."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import tempfile
+import unittest
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from atat_zoo.testing.batches import tried
+
+
+class Bowl(nn.Module):
+    """A convex loss in a matrix and a vector: the squared error of a linear map of 8 rows."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.linear = nn.Linear(4, 3)
+        with torch.no_grad():
+            for parameter in self.linear.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        self.inputs = torch.randn(8, 4, generator=generator)
+        self.wanted = torch.randn(8, 3, generator=generator)
+
+    def forward(self) -> torch.Tensor:
+        """Return the loss."""
+        return (self.linear(self.inputs) - self.wanted).square().mean()
+
+
+def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
+    """Make optimizer steps, with the gradients cleared inside the closure, as Composer does."""
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = model()
+        loss.backward()
+        return float(loss)
+
+    for _ in range(steps):
+        optimizer.step(closure)
+
+
+def check_optimizer(optimizer: Any, examples: int = 20) -> None:
+    """Hold an optimizer to its contract.
+
+    It steps each parameter that takes a gradient, and no other; it lowers a convex loss; its state continues bit for
+    bit; and a step is a function of the parameters, not of the order in which they are registered.
+    """
+    installed(optimizer)
+
+    @tried(examples)
+    @given(seed=st.integers(0, 2**32 - 1))
+    def holds(seed: int) -> None:
+        model = Bowl(seed)
+        model.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        made = optimizer.build(model)
+        listed = [p for group in made.param_groups for p in group["params"]]
+        assert len(listed) == len({id(p) for p in listed}), "a parameter is in one group"
+        assert all(p.requires_grad for p in listed), "a frozen parameter is in no group"
+        assert {id(p) for p in listed} == {id(p) for p in model.linear.parameters()}, "every parameter is in a group"
+        assert all(group["lr"] > 0 for group in made.param_groups), "the learning rate of a group is its peak"
+        before = [p.detach().clone() for p in listed]
+        first = float(model())
+        step(model, made, 20)
+        assert all(not torch.equal(a, b) for a, b in zip(before, listed, strict=True)), "every parameter moves"
+        assert float(model()) < first, "it lowers a convex loss in 20 steps"
+
+        resumed = copy.deepcopy(model)
+        other = optimizer.build(resumed)
+        other.load_state_dict(copy.deepcopy(made.state_dict()))
+        for network, its in ((model, made), (resumed, other)):
+            step(network, its, 3)
+        equal = [torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True)]
+        assert all(equal), "state_dict continues bit for bit"
+
+        straight, turned = Bowl(seed), Bowl(seed)
+        turned.linear._parameters = dict(reversed(turned.linear._parameters.items()))
+        for each in (straight, turned):
+            step(each, optimizer.build(each), 3)
+        for name, parameter in straight.named_parameters():
+            same = torch.equal(parameter, turned.get_parameter(name))
+            assert same, f"{name} moves alike whatever the order of the parameters"
+
+    holds()
+
+
+def check_schedule(schedule: Any, examples: int = 10) -> None:
+    """Hold a schedule to its contract.
+
+    Every group's rate is finite, at least 0 and at most its peak; some step has a rate above 0; and its state continues
+    exactly.
+    """
+    installed(schedule)
+
+    @tried(examples)
+    @given(steps=st.integers(1, 60), cut=st.integers(0, 60))
+    def holds(steps: int, cut: int) -> None:
+        rates, _ = _rates(schedule, steps)
+        peaks = (1.0, 0.25)
+        for at, each in enumerate(rates):
+            for rate, peak in zip(each, peaks, strict=True):
+                assert math.isfinite(rate), f"the rate is finite at step {at} of {steps}"
+                assert rate >= 0, f"the rate is not negative at step {at} of {steps}"
+                assert rate <= peak * (1 + 1e-9), f"the rate is at most its peak at step {at} of {steps}"
+            assert math.isclose(each[1], peaks[1] * each[0], rel_tol=1e-9), "every group has the same share of its peak"
+        assert any(each[0] > 0 for each in rates[:-1]), "some step of the training has a rate above 0"
+        cut = min(cut, steps)
+        _, state = _rates(schedule, steps, to=cut)
+        continued, _ = _rates(schedule, steps, state=state)
+        assert continued == rates[cut:], "state_dict continues exactly"
+
+    holds()
+
+
+def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) -> tuple[list[list[float]], Any]:
+    """Return the rates of two groups, peaks 1 and 0.25, at every step from that of `state` to `to`, and the state."""
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.25)]
+    optimizer = torch.optim.SGD(groups)
+    made = schedule.build(optimizer, steps)
+    if state:
+        optimizer.load_state_dict(state[0])
+        made.load_state_dict(state[1])
+    rates = [made.get_last_lr()]
+    for _ in range(made.last_epoch, steps if to is None else to):
+        optimizer.step()
+        made.step()
+        rates.append(made.get_last_lr())
+    return rates, copy.deepcopy((optimizer.state_dict(), made.state_dict()))
+
+
+def check_logger(logger: Any, examples: int = 1) -> None:
+    """Hold a logger to its contract: it takes curves and closes, and a continued run leaves what was logged before.
+
+    Raises:
+        SkipTest: for a part whose package is not installed.
+    """
+    del examples
+    installed(logger)
+    # Nothing is sent to a server.
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
+        for _ in range(2):
+            before = _contents(Path(name))
+            _train(loggers=[logger.build(Path(name))], metrics={"train/loss": 0.5, "train/stage/easy": 1})
+            after = _contents(Path(name))
+            grown = [after.get(path, b"").startswith(content) for path, content in before.items()]
+            assert all(grown), "a run that is continued leaves what was logged before"
+
+
+def check_callback(callback: Any, examples: int = 1) -> None:
+    """Hold a callback to its contract: a training runs with it, and its state goes through a checkpoint."""
+    del examples
+    installed(callback)
+    made = callback.build()
+    weights = _train(callbacks=[made])
+    assert torch.equal(weights, _train()), "a callback does not change what is learned"
+    other = callback.build()
+    other.load_state_dict(copy.deepcopy(made.state_dict()))
+    _train(callbacks=[other])
+
+
+def check_algorithm(algorithm: Any, examples: int = 1) -> None:
+    """Hold an algorithm to its contract: a training runs with it, to finite weights, and twice to the same ones."""
+    del examples
+    installed(algorithm)
+    one, two = (_train(algorithms=[algorithm.build()]) for _ in range(2))
+    assert bool(one.isfinite().all()), "the weights stay finite"
+    assert torch.equal(one, two), "two trainings with one seed end with the same weights"
+
+
+def installed(part: Any) -> None:
+    """Skip a check of a part whose package is not installed."""
+    module, install = getattr(part, "package", ("atat_zoo", ""))
+    if find_spec(module) is None:
+        raise unittest.SkipTest(f"needs {install}")
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _train(*, metrics: dict[str, float] | None = None, **parts: Any) -> torch.Tensor:
+    """Train a bowl for 4 steps under Composer, and return its weights."""
+    import warnings
+
+    from composer import Callback, Trainer
+    from composer.models import ComposerModel
+    from torch.utils.data import DataLoader
+
+    class Model(ComposerModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bowl = Bowl()
+
+        def forward(self, batch: Any) -> Any:
+            return self.bowl()
+
+        def loss(self, outputs: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            return outputs
+
+    class Tells(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            logger.log_metrics(metrics or {})
+
+    model = Model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Composer's, of what a CPU lacks
+        trainer = Trainer(
+            model=model,
+            train_dataloader=DataLoader([torch.zeros(1)] * 8, batch_size=2),  # type: ignore[arg-type]
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+            max_duration="4ba",
+            device="cpu",
+            progress_bar=False,
+            seed=1,
+            callbacks=[Tells(), *parts.get("callbacks", [])],
+            loggers=parts.get("loggers", []),
+            algorithms=parts.get("algorithms", []),
+        )
+        trainer.fit()
+        trainer.close()  # type: ignore[no-untyped-call]
+    return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -1,0 +1,53 @@
+"""Algorithms: what changes the training loop itself. `train.algorithms` is a list of them.
+
+Of Composer's, one means something here that `[train]` does not say already: the other ways of clipping gradients. Why
+the others are left out:
+
+- EMA, and clipping by norm, are `train.ema` and `train.clip`;
+- those of images, and GatedLinearUnits and Alibi, which rewrite the models of transformers, find nothing to change;
+- LabelSmoothing, MixUp and SelectiveBackprop need labels in the batch, where the objective draws its masks itself;
+- SeqLengthWarmup cuts the batch, on whose rows and length every random draw depends;
+- GyroDropout draws from the global generator, which no checkpoint restores in the middle of an epoch;
+- LowPrecisionLayerNorm builds layers with a bias where ours have none;
+- SWA and LayerFreezing act at the end of an epoch, which an endless stream does not have; Composer says that SWA and
+  SAM do not resume.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from composer import Algorithm as ComposerAlgorithm
+
+
+class Algorithm(Protocol):
+    """What an algorithm's specification implements; `package` as an optimizer's."""
+
+    def build(self) -> ComposerAlgorithm:
+        """Return Composer's algorithm. It runs after `train.clip`, and must be a function of the step's state."""
+        ...
+
+
+@component
+class GradientClippingAlgorithm:
+    """Composer's GradientClipping by value, or adaptively by the norm of each weight (Brock et al., 2021).
+
+    `train.clip` clips before it; set that to 0 to have this alone.
+    """
+
+    name = "gradient_clipping"
+    summary = "clips gradients by value, or by the norm of each weight"
+    refs = ("arXiv:2102.06171",)
+    by: Literal["value", "adaptive"] = param(
+        "adaptive", help="value: each entry; adaptive: the norm of each gradient, relative to its weight's"
+    )
+    threshold: float = param(0.01, help="largest absolute entry, or largest share of the weight's norm", gt=0)
+
+    def build(self) -> ComposerAlgorithm:
+        """See `Algorithm`."""
+        from composer.algorithms import GradientClipping
+
+        return GradientClipping(clipping_type=self.by, clipping_threshold=self.threshold)

@@ -1,0 +1,40 @@
+"""Composer's destinations that also take histograms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from composer.loggers import TensorboardLogger, WandBLogger
+from composer.utils import dist
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class TakesHistograms(Protocol):
+    """A logger's destination that draws histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """Take `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+        ...
+
+
+class TensorBoardDestination(TensorboardLogger):
+    """TensorBoard with histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """See `TakesHistograms`."""
+        if self.writer is not None and dist.get_global_rank() == 0:
+            self.writer.add_histogram(name, values, global_step=step)  # type: ignore[no-untyped-call]
+
+
+class WandbDestination(WandBLogger):
+    """Weights & Biases with histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """See `TakesHistograms`."""
+        if dist.get_global_rank() == 0:
+            import wandb
+
+            self.log_metrics({name: wandb.Histogram(values.numpy())}, step)

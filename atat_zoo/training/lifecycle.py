@@ -1,0 +1,361 @@
+"""What happens around a step: state of the parts, moving average, metrics, evaluations, checkpoints, interruption.
+
+Composer runs the callbacks of one event in the order of their list, then the loggers. At the end of a step:
+
+1. `Progress`: the parts take in the step, so that all that follows sees and saves their new state;
+2. `MovingAverage` takes in the new weights;
+3. the experiment's callbacks measure, so that
+4. `MetricsWriter` has their values for its line, and stops a training that has diverged before it is evaluated;
+5. `Evaluations` use the moving average, and may tell a callback to stop the training;
+6. callbacks that `train` was called with.
+
+After all of them, at the event `batch_checkpoint`, `Checkpoints` saves what they left, then obeys an interruption.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from composer import Callback, Logger, State
+from composer.loggers import LoggerDestination
+from composer.utils import dist
+from composer.utils.checkpoint import save_checkpoint
+from torch import Tensor, nn
+
+from atat_zoo.errors import UserError
+from atat_zoo.training.composer_model import finite, sum_over_ranks
+from atat_zoo.training.histograms import TakesHistograms
+from atat_zoo.training.memory import peak_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from atat_zoo.evaluation import Evaluation
+    from atat_zoo.experiment import TrainSpec
+    from atat_zoo.run import RunFolder
+    from atat_zoo.training.composer_model import ZooModel
+
+
+class Progress(Callback):
+    """Tells the model how far the training is, and lets its parts take in each step."""
+
+    def __init__(self, model: ZooModel) -> None:
+        self.model = model
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Set the step before the forward, and begin its figures."""
+        self.model.step = int(state.timestamp.batch)
+        self.model.meters.reset()
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Hand the step's statistics, summed over ranks, to the parts that have a state."""
+        self.model.objective.end_step(sum_over_ranks, int(state.timestamp.batch) / self.model.steps)
+
+
+class MovingAverage(Callback):
+    """Keeps an exponential moving average of the weights; `swapped` puts it in their place.
+
+    The decay is min(d, (1 + k)/(10 + k)) at step k, so that a short training is
+    not an average of its first weights.
+    """
+
+    def __init__(self, module: nn.Module, decay: float, device: str = "cpu") -> None:
+        self.decay, self.steps = decay, 0
+        self.live = [p for p in module.parameters() if p.requires_grad]
+        self.average = [p.detach().clone().to(device) for p in self.live]
+
+    @torch.no_grad()
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Move the average towards the weights."""
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        self.steps += 1
+        torch._foreach_lerp_(self.average, [p.detach() for p in self.live], 1 - decay)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Evaluate and save with the average; the training's own weights come back afterwards."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for live, average in zip(self.live, self.average, strict=True):
+            weights = live.detach().clone()
+            live.copy_(average)
+            average.copy_(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average, for the checkpoint."""
+        return {"steps": self.steps, "average": [a.cpu() for a in self.average]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's average."""
+        self.steps = state["steps"]
+        for mine, theirs in zip(self.average, state["average"], strict=True):
+            mine.copy_(theirs)
+
+
+# What Composer and we log at every step, beside the callbacks.
+_CLOCKS = tuple(f"time/{unit}" for unit in ("iteration", "epoch", "batch", "sample", "token"))
+_OWN = ("train/", "validation/", "test/", "trainer/", "loss/", *_CLOCKS)
+
+
+class CallbackValues(LoggerDestination):
+    """Holds what callbacks and algorithms log until metrics.jsonl has it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float | None] = {}
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Take the numbers of callbacks."""
+        numbers = {name: float(value) for name, value in metrics.items() if not name.startswith(_OWN)}
+        self.values |= {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+    def take(self) -> dict[str, float | None]:
+        """Return what was logged since the last call."""
+        values, self.values = self.values, {}
+        return values
+
+
+class MetricsWriter(Callback):
+    """Writes metrics.jsonl, tells the loggers, and stops at a loss that is no number."""
+
+    def __init__(
+        self,
+        model: ZooModel,
+        folder: RunFolder,
+        spec: TrainSpec,
+        report: Callable[[int, dict[str, Any]], None],
+        values: CallbackValues | None = None,
+    ) -> None:
+        self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
+        self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Count from where the training continues."""
+        self.tokens = int(state.timestamp.token)
+        # What a run took at most is not less because it was continued with less.
+        self.peak = max((int(line.get("peak_memory", 0)) for line in self.folder.read_metrics()), default=0)
+        device = _device_of(state)
+        if device.type == "cuda":  # what another training in this process took is not this one's
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Start the clock: what happens between steps, such as an evaluation, is not a step's time."""
+        self.began = time.perf_counter()
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Check the loss; at every `log_every` steps write a line."""
+        step = int(state.timestamp.batch)
+        self.busy += time.perf_counter() - self.began
+        losses = state.total_loss_dict
+        loss = float(losses["loss/train/total"])
+        if not finite(loss):
+            stop(self.folder, f"the loss is {loss} at step {step}")
+        if step % self.spec.log_every and step != self.spec.steps:
+            return
+        line = {"step": step, "loss": loss, **self.model.meters.compute()}
+        tokens = int(state.timestamp.token)
+        line["learning_rate"] = state.schedulers[0].get_last_lr()[0]
+        line["stage"] = self.model.objective.stage(step / self.model.steps)
+        line["tokens"] = tokens
+        line["tokens_per_second"] = round((tokens - self.tokens) / max(1e-9, self.busy), 1)
+        line["seconds"] = round(float(state.timestamp.total_wct.total_seconds()), 3)
+        line["peak_memory"] = self._peak(state)
+        self.busy, self.tokens = 0.0, tokens
+        if self.values:  # before ours are logged too
+            line |= self.values.take()
+        if self.spec.loggers:
+            self._log(logger, line, step)
+        if dist.get_global_rank() == 0:
+            self.folder.append_metrics(line)
+        self.report(step, line)
+
+    def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
+        curves = line | self.model.meters.details()
+        del curves["step"]
+        curves[f"stage/{curves.pop('stage')}"] = 1
+        logger.log_metrics({f"train/{name}": value for name, value in curves.items() if value is not None}, step)
+        for destination in logger.destinations:
+            if isinstance(destination, TakesHistograms):
+                for name, values in self.model.meters.histograms().items():
+                    destination.log_histogram(f"train/{name}", values, step)
+
+    def _peak(self, state: State) -> int:
+        """Return the most memory that a rank took so far, in bytes; all ranks must call it."""
+        device = _device_of(state)
+        most = torch.tensor([max(self.peak, peak_memory(device))], device=device)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(most, reduce_operation="MAX")
+        self.peak = int(most.item())
+        return self.peak
+
+
+def stop(folder: RunFolder, what: str) -> None:
+    """Stop a training that has diverged, and say what to try."""
+    last = folder.last_checkpoint()
+    saved = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
+    raise UserError(
+        f"{what}; {saved}. "
+        "Begin a new run with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
+    )
+
+
+class Checkpoints(Callback):
+    """Saves every `save_every` steps, at the end, and when asked to stop."""
+
+    def __init__(self, folder: RunFolder, spec: TrainSpec, interruption: Interruption) -> None:
+        self.folder, self.spec, self.interruption = folder, spec, interruption
+        self.saved = -1
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save if it is time; then stop if that was asked for."""
+        step = int(state.timestamp.batch)
+        stopping = self.interruption.agreed(state)
+        assert state.max_duration is not None  # the step at which a callback has stopped the training, or `steps`
+        if stopping or step % self.spec.save_every == 0 or step >= state.max_duration.value:
+            self.save(state, step)
+        if stopping and step < self.spec.steps:
+            self.interruption.step = step
+            state.stop_training()  # type: ignore[no-untyped-call]
+
+    def save(self, state: State, step: int) -> None:
+        """Write a checkpoint beside the old ones; it counts only when it is complete."""
+        if step == self.saved:
+            return
+        self.saved = step
+        weights = torch.stack([p.detach().sum() for p in state.model.parameters()])
+        if not bool(weights.isfinite().all()):
+            # The loss of this step was computed before its gradient spoilt the weights.
+            stop(self.folder, f"the weights are not finite after step {step}")
+        # Only rank 0 writes; the others take part in collecting the state.
+        if dist.get_global_rank() != 0:
+            save_checkpoint(state, str(self.folder.checkpoints / "unused"))
+            return
+        try:
+            with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
+                save_checkpoint(state, str(path))
+        except RuntimeError as error:
+            # torch's writer says of a full disk only that a position in the file is not the one it expected.
+            if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):
+                raise
+            raise UserError(
+                f"the checkpoint of step {step} cannot be written completely to {self.folder.checkpoints}: "
+                f"is the disk full? Free some space"
+                f" and continue with --resume {self.folder.path}: earlier checkpoints are untouched"
+            ) from error
+
+
+class Interruption:
+    """Turns Ctrl-C and SIGTERM into a stop after the step; a second Ctrl-C stops at once."""
+
+    def __init__(self, message: Callable[[str], None]) -> None:
+        self.message = message
+        self.signal: int | None = None
+        self.step: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        """Take over the signals."""
+        # Python gives signals to the main thread only; a training in another one is stopped by its owner.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = number
+        self.message("stopping after this step, and saving it")
+
+    def agreed(self, state: State) -> bool:
+        """Say whether any rank was told to stop; all ranks get the same answer."""
+        if dist.get_world_size() == 1:
+            return self.signal is not None
+        asked = torch.tensor([float(self.signal is not None)], device=_device_of(state))
+        dist.all_reduce(asked, reduce_operation="MAX")
+        return bool(asked.item())
+
+
+def _device_of(state: State) -> torch.device:
+    parameter: Tensor = next(state.model.parameters())
+    return parameter.device
+
+
+@runtime_checkable
+class WatchesEvaluations(Protocol):
+    """A callback that is told of each evaluation during the training."""
+
+    def evaluated(self, perplexity: float, state: State) -> None:
+        """Take in the held-out perplexity; NaN for an objective without one."""
+        ...
+
+
+class Evaluations(Callback):
+    """Evaluates every `evaluate_every` steps, tells the loggers, and the callbacks that go by it."""
+
+    def __init__(self, every: int, steps: int, evaluate: Callable[[int], Evaluation]) -> None:
+        self.every, self.steps, self.evaluate = every, steps, evaluate
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Evaluate if it is time; the end has an evaluation of its own."""
+        step = int(state.timestamp.batch)
+        if step % self.every == 0 and step < self.steps:
+            evaluation = self.evaluate(step)
+            log_evaluation(logger, evaluation)
+            perplexity = evaluation.nelbo.value if evaluation.nelbo else math.nan
+            for callback in state.callbacks:
+                if isinstance(callback, WatchesEvaluations):
+                    callback.evaluated(perplexity, state)
+
+
+def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
+    """Tell the loggers the exponential of each bound; that of `nelbo` is the perplexity."""
+    bounds = {f"{evaluation.split}/{name}": bound.value for name, bound in evaluation.bounds.items()}
+    logger.log_metrics(bounds, evaluation.step)
+
+
+class PatienceStopper(Callback):
+    """Stops after `patience` evaluations without a new best perplexity; a continued run goes on counting."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.best, self.waited = math.inf, 0
+
+    def evaluated(self, perplexity: float, state: State) -> None:
+        """Take in an evaluation; see `WatchesEvaluations`."""
+        self.waited = 0 if perplexity < self.best else self.waited + 1
+        self.best = min(self.best, perplexity)
+        self._stop(state)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Leave a run that was stopped as it is."""
+        self._stop(state)
+
+    def _stop(self, state: State) -> None:
+        if self.waited >= self.patience:
+            state.stop_training()  # type: ignore[no-untyped-call]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was seen so far."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.best, self.waited = state["best"], state["waited"]

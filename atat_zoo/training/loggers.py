@@ -1,0 +1,121 @@
+"""Loggers: where the curves of a training go besides metrics.jsonl. `train.loggers` is a list of them.
+
+These are Composer's, by the names that its users know; on several ranks each writes where Composer's does. They get
+
+- `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, …), the curriculum's stage as
+  `train/stage/NAME` = 1, and the mean and the spread of the importance, at every `train.log_every` steps;
+- `importance` and `token_loss` of the masked tokens as histograms, where the destination takes them;
+- `validation/…`: the bounds of each evaluation, in the unit of perplexity; `validation/nelbo` is the perplexity;
+- what the callbacks measure.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from composer.loggers import LoggerDestination
+
+
+class Logger(Protocol):
+    """What a logger's specification implements; `package` as an optimizer's."""
+
+    def build(self, folder: Path) -> LoggerDestination:
+        """Return Composer's destination; one that has `log_histogram` (see `histograms`) is also given histograms.
+
+        Args:
+            folder: where it may write, in the run folder; kept when the run is continued.
+        """
+        ...
+
+
+@component
+class FileLogger:
+    """Composer's FileLogger: a text file per rank in the folder `logs` of the run, a new one when it is continued."""
+
+    name = "file"
+    summary = "lines of text in the run folder"
+    refs = ()
+    flush_every: int = param(10, help="steps after which the lines are on the disk", ge=1)
+
+    def build(self, folder: Path) -> LoggerDestination:
+        """See `Logger`."""
+        from composer.loggers import FileLogger as Destination
+
+        number = len(list(folder.glob(f"log-*-rank{os.environ.get('RANK', '0')}.txt")))
+        return Destination(
+            str(folder / f"log-{number}-rank{{rank}}.txt"),
+            capture_stdout=False,
+            capture_stderr=False,
+            flush_interval=self.flush_every,
+        )
+
+
+@component
+class TensorBoardLogger:
+    """Composer's TensorboardLogger: event files in the folder `logs` of the run. Needs `atat-zoo[tensorboard]`."""
+
+    name = "tensorboard"
+    summary = "event files for TensorBoard"
+    refs = ()
+    package = ("tensorboard", "atat-zoo[tensorboard]")
+    flush_every: int = param(100, help="steps after which the events are on the disk", ge=1)
+
+    def build(self, folder: Path) -> LoggerDestination:
+        """See `Logger`."""
+        from atat_zoo.training.histograms import TensorBoardDestination
+
+        return TensorBoardDestination(str(folder), flush_interval=self.flush_every)
+
+
+@component
+class WandbLogger:
+    """Composer's WandBLogger: Weights & Biases, with the account that `wandb login` set. Needs `atat-zoo[wandb]`."""
+
+    name = "wandb"
+    summary = "Weights & Biases"
+    refs = ()
+    package = ("wandb", "atat-zoo[wandb]")
+    project: str = param("atat-zoo", help="project on the server")
+    entity: str | None = param(None, help="user or team; the account's own when absent")
+    group: str | None = param(None, help="group of runs; none when absent")
+    tags: tuple[str, ...] = param((), help="tags of the run")
+
+    def build(self, folder: Path) -> LoggerDestination:
+        """See `Logger`."""
+        from atat_zoo.training.histograms import WandbDestination
+
+        return WandbDestination(
+            project=self.project,
+            entity=self.entity,
+            group=self.group,
+            tags=list(self.tags),
+            init_kwargs={"dir": str(folder)},
+        )
+
+
+@component
+class MLflowLogger:
+    """Composer's MLFlowLogger. Needs `atat-zoo[mlflow]`."""
+
+    name = "mlflow"
+    summary = "MLflow, on a server or in the run folder"
+    refs = ()
+    package = ("mlflow", "atat-zoo[mlflow]")
+    experiment: str = param("atat-zoo", help="experiment that the run is filed under")
+    tracking_uri: str | None = param(None, help="server; the folder `logs` of the run when absent")
+
+    def build(self, folder: Path) -> LoggerDestination:
+        """See `Logger`."""
+        from composer.loggers import MLFlowLogger
+
+        return MLFlowLogger(
+            experiment_name=self.experiment,
+            tracking_uri=self.tracking_uri or (folder / "mlruns").resolve().as_uri(),
+            log_system_metrics=False,
+        )

@@ -1,0 +1,137 @@
+"""Optimizers: how the weights follow their gradients. Parameters: `[optimizer]`.
+
+Weight decay pulls matrices only: gains and biases are not to be pulled to zero.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    import torch
+    from torch import nn
+
+
+class Optimizer(Protocol):
+    """What an optimizer's specification implements.
+
+    A part that needs a package which the zoo does not install names it in `package`: the module, and what to install.
+    """
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's optimizer over the parameters of `model` that take gradients, each in one group.
+
+        The learning rate of each group is its peak. The state must survive `state_dict` and `load_state_dict` bit for
+        bit, so that a run continues.
+        """
+        ...
+
+
+def groups(
+    parameters: Iterable[nn.Parameter], weight_decay: float, without: Container[int] = ()
+) -> list[dict[str, Any]]:
+    """Return the groups of parameters that decay (matrices) and that do not (vectors).
+
+    Args:
+        parameters: those without a gradient are left out.
+        weight_decay: of the matrices.
+        without: the `id` of matrices that belong elsewhere.
+    """
+    trained = [p for p in parameters if p.requires_grad]
+    both = (
+        {"params": [p for p in trained if p.ndim >= 2 and id(p) not in without], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    )
+    return [group for group in both if group["params"]]
+
+
+@component
+class AdamWOptimizer:
+    """AdamW (Loshchilov & Hutter, 2019)."""
+
+    name = "adamw"
+    summary = "Adam with decoupled weight decay"
+    refs = ("arXiv:1711.05101",)
+    learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
+    betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
+    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's fused AdamW."""
+        import torch
+
+        parameters = groups(model.parameters(), self.weight_decay)
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, betas=self.betas, fused=True)
+
+
+@component
+class MuonOptimizer:
+    """Muon for the weights of the linear layers; AdamW for the token embedding, the head and all vectors.
+
+    So its authors recommend (Jordan et al., 2024).
+    """
+
+    name = "muon"
+    summary = "orthogonalised momentum for the linear layers, AdamW for the rest"
+    refs = ("https://kellerjordan.github.io/posts/muon/",)
+    learning_rate: float = param(1e-4, help="AdamW's peak learning rate", gt=0)
+    muon_learning_rate: float = param(0.02, help="Muon's peak learning rate", gt=0)
+    betas: tuple[float, float] = param((0.9, 0.999), help="AdamW's β₁ and β₂", ge=0, lt=1)
+    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return one optimizer that steps both kinds of weights."""
+        from atat_zoo.training.muon import Muon, linear_weights
+
+        inner = linear_weights(model)
+        parameters = groups(model.parameters(), self.weight_decay, without={id(p) for p in inner})
+        if inner:
+            rate = {"weight_decay": self.weight_decay, "lr": self.muon_learning_rate}
+            parameters.append({"params": inner, "muon": True, **rate})
+        return Muon(parameters, lr=self.learning_rate, betas=self.betas, fused=True)
+
+
+@component
+class AdafactorOptimizer:
+    """Adafactor (Shazeer & Stern, 2018) as torch has it: one row and one column of second moments per matrix."""
+
+    name = "adafactor"
+    summary = "Adam's scaling in the memory of a row and a column per matrix"
+    refs = ("arXiv:1804.04235",)
+    learning_rate: float = param(1e-2, help="peak learning rate, relative to the size of each weight", gt=0)
+    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's Adafactor."""
+        import torch
+
+        return torch.optim.Adafactor(groups(model.parameters(), self.weight_decay), lr=self.learning_rate)
+
+
+@component
+class LionOptimizer:
+    """Lion (Chen et al., 2023): every weight moves by the learning rate, in the direction of the sign of a momentum.
+
+    Needs `pip install 'atat-zoo[lion]'`. Its authors take a third to a tenth of AdamW's learning rate.
+    """
+
+    name = "lion"
+    summary = "steps by the sign of the momentum"
+    refs = ("arXiv:2302.06675",)
+    package = ("lion_pytorch", "atat-zoo[lion]")
+    learning_rate: float = param(3e-5, help="peak learning rate", gt=0)
+    betas: tuple[float, float] = param((0.9, 0.99), help="β₁ and β₂", ge=0, lt=1)
+    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return lion-pytorch's Lion."""
+        lion = import_module(self.package[0])
+        made: torch.optim.Optimizer = lion.Lion(
+            groups(model.parameters(), self.weight_decay), lr=self.learning_rate, betas=self.betas
+        )
+        return made
