@@ -152,8 +152,6 @@ def verify(folder: Path, *, full: bool = False) -> Manifest:
     Raises:
         UserError: naming the first file that is missing or different.
     """
-    from atat_zoo.data.shards import broken, sha256_of
-
     folder = Path(folder)
     manifest = load(folder)
     for record in manifest.splits.values():
@@ -173,6 +171,17 @@ def verify(folder: Path, *, full: bool = False) -> Manifest:
         if sha256_of(path) != expected:  # small files: always
             raise UserError(f"{path} is not the file that the manifest describes; {_again(folder)}")
     return manifest
+
+
+def broken(path: Path, why: str) -> str:
+    """Return the sentence about a shard that cannot be used."""
+    return f"shard {path} is damaged ({why}); delete the folder {path.parent} and run `atat data build` again"
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_counts(folder: Path) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ those batches without encoding them again, checks the hashes, and continues.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard, SplitRecord
+from atat_zoo.data.manifest import Shard, SplitRecord, broken, sha256_of
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import replacing
@@ -189,14 +188,3 @@ def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | Non
         holds = f"{rows_read.dtype} {list(rows_read.shape)}"
         raise UserError(broken(path, f"it holds {holds}, not {dtype} [{rows}, {length}]"))
     return rows_read
-
-
-def broken(path: Path, why: str) -> str:
-    """Return the sentence about a shard that cannot be used."""
-    return f"shard {path} is damaged ({why}); delete the folder {path.parent} and run `atat data build` again"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.shards import read_shard, sha256_of, write_shard
+from atat_zoo.data.manifest import sha256_of
+from atat_zoo.data.shards import read_shard, write_shard
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
