@@ -11,7 +11,12 @@ from atat_zoo.tokenizers import CharactersTokenizer
 ALL = cases()
 
 
-@pytest.mark.parametrize("case", [c for c in ALL if c.promise != "imports"], ids=str)
+def marked(case):
+    """Leave entire samplers, with all their steps, to the whole suite; their parts stay in the fast one."""
+    return pytest.param(case, marks=[pytest.mark.slow] if case.promise == "invariants" else [], id=str(case))
+
+
+@pytest.mark.parametrize("case", [marked(c) for c in ALL if c.promise != "imports"])
 def test_conformance(case):
     case.run()
 

@@ -61,6 +61,7 @@ def test_mauve(atat):
     assert "MAUVE of fewer than 1,000 texts hardly tells models apart." in out
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hugging_face_library(atat, root, capsys):
     pytest.importorskip("transformers", reason="the extra atat-zoo[judge] is not installed")
     folder = make_gpt2(root / "gpt2")

@@ -76,6 +76,7 @@ def test_it_is_a_function_of_its_arguments_alone():
     assert paired(a, b, count) == one
 
 
+@pytest.mark.slow
 def test_the_width_is_that_of_the_linearised_error():
     """For many sequences the interval is ± 1.96 standard errors."""
     a, b, count = drawn(4, 2000)

@@ -240,6 +240,7 @@ def test_half_a_save_is_no_model(saved, monkeypatch):
     assert not (folder / "model.json").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said(tmp_path):
     code = """
         import resource, sys
