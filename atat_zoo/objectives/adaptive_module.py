@@ -17,7 +17,15 @@ from atat_zoo.diffusion.places import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.diffusion.records import Masked, OrderedDenoiser
 from atat_zoo.errors import UserError
-from atat_zoo.objectives.denoising import DenoisingModule, Predictor, StatefulParts, dense, metrics, wide
+from atat_zoo.objectives.denoising import (
+    DenoisingModule,
+    Predictor,
+    StatefulParts,
+    dense,
+    importance_loss,
+    metrics,
+    wide,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,16 +157,14 @@ class AdaptiveModule(DenoisingModule):
         diffusion = self._mean(weight * ce, batch)
         reverse = self._mean(bracket, batch)
         loss = diffusion + self.reverse_loss_weight * reverse
-        importance_loss = self._importance_loss(
-            step, drawn, batch, importance, log_w, ce.detach(), log_reverse.detach()
-        )
-        if importance_loss is not None:
-            loss = loss + self.importance_loss_weight * importance_loss
+        forward = self._forward_loss(step, drawn, batch, importance, log_w, ce.detach(), log_reverse.detach())
+        if forward is not None:
+            loss = loss + self.importance_loss_weight * forward
         if self.training:
             self.stateful.observe(step, ce)
         return {
             **metrics(step, ce, diffusion, loss),
-            **({} if importance_loss is None else {"importance_loss": importance_loss.detach()}),
+            **({} if forward is None else {"importance_loss": forward.detach()}),
             "reverse_loss": reverse.detach(),
             "importance": importance.detach().repeat(K, 1),
         }
@@ -167,7 +173,7 @@ class AdaptiveModule(DenoisingModule):
         """Return Σ terms / Σ maskable over the global batch, as this micro-batch's mean over rows, float32."""
         return (terms.sum(1).mean() / batch.mean_maskable).float()
 
-    def _importance_loss(
+    def _forward_loss(
         self,
         step: Masked,
         drawn: Drawn,
@@ -191,9 +197,7 @@ class AdaptiveModule(DenoisingModule):
             log_q = self.form.log_probability(drawn, log_w).view(K, -1)
             losses.append(self._mean(forward_surrogate(bound, log_q)[:, None], batch))
         if self.trains_estimator and not self.learn_importance:
-            target, counted = self.target(step, ce)
-            squared = torch.where(counted, importance.repeat(K, 1) - target, 0.0).square().sum(1)
-            losses.append((squared / counted.sum(1).clamp(min=1)).mean())
+            losses.append(importance_loss(importance.repeat(K, 1), *self.target(step, ce)))
         return sum(losses[1:], losses[0]) if losses else None
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:

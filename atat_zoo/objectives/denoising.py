@@ -201,6 +201,15 @@ def normalised(losses: Tensor, batch: Batch) -> Tensor:
     return losses.sum(1).mean() / batch.mean_maskable
 
 
+def importance_loss(importance: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+    """Return the squared distance of the importance to its target over the tokens that count, all [B, L].
+
+    A mean over rows of means within rows: the same whatever the micro-batch.
+    """
+    squared = torch.where(counted, importance - target, 0.0).square().sum(1)
+    return (squared / counted.sum(1).clamp(min=1)).mean()
+
+
 def metrics(step: Masked, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
     """Return what a step reports of itself.
 

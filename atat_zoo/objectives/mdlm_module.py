@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.objectives.denoising import DenoisingModule, StatefulParts, metrics, normalised
+from atat_zoo.objectives.denoising import DenoisingModule, StatefulParts, importance_loss, metrics, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,14 +80,11 @@ class MDLMModule(DenoisingModule):
             self.stateful.observe(step, ce)
         if not self.learns_importance:
             return {**metrics(step, ce, diffusion), "importance": detached}
-        target, counted = self.target(step, ce.detach())
-        squared = torch.where(counted, importance - target, 0.0).square().sum(1)
-        # A mean over rows of means within rows: the same whatever the micro-batch.
-        importance_loss = (squared / counted.sum(1).clamp(min=1)).mean()
-        loss = diffusion + self.importance_loss_weight * importance_loss
+        distance = importance_loss(importance, *self.target(step, ce.detach()))
+        loss = diffusion + self.importance_loss_weight * distance
         return {
             **metrics(step, ce, diffusion, loss),
-            "importance_loss": importance_loss.detach(),
+            "importance_loss": distance.detach(),
             "importance": detached,
         }
 
