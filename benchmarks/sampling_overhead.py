@@ -85,7 +85,7 @@ def measure(backbone: Any, bf16: bool, stride: int, plain_every: int) -> tuple[f
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         denoiser.logits(tokens[:, :8])  # the first pass sets things up, and casts the weights
         denoiser.bare(tokens, (torch.zeros(1).long(), torch.zeros(1).long()))
-        made = AncestralSampler(steps=STEPS).sample(denoiser, tokens, seeds, mask_id=V)
+        made = AncestralSampler(steps=STEPS).sample(denoiser, tokens, seeds)
     denoiser.close()
     print(f"{'bf16' if bf16 else 'fp32'}: {denoiser.number} evaluations, {float(made.nfe.double().mean()):.1f} a text")
     overhead = report("a step of ancestral sampling", "the bare forward pass it makes", denoiser.pairs)

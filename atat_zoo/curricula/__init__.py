@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.curricula.modules import DynamicModule
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
     from atat_zoo.registry import Context
 
 
 class CurriculumModule(Protocol):
-    """What `build` returns. One that follows the loss is an `nn.Module` and answers to `Adaptive`."""
+    """What `build` returns. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the records."""
@@ -187,7 +187,7 @@ class DynamicCurriculum:
             raise ValueError(f"fast must be less than slow, not {self.fast} and {self.slow}")
 
     def build(self, context: Context) -> DynamicModule:
-        """Return a module whose buffers hold the stage and the means; it answers to `Adaptive`."""
+        """Return a module whose buffers hold the stage and the means; it implements `StatefulPart`."""
         from atat_zoo.curricula.modules import DynamicModule
 
         del context

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.curricula import DynamicCurriculum
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
 
 _STAGES = ("easy", "medium", "hard")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import torch
 
-from atat_zoo.diffusion.places import places
+from atat_zoo.diffusion.positions import positions
 from atat_zoo.diffusion.randomness import fold, stream
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -27,13 +27,12 @@ class Step:
     """One step of a sampler, for the rows that take part in it.
 
     A part says in `needs` which of the optional fields it reads; the loop fills
-    those and leaves the others None, so that nothing is computed for nobody.
+    those and leaves the others None, so that nothing is computed without need.
     Rows that sit out a step (nothing to unmask, or finished) are not in it.
 
     Attributes:
         number: k, counted from 0 over the whole run; all rows count together.
         final: whether everything that is open is filled now.
-        mask_id: m.
         batch: B, rows in the batch.
         rows: the numbers of these rows in the batch, int64 [A].
         tokens: z, int64 [A, L].
@@ -64,7 +63,6 @@ class Step:
 
     number: int
     final: bool
-    mask_id: int
     batch: int
     rows: Tensor
     tokens: Tensor
@@ -92,10 +90,15 @@ class Step:
     _where: tuple[Tensor, Tensor] | None = attrs.field(default=None, init=False)
 
     @property
+    def mask_id(self) -> int:
+        """m, which the denoiser knows."""
+        return self.denoiser.mask_id
+
+    @property
     def where(self) -> tuple[Tensor, Tensor]:
         """Row (of this step) and position of the open positions, int64 [N] each; asks the device for nothing."""
         if self._where is None:
-            self._where = places(self.open, self.remaining)
+            self._where = positions(self.open, self.remaining)
         return self._where
 
     def among_open(self, rows: Tensor, positions: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def infill(
 
     weigher = weigher or writer
     started = time.perf_counter()
-    words, mask_id = Words(writer.tokenizer), writer.tokenizer.vocabulary_size
+    words, mask_id = Words(writer.tokenizer), writer.denoiser.mask_id
     layouts = layouts_of(texts, words, writer.special, writer.length)
     weighed = [posterior(weigher, layout, batch_size) for layout in layouts]
     ids = torch.arange(number)[None] + torch.arange(len(texts))[:, None] * _TEXT
@@ -181,7 +181,7 @@ def log_evidence(writer: Writer, layout: Layout, lengths: tuple[int, ...], batch
     """
     import torch
 
-    mask_id = writer.tokenizer.vocabulary_size
+    mask_id = writer.denoiser.mask_id
     row = torch.tensor(layout.row(lengths, mask_id), device=writer.device)
     asked = torch.tensor(_asked(layout, lengths), device=writer.device)
     position = torch.arange(len(row), device=writer.device)
@@ -194,7 +194,7 @@ def log_evidence(writer: Writer, layout: Layout, lengths: tuple[int, ...], batch
             with torch.no_grad():
                 log_probs = writer.denoiser(z, None, where)
         except UserError as error:
-            if not hasattr(writer.denoiser, "block"):
+            if writer.denoiser.block_size is None:
                 raise
             raise UserError(
                 "the length of a gap [MASK:a-b] is read off the text behind it, and this model predicts nothing "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.gaps import Gap, Template
     from atat_zoo.generation.writer import Writer
     from atat_zoo.tokenizers import TokenizerModel
@@ -207,7 +207,7 @@ def opened(writer: Writer, positions: Sequence[int], words: Words) -> Writer:
         return writer
     import torch
 
-    from atat_zoo.diffusion.places import pairs
+    from atat_zoo.diffusion.positions import pairs
     from atat_zoo.generation.guided import Guided, normalised
 
     allowed = torch.zeros(writer.tokenizer.vocabulary_size, dtype=torch.bool, device=writer.device)

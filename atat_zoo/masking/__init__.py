@@ -24,7 +24,7 @@ class Masking(Protocol):
     """A component of the kind masking, or what its `build(context)` returns.
 
     One with a memory has `build(context) -> nn.Module` with this method, and
-    answers to `atat_zoo.diffusion.records.Adaptive`.
+    implements `atat_zoo.diffusion.contracts.StatefulPart`.
     """
 
     name: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BiasModule(Protocol):
-    """What `build` returns: an `nn.Module`; one that learns answers to `Adaptive`."""
+    """What `build` returns: an `nn.Module`; one that learns implements `StatefulPart`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
@@ -105,7 +105,7 @@ class RunningBias:
     floor: float = param(0.1, help="smallest spread, as a share of the mean loss, that counts in full", gt=0, le=10)
 
     def build(self, context: Context) -> RunningModule:
-        """Return a module for positions 0 … `context.length` − 1 that answers to `Adaptive`."""
+        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
         from atat_zoo.masking.modules import RunningModule
 
         return RunningModule(context.length, self.decay, self.floor)

@@ -143,7 +143,7 @@ class PositionMasking:
     bias: Bias = part("position_bias", "u_shape", help="where in the sequence to mask more")
 
     def build(self, context: Context) -> PositionModule:
-        """Return a module with `probabilities`; it answers to `Adaptive` when its bias does."""
+        """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
         from atat_zoo.masking.modules import of_bias
 
         return of_bias(self.bias.build(context), self.temperature, self.strength)

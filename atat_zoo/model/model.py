@@ -13,17 +13,17 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.generation import Generation, Infilling, Writer, infill
 from atat_zoo.model.assembly import assemble
-from atat_zoo.model.reading import Reading, importance_of, uncertainty_of
+from atat_zoo.model.token_scores import TokenScore, importance_of, uncertainty_of
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json
 from atat_zoo.run.atomic import replacing
 from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     from atat_zoo.diffusion.precision import Precision
     from atat_zoo.experiment import Experiment
@@ -121,8 +121,6 @@ class Model:
             tokenizer=self.tokenizer,
             length=self.context.length,
             special=self.experiment.data.special,
-            importance=_importance(module),
-            reads_time=bool(getattr(getattr(module, "backbone", None), "reads_time", False)),
             device=self.context.device,
             bf16=computes_in_bf16(precision, self.context.device),
         )
@@ -181,7 +179,7 @@ class Model:
         guided: Writer = self._part("guidance", guidance).guide(writer)
         return infill(guided, self._part("sampler", sampler), texts, number=number, weigher=writer, **options)
 
-    def importance(self, text: str) -> list[Reading]:
+    def importance(self, text: str) -> list[TokenScore]:
         """Return how important the model's estimator finds each token of a text, in [0, 1].
 
         Raises:
@@ -189,7 +187,9 @@ class Model:
         """
         return importance_of(self, text)
 
-    def uncertainty(self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64) -> list[Reading]:
+    def uncertainty(
+        self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64
+    ) -> list[TokenScore]:
         """Return how unsure the model is of each token of a text given all others, in [0, 1]: each is masked in turn.
 
         Args:
@@ -251,23 +251,6 @@ def compiled(module: nn.Module) -> nn.Module:
     twin.backbone.compile()
     found: nn.Module = twin
     return found
-
-
-def _importance(module: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Return the objective's importance estimator as samplers want it, or None if it has none."""
-    import torch
-
-    if not hasattr(module, "importance"):
-        return None
-
-    def importance(draft: Tensor, masked: Tensor) -> Tensor:
-        t = None
-        if getattr(module.estimator, "reads_time", False):
-            t = module.noise.time_at(masked.float().mean(1))
-        found: Tensor = module.importance(draft, torch.ones_like(masked), t)
-        return found
-
-    return importance
 
 
 def torch_device(name: str) -> str:

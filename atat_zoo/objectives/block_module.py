@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from atat_zoo.diffusion.bounds import average
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
-from atat_zoo.diffusion.records import Masked
 from atat_zoo.objectives.causal import refuse_method
 from atat_zoo.objectives.denoisers import BlockPredictor
 from atat_zoo.objectives.denoising import DenoisingModule, figures, normalised, wide
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.objectives import Batch
     from atat_zoo.objectives.block import BlockObjective
     from atat_zoo.registry import Context

@@ -9,17 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from atat_zoo.diffusion.contracts import Denoiser, Masked
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
-from atat_zoo.diffusion.records import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.places import Where
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 
@@ -31,6 +30,8 @@ class DenoisingModule(nn.Module):
         super().__init__()
         self.context, self.batch_size = context, batch_size
         self.backbone, self.noise = parts["backbone"], parts["noise"]
+        # Of the importance of clean tokens, in objectives that use one.
+        self.estimator: Any = None
         golden = round(batch_size * 0.618034)
         self.stride = next(s for s in range(max(1, golden), 2 * batch_size + 1) if math.gcd(s, batch_size) == 1)
 
@@ -100,11 +101,30 @@ class DenoisingModule(nn.Module):
         """Take in a step: there is nothing to remember."""
 
 
-class Predictor:
-    """p_θ(x_i | z) of a module: a `PlanningDenoiser`."""
+class Predictor(Denoiser):
+    """p_θ(x_i | z) of a module, which scores visible tokens and has the importance of the module's estimator."""
+
+    scores_visible_tokens = True
 
     def __init__(self, module: DenoisingModule) -> None:
         self.module = module
+        self.mask_id, self.window = module.context.mask_id, module.context.length
+        self.reads_time = module.backbone.reads_time
+        self.estimates_importance = module.estimator is not None
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return the time at which the module's noise has this mask rate."""
+        t: Tensor = self.module.noise.time_at(rate)
+        return t
+
+    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+        """Return what the module's estimator finds of a draft, [B, L], or None without one."""
+        module: Any = self.module
+        if not self.estimates_importance:
+            return None
+        t = self.time_at(masked.float().mean(1)) if module.estimator.reads_time else None
+        importance: Tensor = module.importance(draft, torch.ones_like(masked), t)
+        return importance
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]."""

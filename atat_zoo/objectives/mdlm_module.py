@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from atat_zoo.diffusion.contracts import Masked, StatefulPart
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.diffusion.records import Adaptive, Masked
 from atat_zoo.objectives.denoising import DenoisingModule, figures, normalised
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class MDLMModule(DenoisingModule):
                 reduce(total)
                 part.update(total, progress)
 
-    def _adaptive(self) -> list[tuple[str, Adaptive]]:
+    def _adaptive(self) -> list[tuple[str, StatefulPart]]:
         parts = {"masking": self.masking, "curriculum": self.curriculum, "target": self.target}
-        return [(name, part) for name, part in parts.items() if isinstance(part, Adaptive)]
+        return [(name, part) for name, part in parts.items() if isinstance(part, StatefulPart)]
 
     def _remember(self, step: Masked, ce: Tensor) -> None:
         for name, part in self._adaptive():

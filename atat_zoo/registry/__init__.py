@@ -7,7 +7,7 @@ others join in, and `zoo` puts the four together.
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import KINDS, PROJECT, TABLES, hookimpl
-from atat_zoo.registry.spec import component, param, part
+from atat_zoo.registry.spec import component, component_base, param, part
 from atat_zoo.registry.zoo import Zoo
 
-__all__ = ["KINDS", "PROJECT", "TABLES", "Context", "Zoo", "component", "hookimpl", "param", "part"]
+__all__ = ["KINDS", "PROJECT", "TABLES", "Context", "Zoo", "component", "component_base", "hookimpl", "param", "part"]

@@ -21,34 +21,29 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from atat_zoo.diffusion.places import places, to_host
+from atat_zoo.diffusion.positions import positions, to_host
 from atat_zoo.diffusion.randomness import fold
-from atat_zoo.diffusion.records import OrderedDenoiser, PlanningDenoiser
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import UserError
 from atat_zoo.samplers import Sample
-from atat_zoo.samplers.pace import Timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
-    from atat_zoo.diffusion.records import Denoiser
-    from atat_zoo.samplers.parts import Parts
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.samplers.parts import SamplerParts
 
 
 def run(
-    parts: Parts,
+    parts: SamplerParts,
     denoiser: Denoiser,
     tokens: Tensor,
     seeds: Tensor,
     *,
-    mask_id: int,
     fill: Tensor | None = None,
-    importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-    reads_time: bool = False,
     observe: Callable[[dict[str, Any]], None] | None = None,
 ) -> Sample:
     """Fill the masks.
@@ -58,15 +53,12 @@ def run(
         denoiser: p_θ.
         tokens: int64 [B, L].
         seeds: int64 [B].
-        mask_id: m.
         fill: bool [B, L], which masks are filled; the others stay, for samplers that go block by block. All if None.
-        importance: from a draft without masks, int64 [A, L], and what is masked, bool [A, L], to importance [A, L].
-        reads_time: whether the denoiser depends on t; then a pace with times of its own hands them in.
         observe: called with a record of each step; see `Sampler.sample`.
     """
     parts.refuse_misfits()
     with torch.no_grad():
-        return _Run(parts, denoiser, tokens, seeds, mask_id, fill, importance, reads_time, observe).sample()
+        return _Run(parts, denoiser, tokens, seeds, fill, observe).sample()
 
 
 class _Run:
@@ -74,28 +66,24 @@ class _Run:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SamplerParts,
         denoiser: Denoiser,
         tokens: Tensor,
         seeds: Tensor,
-        mask_id: int,
         fill: Tensor | None,
-        importance: Callable[[Tensor, Tensor], Tensor] | None,
-        reads_time: bool,
         observe: Callable[[dict[str, Any]], None] | None,
     ) -> None:
-        self.parts, self.denoiser, self.importance, self.mask_id = parts, denoiser, importance, mask_id
+        self.parts, self.denoiser, self.mask_id = parts, denoiser, denoiser.mask_id
         self.needs = parts.needs
-        self.timed = parts.pace if reads_time and isinstance(parts.pace, Timed) else None
         self.z = tokens.clone()
-        self.free = tokens == mask_id
+        self.free = tokens == self.mask_id
         if fill is not None:
             self.free &= fill
         # Without `fill` every mask is open, which saves an operation a step.
         self.partial = fill is not None
         self.seeds = seeds
         self.rows = torch.arange(len(tokens), device=tokens.device)
-        masked = tokens == mask_id
+        masked = tokens == self.mask_id
         known = to_host(torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)]))
         self.host_seeds, self.total = known[0], known[1]
         # Masks that stay.
@@ -125,7 +113,7 @@ class _Run:
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return for each row whether a denoiser that reads block by block would be asked behind a gap, int64 [B]."""
-        size = getattr(self.denoiser, "block", None)
+        size = self.denoiser.block_size
         if size is None or self.parts.causal:
             return torch.zeros_like(self.rows)
         block = torch.arange(masked.shape[1], device=masked.device) // size
@@ -148,7 +136,6 @@ class _Run:
         step = Step(
             number=number,
             final=number == self.most - 1,
-            mask_id=self.mask_id,
             batch=len(self.z),
             rows=self.rows,
             tokens=self.z,
@@ -191,8 +178,7 @@ class _Run:
             self.nfe += 1
         else:
             self.nfe[some] += 1
-        if hasattr(self.denoiser, "of"):
-            step.denoiser = self.denoiser.of(step.rows)
+        step.denoiser = self.denoiser.of(step.rows)
         log_probs = None
         if step.final or self.parts.looks:
             log_probs = self.look(step, some)
@@ -200,7 +186,7 @@ class _Run:
         else:
             assert count is not None
             chosen, taken = self.ranked(step, self.rank(step), count), count
-        row, position = step.where if chosen is step.open else places(chosen, taken)
+        row, position = step.where if chosen is step.open else positions(chosen, taken)
         if log_probs is None:
             log_probs = step.denoiser(step.tokens, self.times(step), (row, position))
         elif chosen is not step.open:
@@ -218,24 +204,24 @@ class _Run:
         return chosen
 
     def times(self, step: Step) -> Tensor | None:
-        return self.timed.times(step) if self.timed else None
+        return self.parts.pace.times(step) if self.denoiser.reads_time else None
 
     def look(self, step: Step, some: Tensor | None) -> Tensor:
         """Ask the network at the open positions and fill in what the parts read of it."""
         # The estimator reads a whole text, so for it even the masks that are not to be filled need a draft.
-        drafted = "importance" in self.needs and self.importance is not None and not step.final
+        drafted = "importance" in self.needs and self.denoiser.estimates_importance and not step.final
         widely = drafted and self.partial
         masked = step.tokens == self.mask_id if widely else step.open
         closed = self.closed if some is None else self.closed[some]
-        where = places(masked, step.remaining + closed) if widely else step.where
+        where = positions(masked, step.remaining + closed) if widely else step.where
         if "order_weights" in self.needs and not step.final:
             log_probs, order_weights = self.ordered(step)(step.tokens, self.times(step), where)
         elif "rescored" in self.needs and not step.final:
             log_probs, order_weights = self.rescore(step, where), None
         else:
             log_probs, order_weights = step.denoiser(step.tokens, self.times(step), where), None
-        if drafted and self.importance is not None:
-            step.importance = self.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
+        if drafted:
+            step.importance = step.denoiser.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
         if widely:
             row, position = step.where
             among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
@@ -257,7 +243,7 @@ class _Run:
         Raises:
             UserError: when the model has no such weights.
         """
-        if not isinstance(step.denoiser, OrderedDenoiser):
+        if not step.denoiser.gives_order_weights:
             raise UserError(
                 "the order learned takes its order from the model's own reverse weights, and this model has none; "
                 'train it with objective.use = "adaptive", or choose another sampler'
@@ -270,13 +256,13 @@ class _Run:
         Raises:
             UserError: when the model cannot say it.
         """
-        if not isinstance(step.denoiser, PlanningDenoiser):
+        if not step.denoiser.scores_visible_tokens:
             raise UserError(
                 "this sampler's remask asks the model for its probability of tokens that are already there, which this "
                 "model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
             )
         assert self.confidence is not None
-        row, position = places(step.free & ~step.open, step.total - step.remaining)
+        row, position = positions(step.free & ~step.open, step.total - step.remaining)
         log_probs, own = step.denoiser.everywhere(step.tokens, self.times(step), where, (row, position))
         self.confidence[step.rows[row], position] = own.exp().float()
         return log_probs

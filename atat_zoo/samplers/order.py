@@ -252,8 +252,6 @@ class DrawnProbabilityOrder:
         Raises:
             RuntimeError: when the loop has not filled the draws in.
         """
-        # merged
-
         if step.drawn_log_probs is None:
             raise RuntimeError("the order drawn_probability was called without the tokens that were drawn")
         score = step.spread(step.drawn_log_probs.double())

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
     from atat_zoo.registry import Context
 
 
@@ -19,7 +19,7 @@ class Target(Protocol):
     """A component of the kind target: a callable on tensors.
 
     One with a memory has `build(context) -> nn.Module` with this call, and
-    answers to `atat_zoo.diffusion.records.Adaptive`.
+    implements `atat_zoo.diffusion.contracts.StatefulPart`.
     """
 
     name: str

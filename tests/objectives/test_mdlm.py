@@ -15,7 +15,7 @@ from scipy import stats
 from atat_zoo import Zoo
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
-from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 
@@ -456,7 +456,7 @@ def test_the_figures_are_what_they_say():
 
 
 def memories(module):
-    return [part for part in (module.masking, module.curriculum, module.target) if isinstance(part, Adaptive)]
+    return [part for part in (module.masking, module.curriculum, module.target) if isinstance(part, StatefulPart)]
 
 
 def test_parts_take_in_the_whole_step_once():
