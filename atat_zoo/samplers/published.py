@@ -112,7 +112,7 @@ class FirstHittingSampler(CappedSampler):
 
 @component
 class MaskGITSampler(SteppedSampler):
-    """draws.Draw a token everywhere, keep the likeliest, few at first and many at the end.
+    """Draw a token everywhere, keep the likeliest, few at first and many at the end.
 
     The order `drawn_probability` with Gumbel noise that falls to zero, the pace `cosine` (Chang et al.,
     arXiv:2202.04200, whose published noise is 4.5). Also known as top probability. It writes likelier and less diverse
