@@ -91,8 +91,8 @@ def lines_of(path: str) -> list[str]:
         raise UserError(f"--file {path}: {name} cannot be read: {error.strerror}; name a text file") from None
     except UnicodeDecodeError:
         raise UserError(f"--file {path}: {name} is no UTF-8; give the text in UTF-8") from None
-    found = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
-    found = [line for line in found if line.strip()]
-    if not found:
+    lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
+    lines = [line for line in lines if line.strip()]
+    if not lines:
         raise UserError(f"--file {path}: {name} is empty; write a text with gaps on each line")
-    return found
+    return lines

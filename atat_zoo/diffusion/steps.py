@@ -31,7 +31,7 @@ class Step:
     Rows that sit out a step (nothing to unmask, or finished) are not in it.
 
     Attributes:
-        number: k, counted from 0 over the whole run; all rows count together.
+        number: k, counted from 0 over the entire run; all rows count together.
         final: whether everything that is open is filled now.
         batch: B, rows in the batch.
         rows: the numbers of these rows in the batch, int64 [A].
@@ -45,7 +45,7 @@ class Step:
         host_seeds: the same on the CPU, for parts that decide without asking the device.
         rates: expected share of masked tokens before and after this step, if the pace has a grid.
         remask_rate: share of the visible tokens that the remask is going to hide, which the pace makes up for.
-        memory: tensors [batch, …] that a part keeps from step to step under a name of its own; index them with `rows`.
+        memory: tensors [batch, …] that a part stores from step to step under a name of its own; index them with `rows`.
         denoiser: the denoiser, for parts that want more of it than its distributions.
         log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
         order_weights: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
@@ -118,7 +118,7 @@ class Step:
         """Return `log_probs` [N, V].
 
         Raises:
-            RuntimeError: when the part that asks has not said so in `needs`.
+            RuntimeError: when the part that asks does not name it in `needs`.
         """
         if self.log_probs is None:
             raise RuntimeError("a part reads the distributions without log_probs among its needs")
@@ -146,7 +146,7 @@ class Step:
         return value
 
     def select(self, which: Tensor) -> Step:
-        """Return the step for some of its rows, by their place in it, int64 on the CPU."""
+        """Return the step for some of its rows, by their index in it, int64 on the CPU."""
         there = which.to(self.tokens.device, non_blocking=True)
         return attrs.evolve(
             self,

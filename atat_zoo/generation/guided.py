@@ -196,15 +196,15 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
     # Not in bf16, whatever the network computes in: one token changes log f by little, and that is to be seen.
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         before = model(tokens).clamp(min=_LEAST)[rows]
-        found = []
+        scores = []
         step = max(1, _AT_ONCE // max(1, candidates * length))
         for start in range(0, len(rows), step):
             some = slice(start, start + step)
             texts = tokens[rows[some]].unsqueeze(1).repeat(1, candidates, 1)
             place = positions[some, None, None].expand(-1, candidates, 1)
             texts.scatter_(2, place, ids[some].unsqueeze(2))
-            found.append(model(texts.view(-1, length)).view(-1, candidates))
-        after = torch.cat(found) if found else before.new_zeros(ids.shape)
+            scores.append(model(texts.view(-1, length)).view(-1, candidates))
+        after = torch.cat(scores) if scores else before.new_zeros(ids.shape)
         return after.clamp(min=_LEAST).masked_fill(after == -torch.inf, -torch.inf) - before[:, None]
 
 

@@ -106,7 +106,7 @@ class Writer:
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 
     def refuse_length(self, sampler: Sampler, length: int) -> None:
-        """Refuse a text of L = `length` tokens if the sampler would show it to the denoiser as a whole.
+        """Refuse a text of L = `length` tokens if the sampler would show all of it to the denoiser at once.
 
         Raises:
             UserError: when the length is more than the model has learned and the sampler does not go block by block.

@@ -79,11 +79,12 @@ class Model:
         from safetensors.torch import load_file
 
         try:
-            said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            if said["format"] != FORMAT:
-                raise UserError(f"{folder} has format {said['format']}, this version reads {FORMAT}; update atat-zoo")
-            table, step = today(said["experiment"]), int(said["step"])
-            context = Context(**said["context"], device=str(device))
+            description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            if description["format"] != FORMAT:
+                version = description["format"]
+                raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
+            table, step = today(description["experiment"]), int(description["step"])
+            context = Context(**description["context"], device=str(device))
             weights = load_file(folder / "model.safetensors", device=str(device))
         # ValueError: no JSON, no UTF-8; KeyError and TypeError: JSON of another shape.
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -209,7 +210,7 @@ class Model:
         return self.experiment.parts[kind] if named is None else named
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; `model.json` comes last, so a folder that has it is whole."""
+        """Write the model folder; `model.json` comes last, so a folder that has it is complete."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -230,12 +231,12 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """Return what `model.json` says."""
-        kept = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
+        context = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
         return {
             "format": FORMAT,
             "step": self.step,
             "parameters": sum(p.numel() for p in self.module.parameters()),
-            "context": kept,
+            "context": context,
             "experiment": self.experiment.to_table(),
         }
 
@@ -249,8 +250,8 @@ def compiled(module: nn.Module) -> nn.Module:
     twin._modules = dict(module._modules)
     twin.backbone = copy.copy(twin.backbone)
     twin.backbone.compile()
-    found: nn.Module = twin
-    return found
+    result: nn.Module = twin
+    return result
 
 
 def torch_device(name: str) -> str:
@@ -261,7 +262,7 @@ def torch_device(name: str) -> str:
     """
     import torch
 
-    found = "cuda" if name == "gpu" else name
-    if found.startswith("cuda") and not torch.cuda.is_available():
+    device = "cuda" if name == "gpu" else name
+    if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name!r}: torch sees no GPU; use cpu")
-    return found
+    return device

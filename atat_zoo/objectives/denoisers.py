@@ -38,7 +38,7 @@ class BlockPredictor(Predictor):
 class CachedBlocks(Predictor, BlockDecoder):
     """Texts whose finished blocks are cached as keys and values of every layer.
 
-    Within the window the logits are those of the whole text, read anew (Arriola et al., arXiv:2503.09573, section 3.2).
+    Within the window the logits are those of the text read anew (Arriola et al., arXiv:2503.09573, section 3.2).
     Behind it every block sees the last `window` tokens up to its own end, as many as the model has learned from; what
     those have seen of tokens before them, they have seen.
     """
@@ -92,7 +92,7 @@ class AutoregressivePredictor(BlockPredictor):
 
 
 class CachedTokens(CachedBlocks):
-    """What was read has said already what comes next, so a prediction costs the head alone, and reading the network."""
+    """Reading a token predicts the next one: a prediction costs the head alone, and reading the network."""
 
     def __init__(self, module: DenoisingModule, window: int, batch: int, last: Tensor | None = None) -> None:
         super().__init__(module, 1, window, batch)

@@ -51,7 +51,10 @@ class Sampler(Protocol):
 
     @property
     def blockwise(self) -> bool:
-        """Whether it goes block by block, from left to right, and shows no more than the denoiser sees at once."""
+        """Whether it goes block by block, from left to right, and shows no more than the denoiser sees at once.
+
+        One that does has an attribute `size`: tokens in a block, or None for those of the model.
+        """
         return False
 
     def sample(

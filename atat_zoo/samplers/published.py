@@ -123,9 +123,7 @@ class MaskGITSampler(SteppedSampler):
     summary = "draw everywhere, keep the likeliest: few positions at first, many at the end"
     refs = ("arXiv:2202.04200",)
 
-    choice_temperature: float = param(
-        4.5, help="of the Gumbel noise on the log-probability, which falls linearly with the steps; 0 for none", ge=0
-    )
+    choice_temperature: float = param(4.5, help="of the Gumbel noise on the order, which falls to 0; 0 for none", ge=0)
 
     def parts(self) -> SamplerParts:
         """Return the combination."""
@@ -184,9 +182,7 @@ class EntropyBoundedSampler(CappedSampler):
     refs = ("arXiv:2505.24857",)
 
     gamma: float = param(0.1, help="γ in nats; the higher, the fewer evaluations", ge=0)
-    order: orders.Order = part(
-        "order", {"use": "uncertainty", "uncertainty": "entropy"}, help="which masked position comes first"
-    )
+    order: orders.Order = part("order", {"use": "uncertainty", "uncertainty": "entropy"}, help="which comes first")
 
     def parts(self) -> SamplerParts:
         """Return the combination."""
@@ -300,8 +296,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 class LearnedOrderSampler(CappedSampler):
     """The reverse process that the objective `adaptive` learns: choose a position by ŵ, then draw its token.
 
-    One position a step is the process of the adaptive bound; with fewer steps than positions several are chosen at
-    once, without replacement, and drawn independently.
+    One a step is the process of the adaptive bound; in fewer steps, several are chosen at once, without replacement.
     """
 
     name = "learned_order"
@@ -387,15 +382,14 @@ class ReMDMLoopSampler(_Reworked):
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: draw a token for every mask, then keep the best of new and old.
+    """Path planning: draw a token for every mask, then retain the best of new and old.
 
-    The score of a token is its log-probability by the model itself; those that were there before are asked about in
-    the same evaluation, and weigh by η (self-planning of Peng et al., arXiv:2502.03540). It needs a model that reads
-    both sides and predicts every position.
+    A token's score is its log-probability by the model itself, times η for a token that was there before (self-planning
+    of Peng et al., arXiv:2502.03540). It needs a model that reads both sides and predicts every position.
     """
 
     name = "p2"
-    summary = "draw everywhere, keep the best of new and old tokens by the model's own opinion"
+    summary = "draw everywhere, retain the new and old tokens that the model finds likeliest"
     refs = ("arXiv:2502.03540",)
 
     eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 keeps them all", ge=0)

@@ -271,8 +271,8 @@ class PlannerRemask(GridRemask):
         order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
         # Rounding must not turn ⌊0.3 · 10⌋ masked into 2.
         hidden = (step.total * after + 1e-9).floor().long().to(order.device, non_blocking=True)
-        keep = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
+        visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
         stays = torch.zeros_like(drawn).scatter_(
-            1, order, torch.arange(order.shape[1], device=order.device) < keep.unsqueeze(1)
+            1, order, torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)
         )
         return drawn & ~stays

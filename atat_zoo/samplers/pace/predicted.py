@@ -19,7 +19,7 @@ class AdaptivePace(Pace):
     """Fewer positions a step while the model is unsure, more when it is sure.
 
     With u the mean uncertainty of what is masked, S = min_steps + u · (max_steps − min_steps) is the number of
-    steps that a whole text would take at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
+    steps that the complete text would take at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
     So it takes between min_steps and max_steps steps (or n, if that is fewer).
     """
 
@@ -45,7 +45,7 @@ class AdaptivePace(Pace):
         """Return ⌈n/S⌉, int64 [A]."""
         u = step.mean_open(step.measure(self.uncertainty)).double().clamp(0, 1)
         steps = self.min_steps + u * (self.max_steps - self.min_steps)
-        # The largest whole number that does not exceed the exact quotient by rounding: ⌈x − tiny⌉.
+        # The largest integer that does not exceed the exact quotient by rounding: ⌈x − tiny⌉.
         return (step.total.to(u.device, non_blocking=True) / steps - 1e-9).ceil().long()
 
 
@@ -133,16 +133,16 @@ class KLStablePace(CappedPace):
         memory, device = step.memory, step.tokens.device
         shape = (step.batch, step.open.shape[1])
         if "kl_stable.last" not in memory:
-            # Where in `last` a position's prediction is, or −1; the step that it is of; for how long it is still.
+            # Where in `last` a position's prediction is, or −1; the step that it is of; for how long it is the same.
             memory["kl_stable.place"] = torch.full(shape, -1, dtype=torch.int64, device=device)
             memory["kl_stable.number"] = torch.full(shape[:1], -2, dtype=torch.int64, device=device)
             memory["kl_stable.still"] = torch.zeros(shape, dtype=torch.int64, device=device)
             memory["kl_stable.last"] = now[:0]
         row, position = step.where
-        whole = step.rows[row]
+        rows = step.rows[row]
         # A row that sat out a step begins anew: so it does not depend on whether others went on.
-        place = memory["kl_stable.place"][whole, position]
-        place = place.masked_fill(memory["kl_stable.number"][whole] != step.number - 1, -1)
+        place = memory["kl_stable.place"][rows, position]
+        place = place.masked_fill(memory["kl_stable.number"][rows] != step.number - 1, -1)
         moved = torch.full_like(now[:, 0], torch.inf)
         if len(memory["kl_stable.last"]):
             # In parts: the distributions of a large vocabulary are the most of what is held.
@@ -152,10 +152,10 @@ class KLStablePace(CappedPace):
                 # 0 · (−∞ − …) is 0.
                 terms = torch.where(new > -torch.inf, new.exp() * (new - before), 0.0)
                 at.copy_(torch.where(old >= 0, terms.sum(-1), at))
-        still = torch.where(moved < self.kl, memory["kl_stable.still"][whole, position] + 1, 0)
-        memory["kl_stable.place"].fill_(-1)[whole, position] = torch.arange(len(row), device=device)
+        still = torch.where(moved < self.kl, memory["kl_stable.still"][rows, position] + 1, 0)
+        memory["kl_stable.place"].fill_(-1)[rows, position] = torch.arange(len(row), device=device)
         memory["kl_stable.number"][step.rows] = step.number
-        memory["kl_stable.still"][whole, position] = still
+        memory["kl_stable.still"][rows, position] = still
         memory["kl_stable.last"] = now
         return step.spread(still)
 
