@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from atat_zoo import Zoo
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.registry import Context
 from atat_zoo.samplers.published import AncestralSampler
@@ -27,8 +28,10 @@ from benchmarks.pairs import report, seconds
 V, L, B, STEPS = 50_000, 256, 8, 128
 
 
-class Clocked:
+class Clocked(Denoiser):
     """A denoiser that answers with the network at every `stride`-th evaluation, and times it there."""
+
+    mask_id = V
 
     def __init__(self, backbone: Any, stride: int, plain_every: int) -> None:
         self.backbone, self.stride, self.plain_every = backbone, stride, plain_every
@@ -85,7 +88,7 @@ def measure(backbone: Any, bf16: bool, stride: int, plain_every: int) -> tuple[f
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         denoiser.logits(tokens[:, :8])  # the first pass sets things up, and casts the weights
         denoiser.bare(tokens, (torch.zeros(1).long(), torch.zeros(1).long()))
-        made = AncestralSampler(steps=STEPS).sample(denoiser, tokens, seeds, mask_id=V)
+        made = AncestralSampler(steps=STEPS).sample(denoiser, tokens, seeds)
     denoiser.close()
     print(f"{'bf16' if bf16 else 'fp32'}: {denoiser.number} evaluations, {float(made.nfe.double().mean()):.1f} a text")
     overhead = report("a step of ancestral sampling", "the bare forward pass it makes", denoiser.pairs)

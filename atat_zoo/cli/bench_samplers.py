@@ -78,7 +78,7 @@ def samplers(
 
     model = Model.from_run(run, device)
     with Bars(silent=as_json or as_markdown) as bars:
-        found = bench(
+        result = bench(
             model,
             run,
             scorer,
@@ -91,9 +91,9 @@ def samplers(
             progress=bars.working,
         )
     if as_json:
-        print_json({"run": str(run), **found.to_table(), "refused": refused})
+        print_json({"run": str(run), **result.to_table(), "refused": refused})
     else:
-        show(found, refused, as_markdown)
+        show(result, refused, as_markdown)
 
 
 def settings(
@@ -107,21 +107,21 @@ def settings(
     names = list(wanted) or [name for name in Zoo.load().names("sampler") if name not in UNNAMED]
     rows = [(text, number, spec) for text in names for number, spec in variants(text, steps)]
     first = (REFERENCE, steps[-1], variants(REFERENCE, steps[-1:])[0][1])
-    found: list[tuple[str, int | None, Any]] = []
+    measured: list[tuple[str, int | None, Any]] = []
     refused: dict[str, str] = {}
     for name, number, spec in [first, *(row for row in rows if row != first)]:
-        said = misfits(experiment, spec)
-        if not said:
-            found.append((name, number, spec))
+        problems = misfits(experiment, spec)
+        if not problems:
+            measured.append((name, number, spec))
         elif name in wanted:
-            raise UserError(f"--sampler {name}: {said[0]}")
+            raise UserError(f"--sampler {name}: {problems[0]}")
         else:
-            refused[name] = said[0]
-    return found, refused
+            refused[name] = problems[0]
+    return measured, refused
 
 
 def misfits(experiment: Experiment, spec: Any) -> list[str]:
-    """Return what an experiment says of a sampler in place of its own, a sentence each."""
+    """Return the problems of an experiment with a sampler in place of its own, a sentence each."""
     import attrs
 
     from atat_zoo.experiment import conflicts
@@ -138,21 +138,21 @@ def variants(text: str, steps: Sequence[int]) -> list[tuple[int | None, Any]]:
     cap = next((name for name in ("steps", "max_steps") if name in known), None)
     if cap is None:
         return [(None, spec)]
-    found: list[tuple[int | None, Any]] = []
+    settings: list[tuple[int | None, Any]] = []
     for number in steps:
         values: dict[str, Any] = {"use": text, cap: number}
         if "min_steps" in known:
             values["min_steps"] = min(spec.min_steps, number)
-        found.append((number, Zoo.load().spec("sampler", values)))
-    return found
+        settings.append((number, Zoo.load().spec("sampler", values)))
+    return settings
 
 
-def show(found: Bench, refused: dict[str, str], as_markdown: bool) -> None:
+def show(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
     """Print a table, and what one must know to read it."""
     from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
     from atat_zoo.evaluation.sampling import CLOSE
 
-    judged = found.judge is not None
+    judged = result.judge is not None
     columns = ["sampler", "steps", "evaluations", "tokens/s", "time", "entropy", "distinct-2"]
     rows = [
         [
@@ -160,21 +160,21 @@ def show(found: Bench, refused: dict[str, str], as_markdown: bool) -> None:
             "" if m.steps is None else str(m.steps),
             f"{m.nfe:.1f}",
             f"{m.tokens_per_second:,.0f}",
-            f"{found.share(m):.2f}",
+            f"{result.share(m):.2f}",
             f"{m.unigram_entropy:.3f}",
             "" if m.distinct_2 is None else f"{m.distinct_2:.3f}",
         ]
-        for m in found.measured
+        for m in result.measured
     ]
     if judged:
         columns += [GENERATIVE_PERPLEXITY, "as good"]
-        for row, m in zip(rows, found.measured, strict=True):
-            row += [f"{m.value:.1f} ± {m.stderr:.1f}", "yes" if found.as_good(m) else ""]
-    threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
+        for row, m in zip(rows, result.measured, strict=True):
+            row += [f"{m.value:.1f} ± {m.stderr:.1f}", "yes" if result.as_good(m) else ""]
+    threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
     click.echo(
-        f"{found.number} texts of {found.length} tokens each, seed {found.seed}, step {found.step}, "
-        f"on {found.device} with {threads}; "
-        + (f"judge: {found.judge}" if judged else "no judge: name one with --by to have the texts scored")
+        f"{result.number} texts of {result.length} tokens each, seed {result.seed}, step {result.step}, "
+        f"on {result.device} with {threads}; "
+        + (f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored")
     )
     if as_markdown:
         click.echo("")

@@ -51,7 +51,7 @@ def infill(
     from atat_zoo.generation.infilling import layouts_of
     from atat_zoo.generation.layout import Words
 
-    # Whatever can be wrong is said before torch is imported.
+    # Every mistake is reported before torch is imported.
     if path is None and not words:
         raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler)
@@ -69,8 +69,8 @@ def infill(
         batch_size=batch_size,
     )
     if as_json:
-        said = {kind: unstructure(experiment.parts[kind]) for kind in CHANGED}
-        print_json({"run": str(run), **said, "seed": seed, **table_of(texts, made)})
+        parts = {kind: unstructure(experiment.parts[kind]) for kind in CHANGED}
+        print_json({"run": str(run), **parts, "seed": seed, **table_of(texts, made)})
         return
     for j, (text, fills) in enumerate(zip(texts, made.filled, strict=True)):
         for k, filled in enumerate(fills):

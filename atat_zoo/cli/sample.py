@@ -60,7 +60,7 @@ def sample(
     from atat_zoo.cli.watching import Watch, terminal, tracing
     from atat_zoo.generation.layout import Words, prompted
 
-    # Whatever can be wrong is said before torch is imported.
+    # Every mistake is reported before torch is imported.
     console = terminal() if watch else None
     if watch and as_json:
         raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
@@ -69,11 +69,11 @@ def sample(
     prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
     data = experiment.data
     row, _ = prompted(Words(tokenizer), data.special, length, prompt, suffix, seen=data.length)
-    said = {kind: unstructure(experiment.parts[kind]) for kind in CHANGED}
+    parts = {kind: unstructure(experiment.parts[kind]) for kind in CHANGED}
     observers: list[Callable[[dict[str, Any]], None]] = []
     with ExitStack() as open_things:
         if trace:
-            header = {"run": str(run), **said, "seed": seed, "number": number}
+            header = {"run": str(run), **parts, "seed": seed, "number": number}
             header |= {"mask": tokenizer.vocabulary_size, "start": row}
             observers.append(open_things.enter_context(tracing(trace, header)))
         from atat_zoo.model import Model
@@ -104,7 +104,7 @@ def sample(
         print_json(
             {
                 "run": str(run),
-                **said,
+                **parts,
                 "seed": seed,
                 "texts": made.texts,
                 "nfe": made.sample.nfe.tolist(),

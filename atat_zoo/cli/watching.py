@@ -102,7 +102,7 @@ def terminal() -> Console:
 
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes a header and then each step as a line of JSON; the file is there whole or not.
+    """Yield an observer that writes a header and then each step as a line of JSON; the file is complete or absent.
 
     Raises:
         UserError: when it cannot be written.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.curricula.modules import DynamicModule, ThreeStageSchedule
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
     from atat_zoo.registry import Context
 
 

@@ -12,7 +12,7 @@ from torch import nn
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
 
 _STAGES = ("easy", "medium", "hard")
 _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage

@@ -25,7 +25,7 @@ from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, nats, [N].
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import torch
 
-from atat_zoo.diffusion.places import places
+from atat_zoo.diffusion.positions import positions
 from atat_zoo.diffusion.randomness import fold, stream
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -27,13 +27,12 @@ class Step:
     """One step of a sampler, for the rows that take part in it.
 
     A part says in `needs` which of the optional fields it reads; the loop fills
-    those and leaves the others None, so that nothing is computed for nobody.
+    those and leaves the others None, so that nothing is computed without need.
     Rows that sit out a step (nothing to unmask, or finished) are not in it.
 
     Attributes:
-        number: k, counted from 0 over the whole run; all rows count together.
+        number: k, counted from 0 over the entire run; all rows count together.
         final: whether everything that is open is filled now.
-        mask_id: m.
         batch: B, rows in the batch.
         rows: the numbers of these rows in the batch, int64 [A].
         tokens: z, int64 [A, L].
@@ -46,7 +45,7 @@ class Step:
         host_seeds: the same on the CPU, for parts that decide without asking the device.
         rates: expected share of masked tokens before and after this step, if the pace has a grid.
         remask_rate: share of the visible tokens that the remask is going to hide, which the pace makes up for.
-        memory: tensors [batch, …] that a part keeps from step to step under a name of its own; index them with `rows`.
+        memory: tensors [batch, …] that a part stores from step to step under a name of its own; index them with `rows`.
         denoiser: the denoiser, for parts that want more of it than its distributions.
         log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
         order_weights: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
@@ -64,7 +63,6 @@ class Step:
 
     number: int
     final: bool
-    mask_id: int
     batch: int
     rows: Tensor
     tokens: Tensor
@@ -92,10 +90,15 @@ class Step:
     _where: tuple[Tensor, Tensor] | None = attrs.field(default=None, init=False)
 
     @property
+    def mask_id(self) -> int:
+        """m, which the denoiser knows."""
+        return self.denoiser.mask_id
+
+    @property
     def where(self) -> tuple[Tensor, Tensor]:
         """Row (of this step) and position of the open positions, int64 [N] each; asks the device for nothing."""
         if self._where is None:
-            self._where = places(self.open, self.remaining)
+            self._where = positions(self.open, self.remaining)
         return self._where
 
     def among_open(self, rows: Tensor, positions: Tensor) -> Tensor:
@@ -115,7 +118,7 @@ class Step:
         """Return `log_probs` [N, V].
 
         Raises:
-            RuntimeError: when the part that asks has not said so in `needs`.
+            RuntimeError: when the part that asks does not name it in `needs`.
         """
         if self.log_probs is None:
             raise RuntimeError("a part reads the distributions without log_probs among its needs")
@@ -143,7 +146,7 @@ class Step:
         return value
 
     def select(self, which: Tensor) -> Step:
-        """Return the step for some of its rows, by their place in it, int64 on the CPU."""
+        """Return the step for some of its rows, by their index in it, int64 on the CPU."""
         there = which.to(self.tokens.device, non_blocking=True)
         return attrs.evolve(
             self,

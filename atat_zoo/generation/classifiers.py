@@ -155,17 +155,17 @@ class FunctionClassifier:
         def classify(tokens: Tensor) -> Tensor:
             given = function([text(ids) for ids in tokens.tolist()])
             try:
-                found = torch.as_tensor(given, dtype=torch.float32, device=tokens.device)
+                result = torch.as_tensor(given, dtype=torch.float32, device=tokens.device)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise UserError(
                     f"guidance.classifier.path: {self.path} must return a log-probability for each text: {error}"
                 ) from error
-            if found.shape != tokens.shape[:1] or bool((found > 0).any() | found.isnan().any()):
+            if result.shape != tokens.shape[:1] or bool((result > 0).any() | result.isnan().any()):
                 raise UserError(
                     f"guidance.classifier.path: {self.path} must return a log-probability, at most 0, "
                     f"for each of {len(tokens)} texts"
                 )
-            return found
+            return result
 
         return classify
 
@@ -182,12 +182,12 @@ class FunctionClassifier:
                 f"if you trust it, put {ALLOWED}={self.path} before the command"
             )
         try:
-            found = getattr(importlib.import_module(module), name)
+            function = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise UserError(
                 f"guidance.classifier.path: {self.path} cannot be imported: {error}; "
                 "correct it, or set PYTHONPATH to its folder"
             ) from error
-        if not callable(found):
+        if not callable(function):
             raise UserError(f"guidance.classifier.path: {self.path} is no function; name one")
-        return found
+        return function

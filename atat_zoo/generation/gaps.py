@@ -9,7 +9,7 @@ import attrs
 from atat_zoo.errors import UserError
 
 # What begins like a gap is one, or a mistake: `[MASK:3` without its end is not silently text.
-_GAP = re.compile(r"\[MASK\]|\[MASK:(?P<said>[^\[\]]*)(?P<end>\]?)")
+_GAP = re.compile(r"\[MASK\]|\[MASK:(?P<lengths>[^\[\]]*)(?P<end>\]?)")
 _LENGTHS = re.compile(r"(?P<shortest>[0-9]{1,9})(?:-(?P<longest>[0-9]{1,9}))?", re.ASCII)
 
 FORMS = "[MASK] for a token, [MASK:3] for three, [MASK:2-5] for two to five"
@@ -47,28 +47,28 @@ def parse(text: str, where: str = "the text") -> Template:
         UserError: when a gap is malformed, or there is none.
     """
     pieces, gaps, end = [], [], 0
-    for found in _GAP.finditer(text):
-        pieces.append(text[end : found.start()])
-        gaps.append(_gap(found, where))
-        end = found.end()
+    for match in _GAP.finditer(text):
+        pieces.append(text[end : match.start()])
+        gaps.append(_gap(match, where))
+        end = match.end()
     if not gaps:
         raise UserError(f"{where} has no gap: {_short(text)!r}; write {FORMS}")
     return Template((*pieces, text[end:]), tuple(gaps))
 
 
-def _gap(found: re.Match[str], where: str) -> Gap:
-    if found["said"] is None:
+def _gap(match: re.Match[str], where: str) -> Gap:
+    if match["lengths"] is None:
         return Gap(1, 1)
-    lengths = _LENGTHS.fullmatch(found["said"])
-    if not found["end"] or lengths is None:
-        raise UserError(f"{where}: {_short(found[0])!r} is no gap; write {FORMS}")
+    lengths = _LENGTHS.fullmatch(match["lengths"])
+    if not match["end"] or lengths is None:
+        raise UserError(f"{where}: {_short(match[0])!r} is no gap; write {FORMS}")
     shortest = int(lengths["shortest"])
     longest = int(lengths["longest"] or shortest)
     if shortest < 1:
-        raise UserError(f"{where}: {found[0]!r} is a gap without a token; a gap has at least one, as in [MASK:1-3]")
+        raise UserError(f"{where}: {match[0]!r} is a gap without a token; a gap has at least one, as in [MASK:1-3]")
     if longest < shortest:
         raise UserError(
-            f"{where}: {found[0]!r} ends before it begins; write the smaller number first, [MASK:{longest}-{shortest}]"
+            f"{where}: {match[0]!r} ends before it begins; write the smaller number first, [MASK:{longest}-{shortest}]"
         )
     return Gap(shortest, longest)
 

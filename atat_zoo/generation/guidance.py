@@ -1,7 +1,7 @@
 """Guidance: what a model is made to write about.
 
-A guidance takes a `Writer` and returns another one, whose denoiser, importance
-or both are guided. The samplers know nothing of it.
+A guidance takes a `Writer` and returns another one, whose denoiser is guided.
+The samplers know nothing of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation import Writer
     from atat_zoo.generation.classifiers import Classifier as ClassifierPart
@@ -136,8 +136,10 @@ class ImportanceBiasGuidance:
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield a sentence if the sampler does not look at importance."""
+        from atat_zoo.samplers.parts import CompositeSampler
+
         sampler = experiment.parts["sampler"]
-        if hasattr(sampler, "parts") and "importance" not in sampler.parts().needs:
+        if isinstance(sampler, CompositeSampler) and "importance" not in sampler.parts().needs:
             yield (
                 f"guidance: importance_bias changes the order of a sampler that looks at importance, and "
                 f'{sampler.name!r} does not; set sampler.use = "uncertainty_guided", or choose another guidance'
@@ -154,18 +156,20 @@ class ImportanceBiasGuidance:
         import attrs
         import torch
 
+        from atat_zoo.generation.guided import Guided
         from atat_zoo.tokenizers.terms import Terms, biased
 
         terms = Terms(writer.tokenizer, self.words, longest=writer.length, key="guidance.words")
         if not self.strength:
             return writer
-        inner = writer.importance
 
         def importance(draft: Tensor, masked: Tensor) -> Tensor:
-            found = torch.full(draft.shape, 0.5, device=draft.device) if inner is None else inner(draft, masked)
-            return biased(found, terms.occurrences(draft), self.strength)
+            own = writer.denoiser.importance(draft, masked)
+            if own is None:
+                own = torch.full(draft.shape, 0.5, device=draft.device)
+            return biased(own, terms.occurrences(draft), self.strength)
 
-        return attrs.evolve(writer, importance=importance)
+        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, importance=importance))
 
 
 @component
@@ -262,22 +266,21 @@ class ClassifierFreeGuidance:
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "
                 f"some of the {writer.length} of a text; name another"
             )
-        block = getattr(writer.denoiser, "block", None)
-        if block and self.empty == "masked":
+        block_size = writer.denoiser.block_size
+        if block_size and self.empty == "masked":
             raise UserError(
                 "guidance.empty: this model reads from left to right and takes no mask before what it predicts; "
                 'set it to "dropped"'
             )
-        if block and len(ids) % block:
+        if block_size and len(ids) % block_size:
             raise UserError(
-                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of {block} "
-                "can only do without whole blocks; lengthen or shorten it"
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of "
+                f"{block_size} can only do without whole blocks; lengthen or shorten it"
             )
         contrast = Contrast(
             writer.denoiser,
             ids,
             begin=begin,
-            mask_id=tokenizer.vocabulary_size,
             strength=self.strength,
             dropped=self.empty == "dropped",
             text=self.condition,

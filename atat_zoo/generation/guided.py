@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from atat_zoo.diffusion.places import pairs
+from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,74 +16,94 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
-
-    Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
 
+    Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
 
-class Guided:
-    """A `Denoiser` around another one; whatever else the other one can do, it can too.
 
-    Reverse weights and what the model thinks of tokens that are there stay those of the model.
+class Guided(Denoiser):
+    """A denoiser around another one, whose other facts and abilities it has.
+
+    Order weights and scores of visible tokens stay those of the model.
     """
 
-    def __init__(self, denoiser: Any, change: Change) -> None:
-        """Take a denoiser, and what is to be made of its log-probabilities."""
-        self.denoiser, self.change = denoiser, change
-        # As attributes of their own, for whoever looks whether they are there.
-        for name, mine in (("ordered", self._ordered), ("everywhere", self._everywhere), ("begin", self._begin)):
-            if hasattr(denoiser, name):
-                setattr(self, name, mine)
-        if hasattr(denoiser, "block"):
-            self.block = denoiser.block
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        change: Change | None = None,
+        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        """Take a denoiser, what is to be made of its log-probabilities, and an importance in place of its own."""
+        self.denoiser, self.change, self.weigh = denoiser, change, importance
+        self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
+        self.block_size = denoiser.block_size
+        self.estimates_importance = importance is not None or denoiser.estimates_importance
+        self.gives_order_weights = denoiser.gives_order_weights
+        self.scores_visible_tokens = denoiser.scores_visible_tokens
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return guided log-probabilities [N, V]; see `Denoiser`."""
-        return self.change(self.denoiser(tokens, t, where), tokens, t, where)
+        return self.guide(self.denoiser(tokens, t, where), tokens, t, where)
 
-    def _ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+    def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return what the guidance makes of log-probabilities [N, V]."""
+        return log_probs if self.change is None else self.change(log_probs, tokens, t, where)
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return the time of the model's noise; see `Denoiser`."""
+        return self.denoiser.time_at(rate)
+
+    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+        """Return the importance that was given, or the model's; see `Denoiser`."""
+        return self.weigh(draft, masked) if self.weigh else self.denoiser.importance(draft, masked)
+
+    def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+        """Return guided log-probabilities and the model's log ŵ; see `Denoiser`."""
         log_probs, order_weights = self.denoiser.ordered(tokens, t, where)
-        return self.change(log_probs, tokens, t, where), order_weights
+        return self.guide(log_probs, tokens, t, where), order_weights
 
-    def _everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, drawn: Where) -> tuple[Tensor, Tensor]:
-        log_probs, own = self.denoiser.everywhere(tokens, t, where, drawn)
-        return self.change(log_probs, tokens, t, where), own
+    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
+        """Return guided log-probabilities and the model's scores of visible tokens; see `Denoiser`."""
+        log_probs, own = self.denoiser.everywhere(tokens, t, where, visible)
+        return self.guide(log_probs, tokens, t, where), own
 
-    def _begin(self, batch: int, window: int) -> GuidedReading:
-        return GuidedReading(self.denoiser.begin(batch, window), self.change, window)
+    def begin(self, batch: int, window: int) -> GuidedBlocks:
+        """Begin a batch of texts; see `Denoiser`."""
+        return GuidedBlocks(self, self.denoiser.begin(batch, window), window)
 
 
-class GuidedReading:
-    """The same for a text that is read block by block: a `Reading`.
+class GuidedBlocks(Guided, BlockDecoder):
+    """The same for a text that is read block by block.
 
-    The network keeps what it has read; the tokens are kept here, for guidance that goes by them. It sees as many as
+    The network caches what it has read; the tokens are cached here, for guidance that goes by them. It sees as many as
     the network does.
     """
 
-    def __init__(self, reading: Any, change: Change, window: int, past: Tensor | None = None) -> None:
-        """Take a reading that begins, or with the finished tokens of each row, int64 [B, P]."""
-        self.reading, self.change, self.window, self.past = reading, change, window, past
+    def __init__(self, guided: Guided, decoder: BlockDecoder, window: int, past: Tensor | None = None) -> None:
+        """Take a decoder that begins, or with the finished tokens of each row, int64 [B, P]."""
+        super().__init__(decoder, guided.change, guided.weigh)
+        self.decoder, self.seen, self.past = decoder, window, past
+        # What these two say, guidance would have to be told of with the text before.
+        self.gives_order_weights = self.scores_visible_tokens = False
 
-    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V] of a block, int64 [B, S]."""
-        log_probs = self.reading(tokens, t, where)
+    def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return what the guidance makes of log-probabilities [N, V] of a block, int64 [B, S]."""
         if self.past is None:
-            return self.change(log_probs, tokens, t, where)
-        past = self.past[:, max(0, self.past.shape[1] + tokens.shape[1] - self.window) :]
+            return super().guide(log_probs, tokens, t, where)
+        past = self.past[:, max(0, self.past.shape[1] + tokens.shape[1] - self.seen) :]
         row, position = pairs(where)
-        return self.change(log_probs, torch.cat([past, tokens], dim=1), t, (row, position + past.shape[1]))
+        return super().guide(log_probs, torch.cat([past, tokens], dim=1), t, (row, position + past.shape[1]))
 
     def read(self, tokens: Tensor) -> None:
-        """Take in finished blocks; see `Reading`."""
-        self.reading.read(tokens)
-        self.past = tokens if self.past is None else torch.cat([self.past, tokens], dim=1)[:, -self.window :]
+        """Read finished blocks; see `BlockDecoder`."""
+        self.decoder.read(tokens)
+        self.past = tokens if self.past is None else torch.cat([self.past, tokens], dim=1)[:, -self.seen :]
 
-    def of(self, rows: Tensor) -> GuidedReading:
+    def of(self, rows: Tensor) -> GuidedBlocks:
         """Return the denoiser of some of the rows, int64 [A]."""
         past = None if self.past is None else self.past[rows]
-        return GuidedReading(self.reading.of(rows), self.change, self.window, past)
+        return GuidedBlocks(self, self.decoder.of(rows), self.seen, past)
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
@@ -99,11 +120,11 @@ class Contrast:
     """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
 
     def __init__(
-        self, denoiser: Denoiser, ids: list[int], *, begin: int, mask_id: int, strength: float, dropped: bool, text: str
+        self, denoiser: Denoiser, ids: list[int], *, begin: int, strength: float, dropped: bool, text: str
     ) -> None:
         """Take the condition: its tokens, where they begin, and as text for the message."""
         self.denoiser, self.ids = denoiser, torch.tensor(ids)
-        self.begin, self.mask_id = begin, mask_id
+        self.begin, self.mask_id = begin, denoiser.mask_id
         self.strength, self.dropped, self.text = strength, dropped, text
         self.seen = False
 
@@ -175,15 +196,15 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
     # Not in bf16, whatever the network computes in: one token changes log f by little, and that is to be seen.
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         before = model(tokens).clamp(min=_LEAST)[rows]
-        found = []
+        scores = []
         step = max(1, _AT_ONCE // max(1, candidates * length))
         for start in range(0, len(rows), step):
             some = slice(start, start + step)
             texts = tokens[rows[some]].unsqueeze(1).repeat(1, candidates, 1)
             place = positions[some, None, None].expand(-1, candidates, 1)
             texts.scatter_(2, place, ids[some].unsqueeze(2))
-            found.append(model(texts.view(-1, length)).view(-1, candidates))
-        after = torch.cat(found) if found else before.new_zeros(ids.shape)
+            scores.append(model(texts.view(-1, length)).view(-1, candidates))
+        after = torch.cat(scores) if scores else before.new_zeros(ids.shape)
         return after.clamp(min=_LEAST).masked_fill(after == -torch.inf, -torch.inf) - before[:, None]
 
 

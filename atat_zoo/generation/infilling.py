@@ -41,7 +41,7 @@ class Filled:
     """A text with its gaps filled.
 
     Attributes:
-        text: the whole; outside the gaps, the given text byte for byte.
+        text: the complete text; outside the gaps, the given one byte for byte.
         fills: what stands in each gap.
         lengths: tokens of each gap.
         nfe: network evaluations that it took part in.
@@ -98,8 +98,8 @@ def infill(
         number: fills of each text.
         seed: a fill is a function of (seed, number of the text, number of the fill) and the text itself.
         batch_size: rows at once.
-        weigher: the writer without its guidance, which weighs the lengths: the given text is nobody's guided text, and
-            a ban on words that it has would rule lengths out. The writer itself if None.
+        weigher: the writer without its guidance, which weighs the lengths: the given text was not written under it,
+            and a ban on words that it has would rule lengths out. The writer itself if None.
 
     Raises:
         UserError: when a gap is malformed, there is none, or a text does not fit.
@@ -108,7 +108,7 @@ def infill(
 
     weigher = weigher or writer
     started = time.perf_counter()
-    words, mask_id = Words(writer.tokenizer), writer.tokenizer.vocabulary_size
+    words, mask_id = Words(writer.tokenizer), writer.denoiser.mask_id
     layouts = layouts_of(texts, words, writer.special, writer.length)
     weighed = [posterior(weigher, layout, batch_size) for layout in layouts]
     ids = torch.arange(number)[None] + torch.arange(len(texts))[:, None] * _TEXT
@@ -181,27 +181,27 @@ def log_evidence(writer: Writer, layout: Layout, lengths: tuple[int, ...], batch
     """
     import torch
 
-    mask_id = writer.tokenizer.vocabulary_size
+    mask_id = writer.denoiser.mask_id
     row = torch.tensor(layout.row(lengths, mask_id), device=writer.device)
     asked = torch.tensor(_asked(layout, lengths), device=writer.device)
     position = torch.arange(len(row), device=writer.device)
     total = 0.0
     for start in range(0, len(asked), batch_size):
-        places = asked[start : start + batch_size]
-        where = position == places[:, None]
-        z = torch.where(position >= places[:, None], mask_id, row)
+        some = asked[start : start + batch_size]
+        where = position == some[:, None]
+        z = torch.where(position >= some[:, None], mask_id, row)
         try:
             with torch.no_grad():
                 log_probs = writer.denoiser(z, None, where)
         except UserError as error:
-            if not hasattr(writer.denoiser, "block"):
+            if writer.denoiser.block_size is None:
                 raise
             raise UserError(
                 "the length of a gap [MASK:a-b] is read off the text behind it, and this model predicts nothing "
                 "behind a gap; state the length, as in [MASK:3]"
             ) from error
         # A given word that is banned has no probability at any length; that is to cancel, and −∞ − −∞ would not.
-        total += float(log_probs.gather(1, row[places][:, None]).double().clamp(min=LEAST).sum())
+        total += float(log_probs.gather(1, row[some][:, None]).double().clamp(min=LEAST).sum())
     return total
 
 
@@ -216,11 +216,11 @@ def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
     """Return the positions of the given tokens that are asked about lengths."""
     first = next(i for i, gap in enumerate(layout.gaps) if gap.bounded)
     spans = layout.spans(lengths)
-    found: list[int] = []
+    asked: list[int] = []
     for i in range(first, len(layout.gaps)):
         after = spans[i].stop
-        found += range(after, after + min(REACH, len(layout.pieces[i + 1])))
-    return found
+        asked += range(after, after + min(REACH, len(layout.pieces[i + 1])))
+    return asked
 
 
 def _draw(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:
@@ -234,5 +234,5 @@ def _draw(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> lis
         return choices * len(rows)
     edges = torch.tensor(list(weighed.values()), dtype=torch.float64).cumsum(0)
     unit = to_unit(row_keys(seed, "gap lengths", rows), torch.float64)
-    places = torch.searchsorted(edges, unit * edges[-1], right=True)
-    return [choices[min(i, len(choices) - 1)] for i in places.tolist()]
+    numbers = torch.searchsorted(edges, unit * edges[-1], right=True)
+    return [choices[min(i, len(choices) - 1)] for i in numbers.tolist()]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.gaps import Gap, Template
     from atat_zoo.generation.writer import Writer
     from atat_zoo.tokenizers import TokenizerModel
@@ -52,8 +52,8 @@ class Words:
         """Return the ids whose text begins with a space; none where a space is always a token by itself."""
         if self._openers is None:
             texts = {i: self.text_of([i]) for i in range(self.tokenizer.vocabulary_size)}
-            found = [i for i, text in texts.items() if text.startswith(" ")]
-            self._openers = found if any(texts[i].strip(" ") for i in found) else []
+            openers = [i for i, text in texts.items() if text.startswith(" ")]
+            self._openers = openers if any(texts[i].strip(" ") for i in openers) else []
         return self._openers
 
     def text_of(self, ids: Sequence[int]) -> str:
@@ -131,12 +131,12 @@ class Layout:
 
     def spans(self, lengths: Sequence[int]) -> list[range]:
         """Return the positions of each gap, given their lengths."""
-        found, at = [], 0
+        spans, at = [], 0
         for piece, length in zip(self.pieces, lengths, strict=False):
             at += len(piece)
-            found.append(range(at, at + length))
+            spans.append(range(at, at + length))
             at += length
-        return found
+        return spans
 
     def row(self, lengths: Sequence[int], mask_id: int) -> list[int]:
         """Return the row, with masks in the gaps."""
@@ -173,8 +173,8 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
     """
     tokenizer = words.tokenizer
     first, last = ends(tokenizer, special)
-    found = [words.before_gap(piece) for piece in template.pieces[:-1]]
-    pieces = [ids for ids, _ in found] + [tokenizer.encode(template.pieces[-1])]
+    before = [words.before_gap(piece) for piece in template.pieces[:-1]]
+    pieces = [ids for ids, _ in before] + [tokenizer.encode(template.pieces[-1])]
     pieces[0], pieces[-1] = [*first, *pieces[0]], [*pieces[-1], *last]
     given, least = sum(map(len, pieces)), sum(gap.shortest for gap in template.gaps)
     if given + least > length:
@@ -193,7 +193,7 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
     return Layout(
         template=template,
         pieces=tuple(map(tuple, pieces)),
-        opens=tuple(opens for _, opens in found),
+        opens=tuple(opens for _, opens in before),
         choices=choices,
     )
 
@@ -207,7 +207,7 @@ def opened(writer: Writer, positions: Sequence[int], words: Words) -> Writer:
         return writer
     import torch
 
-    from atat_zoo.diffusion.places import pairs
+    from atat_zoo.diffusion.positions import pairs
     from atat_zoo.generation.guided import Guided, normalised
 
     allowed = torch.zeros(writer.tokenizer.vocabulary_size, dtype=torch.bool, device=writer.device)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
 
@@ -45,10 +45,8 @@ class Writer:
     Attributes:
         denoiser: p_θ.
         tokenizer: text to ids; the mask is its `vocabulary_size`.
-        length: tokens in a text that it has learned from: what it sees at once.
+        length: tokens in a text that it has learned from.
         special: as in `[data]`; with "sequence", BOS and EOS are given at the two ends.
-        importance: see `Sampler.sample`.
-        reads_time: see `Sampler.sample`.
         cost: passes through a network that one evaluation takes.
         device: where the denoiser is.
         bf16: whether its network computes in bf16, by autocast; log-probabilities are float32 all the same.
@@ -58,8 +56,6 @@ class Writer:
     tokenizer: TokenizerModel
     length: int
     special: Literal["none", "document", "sequence"] = "none"
-    importance: Callable[[Tensor, Tensor], Tensor] | None = None
-    reads_time: bool = False
     cost: int = 1
     device: str | torch.device = "cpu"
     bf16: bool = False
@@ -110,12 +106,12 @@ class Writer:
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 
     def refuse_length(self, sampler: Sampler, length: int) -> None:
-        """Refuse a text of L = `length` tokens if the sampler would show it to the denoiser as a whole.
+        """Refuse a text of L = `length` tokens if the sampler would show all of it to the denoiser at once.
 
         Raises:
             UserError: when the length is more than the model has learned and the sampler does not go block by block.
         """
-        if length > self.length and not getattr(sampler, "blockwise", False):
+        if length > self.length and not sampler.blockwise:
             raise UserError(
                 f"a length of {length} is more than the {self.length} tokens the model has learned; ask for at most "
                 f'{self.length}, or take the sampler "semi_autoregressive", which goes on from block to block'
@@ -146,7 +142,6 @@ class Writer:
         from atat_zoo.diffusion.randomness import row_keys
 
         self.refuse_length(sampler, tokens.shape[1])
-        options: dict[str, Any] = {"window": self.length} if getattr(sampler, "blockwise", False) else {}
         seeds = row_keys(seed, "sample", torch.arange(len(tokens), device=tokens.device) if rows is None else rows)
         # Around all of it, so that the weights are cast once.
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.bf16):
@@ -155,11 +150,7 @@ class Writer:
                     self.denoiser,
                     tokens[start : start + batch_size],
                     seeds[start : start + batch_size],
-                    mask_id=self.tokenizer.vocabulary_size,
-                    importance=self.importance,
-                    reads_time=self.reads_time,
                     observe=observe and shifted(observe, rows=start),
-                    **options,
                 )
                 for start in range(0, len(tokens), batch_size)
             ]

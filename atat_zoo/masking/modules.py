@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from atat_zoo.diffusion.calibration import water_fill
-from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.diffusion.contracts import StatefulPart
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
     from atat_zoo.masking.position_bias import PositionBiasModule
 
 
@@ -38,16 +38,16 @@ class AdaptivePositionModule(PositionModule):
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
         """Return the bias's statistics of a micro-batch."""
-        return cast("Adaptive", self.bias).statistics(masked, loss)
+        return cast("StatefulPart", self.bias).statistics(masked, loss)
 
     def update(self, total: Tensor, progress: float) -> None:
         """Update the bias with the sum over the global batch."""
-        cast("Adaptive", self.bias).update(total, progress)
+        cast("StatefulPart", self.bias).update(total, progress)
 
 
 def position_module(bias: nn.Module, temperature: float, strength: float) -> PositionModule:
     """Return the module for a bias: a `StatefulPart` if and only if the bias is one."""
-    kind = AdaptivePositionModule if isinstance(bias, Adaptive) else PositionModule
+    kind = AdaptivePositionModule if isinstance(bias, StatefulPart) else PositionModule
     return kind(bias, temperature, strength)
 
 

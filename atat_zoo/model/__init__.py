@@ -2,6 +2,6 @@
 
 from atat_zoo.model.assembly import assemble
 from atat_zoo.model.model import Model
-from atat_zoo.model.reading import Reading
+from atat_zoo.model.token_scores import TokenScore
 
-__all__ = ["Model", "Reading", "assemble"]
+__all__ = ["Model", "TokenScore", "assemble"]

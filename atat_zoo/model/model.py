@@ -13,17 +13,17 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.generation import Generation, Infilling, Writer, infill
 from atat_zoo.model.assembly import assemble
-from atat_zoo.model.reading import Reading, importance_of, uncertainty_of
+from atat_zoo.model.token_scores import TokenScore, importance_of, uncertainty_of
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json
 from atat_zoo.run.atomic import replacing
 from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     from atat_zoo.diffusion.precision import Precision
     from atat_zoo.experiment import Experiment
@@ -79,11 +79,12 @@ class Model:
         from safetensors.torch import load_file
 
         try:
-            said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            if said["format"] != FORMAT:
-                raise UserError(f"{folder} has format {said['format']}, this version reads {FORMAT}; update atat-zoo")
-            table, step = today(said["experiment"]), int(said["step"])
-            context = Context(**said["context"], device=str(device))
+            description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            if description["format"] != FORMAT:
+                version = description["format"]
+                raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
+            table, step = today(description["experiment"]), int(description["step"])
+            context = Context(**description["context"], device=str(device))
             weights = load_file(folder / "model.safetensors", device=str(device))
         # ValueError: no JSON, no UTF-8; KeyError and TypeError: JSON of another shape.
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -121,8 +122,6 @@ class Model:
             tokenizer=self.tokenizer,
             length=self.context.length,
             special=self.experiment.data.special,
-            importance=_importance(module),
-            reads_time=bool(getattr(getattr(module, "backbone", None), "reads_time", False)),
             device=self.context.device,
             bf16=computes_in_bf16(precision, self.context.device),
         )
@@ -181,7 +180,7 @@ class Model:
         guided: Writer = self._part("guidance", guidance).guide(writer)
         return infill(guided, self._part("sampler", sampler), texts, number=number, weigher=writer, **options)
 
-    def importance(self, text: str) -> list[Reading]:
+    def importance(self, text: str) -> list[TokenScore]:
         """Return how important the model's estimator finds each token of a text, in [0, 1].
 
         Raises:
@@ -189,7 +188,9 @@ class Model:
         """
         return importance_of(self, text)
 
-    def uncertainty(self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64) -> list[Reading]:
+    def uncertainty(
+        self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64
+    ) -> list[TokenScore]:
         """Return how unsure the model is of each token of a text given all others, in [0, 1]: each is masked in turn.
 
         Args:
@@ -209,7 +210,7 @@ class Model:
         return self.experiment.parts[kind] if named is None else named
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; `model.json` comes last, so a folder that has it is whole."""
+        """Write the model folder; `model.json` comes last, so a folder that has it is complete."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -230,12 +231,12 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """Return what `model.json` says."""
-        kept = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
+        context = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
         return {
             "format": FORMAT,
             "step": self.step,
             "parameters": sum(p.numel() for p in self.module.parameters()),
-            "context": kept,
+            "context": context,
             "experiment": self.experiment.to_table(),
         }
 
@@ -249,25 +250,8 @@ def compiled(module: nn.Module) -> nn.Module:
     twin._modules = dict(module._modules)
     twin.backbone = copy.copy(twin.backbone)
     twin.backbone.compile()
-    found: nn.Module = twin
-    return found
-
-
-def _importance(module: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Return the objective's importance estimator as samplers want it, or None if it has none."""
-    import torch
-
-    if not hasattr(module, "importance"):
-        return None
-
-    def importance(draft: Tensor, masked: Tensor) -> Tensor:
-        t = None
-        if getattr(module.estimator, "reads_time", False):
-            t = module.noise.time_at(masked.float().mean(1))
-        found: Tensor = module.importance(draft, torch.ones_like(masked), t)
-        return found
-
-    return importance
+    result: nn.Module = twin
+    return result
 
 
 def torch_device(name: str) -> str:
@@ -278,7 +262,7 @@ def torch_device(name: str) -> str:
     """
     import torch
 
-    found = "cuda" if name == "gpu" else name
-    if found.startswith("cuda") and not torch.cuda.is_available():
+    device = "cuda" if name == "gpu" else name
+    if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name!r}: torch sees no GPU; use cpu")
-    return found
+    return device

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.registry import Context
 
 # (logits [N, V], clean tokens x [N]) → a score of each prediction, [N].

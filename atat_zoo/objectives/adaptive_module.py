@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.diffusion.adaptive import FORMS, Drawn, estimate, forward_surrogate
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.places import pairs
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
-from atat_zoo.diffusion.records import Masked, OrderedDenoiser
 from atat_zoo.errors import UserError
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.places import Where
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 
@@ -68,7 +69,7 @@ class AdaptiveModule(DenoisingModule):
             nn.init.zeros_(parameter)
         self.position = nn.Parameter(torch.zeros(context.length)) if learn_position else None
         self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
-        if getattr(self.estimator, "reads_time", False):
+        if self.estimator.reads_time:
             raise UserError("estimator: objective 'adaptive' cannot use an estimator that reads the time; take another")
         if learn_importance and not self.trains_estimator:
             raise UserError("objective.learn_importance: the estimator has nothing to learn; set it to false")
@@ -206,15 +207,16 @@ class AdaptiveModule(DenoisingModule):
         options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
         return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
 
-    def denoiser(self) -> OrderedDenoiser:
+    def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z), which also says log ŵ_i."""
         return _Denoiser(self)
 
 
 class _Denoiser(Predictor):
-    """The `OrderedDenoiser` of an objective."""
+    """p_θ with the order weights that the objective learns."""
 
     module: AdaptiveModule
+    gives_order_weights = True
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
         hidden = self.hidden(tokens, t)[where]

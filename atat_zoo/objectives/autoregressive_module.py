@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.bounds import WeightedMask
-from atat_zoo.diffusion.records import Masked
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal import refuse_method
 from atat_zoo.objectives.denoisers import AutoregressivePredictor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.bounds import WeightedMask
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
-from atat_zoo.diffusion.records import Masked
 from atat_zoo.objectives.causal import refuse_method
 from atat_zoo.objectives.denoisers import BlockPredictor
 from atat_zoo.objectives.denoising import DenoisingModule, metrics, normalised, wide
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def sampler_is_causal(experiment: Experiment, block: int) -> Iterator[str]:
     """Yield a sentence if the sampler asks for more than the leftmost mask, or the leftmost block of the model's."""
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
-    if getattr(sampler, "blockwise", False):
-        size = getattr(sampler, "size", None)
+    if sampler.blockwise:
+        size = sampler.size
         if size is not None and block % size:
             yield (
                 f"sampler.size = {size} does not divide the blocks of {block} of {objective.name!r}; leave it "
                 "out, and the blocks are the model's"
             )
-    elif not getattr(sampler, "causal", False):
+    elif not sampler.causal:
         each = "a block" if block > 1 else "one token"
         yield (
             f"sampler: objective {objective.name!r} writes from left to right, {each} at a time, and {sampler.name!r}, "

@@ -8,47 +8,44 @@ import torch
 from torch import Tensor
 
 from atat_zoo.backbones.cache import Cache
+from atat_zoo.diffusion.contracts import BlockDecoder
 from atat_zoo.objectives.causal import refuse_gaps
 from atat_zoo.objectives.denoising import Predictor
 
 if TYPE_CHECKING:
-    from atat_zoo.diffusion.places import Where
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives.denoising import DenoisingModule
 
 
 class BlockPredictor(Predictor):
-    """p_θ of a module that reads block by block: a `BlockDenoiser`.
+    """p_θ of a module that reads block by block."""
 
-    Attributes:
-        block: tokens in a block.
-    """
-
-    def __init__(self, module: DenoisingModule, block: int, objective: str) -> None:
+    def __init__(self, module: DenoisingModule, block_size: int, objective: str) -> None:
         super().__init__(module)
-        self.block, self.objective = block, objective
+        self.size, self.block_size, self.objective = block_size, block_size, objective
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return SUBS log-probabilities; with `where` a mask, a position behind a gap raises `UserError`."""
         if isinstance(where, Tensor):
-            refuse_gaps(tokens, where, self.module.context.mask_id, self.block, self.objective)
+            refuse_gaps(tokens, where, self.mask_id, self.size, self.objective)
         return super().__call__(tokens, t, where)
 
-    def begin(self, batch: int, window: int) -> BlockReading:
-        """Begin a batch of texts; see `BlockDenoiser`."""
-        return BlockReading(self.module, self.block, window, batch)
+    def begin(self, batch: int, window: int) -> CachedBlocks:
+        """Begin a batch of texts; see `Denoiser`."""
+        return CachedBlocks(self.module, self.size, window, batch)
 
 
-class BlockReading(Predictor):
-    """Texts whose finished blocks are kept as keys and values of every layer: a `Reading`.
+class CachedBlocks(Predictor, BlockDecoder):
+    """Texts whose finished blocks are cached as keys and values of every layer.
 
-    Within the window the logits are those of the whole text, read anew (Arriola et al., arXiv:2503.09573, section 3.2).
+    Within the window the logits are those of the text read anew (Arriola et al., arXiv:2503.09573, section 3.2).
     Behind it every block sees the last `window` tokens up to its own end, as many as the model has learned from; what
     those have seen of tokens before them, they have seen.
     """
 
-    def __init__(self, module: DenoisingModule, block: int, window: int, batch: int) -> None:
+    def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
         super().__init__(module)
-        self.size, self.window, self.batch = block, window, batch
+        self.size, self.seen, self.batch = size, window, batch
         self.cache, self.start = Cache(), 0
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
@@ -57,11 +54,11 @@ class BlockReading(Predictor):
         return self.pass_through(tokens)
 
     def read(self, tokens: Tensor) -> None:
-        """Take in finished blocks; see `Reading`."""
+        """Read finished blocks; see `BlockDecoder`."""
         self.cache.grows = True
         self.pass_through(tokens)
         self.start += tokens.shape[1]
-        self.cache.trim(self.window - self.size)
+        self.cache.trim(self.seen - self.size)
 
     def pass_through(self, inputs: Tensor) -> Tensor:
         """Return hidden states [B, L, D] of what comes next, each block of it seeing itself and those before."""
@@ -70,32 +67,32 @@ class BlockReading(Predictor):
         mask = None
         if length > self.size:
             end = (position[-length:, None] // self.size + 1) * self.size
-            mask = (position < end) & (position >= end - self.window)
+            mask = (position < end) & (position >= end - self.seen)
         hidden: Tensor = self.module.backbone(inputs, positions=position[-length:], attention=mask, cache=self.cache)
         return hidden
 
-    def of(self, rows: Tensor) -> BlockReading:
+    def of(self, rows: Tensor) -> CachedBlocks:
         """Return the denoiser of some of the rows, int64 [A]."""
         if len(rows) == self.batch:
             return self
-        some = type(self)(self.module, self.size, self.window, len(rows))
+        some = type(self)(self.module, self.size, self.seen, len(rows))
         some.cache, some.start = self.cache.of(rows), self.start
         return some
 
 
 class AutoregressivePredictor(BlockPredictor):
-    """p_θ of a model that reads the start, and then a text shifted by one: a `BlockDenoiser` with blocks of one."""
+    """p_θ of a model that reads the start, and then a text shifted by one, in blocks of one."""
 
     def __init__(self, module: DenoisingModule) -> None:
         super().__init__(module, 1, "autoregressive")
 
-    def begin(self, batch: int, window: int) -> AutoregressiveReading:
-        """Begin a batch of texts, by reading the start; see `BlockDenoiser`."""
-        return AutoregressiveReading(self.module, window, batch)
+    def begin(self, batch: int, window: int) -> CachedTokens:
+        """Begin a batch of texts, by reading the start; see `Denoiser`."""
+        return CachedTokens(self.module, window, batch)
 
 
-class AutoregressiveReading(BlockReading):
-    """What was read has said already what comes next, so a prediction costs the head alone, and reading the network."""
+class CachedTokens(CachedBlocks):
+    """Reading a token predicts the next one: a prediction costs the head alone, and reading the network."""
 
     def __init__(self, module: DenoisingModule, window: int, batch: int, last: Tensor | None = None) -> None:
         super().__init__(module, 1, window, batch)
@@ -111,14 +108,14 @@ class AutoregressiveReading(BlockReading):
         return self.last
 
     def read(self, tokens: Tensor) -> None:
-        """Take in finished tokens; see `Reading`."""
+        """Read finished tokens; see `BlockDecoder`."""
         self.cache.grows = True
         self.last = self.pass_through(tokens)[:, -1:]
         self.start += tokens.shape[1]
-        self.cache.trim(self.window - 1)
+        self.cache.trim(self.seen - 1)
 
-    def of(self, rows: Tensor) -> AutoregressiveReading:
+    def of(self, rows: Tensor) -> CachedTokens:
         """Return the denoiser of some of the rows, int64 [A]."""
         if len(rows) == self.batch:
             return self
-        return AutoregressiveReading(self.module, self.window, len(rows), self.last[rows])
+        return CachedTokens(self.module, self.seen, len(rows), self.last[rows])

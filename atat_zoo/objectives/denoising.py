@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.diffusion.bounds import average
+from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
-from atat_zoo.diffusion.records import Adaptive, Masked
 from atat_zoo.objectives import NO_SCORES
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate, WeightedMask
-    from atat_zoo.diffusion.places import Where
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch, Score
     from atat_zoo.registry import Context
 
@@ -33,6 +32,8 @@ class DenoisingModule(nn.Module):
         super().__init__()
         self.context, self.batch_size = context, batch_size
         self.backbone, self.noise = parts["backbone"], parts["noise"]
+        # Of the importance of clean tokens, in objectives that use one.
+        self.estimator: Any = None
         golden = round(batch_size * 0.618034)
         self.stride = next(s for s in range(max(1, golden), 2 * batch_size + 1) if math.gcd(s, batch_size) == 1)
         self.stateful = StatefulParts()
@@ -143,7 +144,7 @@ class StatefulParts:
     """The parts of an objective whose state follows the training, and what the current step has shown them."""
 
     def __init__(self, **parts: Any) -> None:
-        self.parts = {name: part for name, part in parts.items() if isinstance(part, Adaptive)}
+        self.parts = {name: part for name, part in parts.items() if isinstance(part, StatefulPart)}
         self.totals: dict[str, Tensor] = {}
 
     def observe(self, step: Masked, ce: Tensor) -> None:
@@ -161,11 +162,30 @@ class StatefulParts:
                 part.update(total, progress)
 
 
-class Predictor:
-    """p_θ(x_i | z) of a module: a `PlanningDenoiser`."""
+class Predictor(Denoiser):
+    """p_θ(x_i | z) of a module, which scores visible tokens and has the importance of the module's estimator."""
+
+    scores_visible_tokens = True
 
     def __init__(self, module: DenoisingModule) -> None:
         self.module = module
+        self.mask_id, self.window = module.context.mask_id, module.context.length
+        self.reads_time = module.backbone.reads_time
+        self.estimates_importance = module.estimator is not None
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return the time at which the module's noise has this mask rate."""
+        t: Tensor = self.module.noise.time_at(rate)
+        return t
+
+    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+        """Return what the module's estimator finds of a draft, [B, L], or None without one."""
+        module: Any = self.module
+        if not self.estimates_importance:
+            return None
+        t = self.time_at(masked.float().mean(1)) if module.estimator.reads_time else None
+        importance: Tensor = module.importance(draft, torch.ones_like(masked), t)
+        return importance
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]."""

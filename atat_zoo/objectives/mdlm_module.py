@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.objectives.denoising import DenoisingModule, StatefulParts, importance_loss, metrics, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 

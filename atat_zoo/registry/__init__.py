@@ -7,7 +7,7 @@ others join in, and `zoo` puts the four together.
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import KINDS, PROJECT, TABLES, hookimpl
-from atat_zoo.registry.spec import component, param, part, parts, values_of
+from atat_zoo.registry.spec import component, component_base, param, part, parts, values_of
 from atat_zoo.registry.zoo import Zoo
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Context",
     "Zoo",
     "component",
+    "component_base",
     "hookimpl",
     "param",
     "part",

@@ -40,9 +40,15 @@ _COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
 
 # Every field of a component has a value on its right side, `param` or `part`, so type checkers need no more.
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
+def component_base(cls: type[_T]) -> type[_T]:
+    """Make a class frozen, keyword-only attrs whose parameters components inherit; it is no component itself."""
+    return attrs.frozen(kw_only=True)(cls)
+
+
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
     """Make a class a component: frozen, keyword-only attrs."""
-    made = attrs.frozen(kw_only=True)(cls)
+    made = component_base(cls)
     _COMPONENTS.add(made)
     return made
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -38,13 +38,24 @@ class Sample:
 class Sampler(Protocol):
     """A component of the kind sampler.
 
-    One that always fills the leftmost mask, one at a time, and asks the denoiser for nothing else may say
-    `causal = True`, as an attribute or a property. One that goes block by block, from left to right, says
-    `blockwise = True`, and its `sample` takes one argument more, `window`: the most tokens that the denoiser sees at
-    once. Objectives whose model reads a text in this direction take no others.
+    Objectives whose model reads a text from left to right take only samplers that are `causal` or `blockwise`; a class
+    that inherits from this one is neither.
     """
 
     name: str
+
+    @property
+    def causal(self) -> bool:
+        """Whether it always fills the leftmost mask, one at a time, and asks the denoiser for nothing else."""
+        return False
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether it goes block by block, from left to right, and shows no more than the denoiser sees at once.
+
+        One that does has an attribute `size`: tokens in a block, or None for those of the model.
+        """
+        return False
 
     def sample(
         self,
@@ -52,22 +63,16 @@ class Sampler(Protocol):
         tokens: Tensor,
         seeds: Tensor,
         *,
-        mask_id: int,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-        reads_time: bool = False,
         observe: Callable[[dict[str, Any]], None] | None = None,
     ) -> Sample:
         """Fill every mask.
 
         Args:
-            denoiser: p_θ.
-            tokens: int64 [B, L]; what is not `mask_id` is given and never changes.
+            denoiser: p_θ. Its importance is asked only if the order needs it. If it reads the time, a pace with times
+                of its own tells them. Without one t follows from the share of masked tokens, so a step that changes
+                nothing is never evaluated.
+            tokens: int64 [B, L]; what is not the mask is given and never changes.
             seeds: one a row, int64 [B]: a row does not depend on its batch.
-            mask_id: m.
-            importance: from a draft without masks, int64 [A, L], and what of it is masked in z, bool [A, L], to
-                importance [A, L] in [0, 1]; asked only if the order needs it.
-            reads_time: whether the denoiser depends on t; then a pace with times of its own hands them in. Without
-                one t follows from the share of masked tokens, so a step that changes nothing is never evaluated.
             observe: called with a record of each step as it happens: `step`, and N entries each of `rows`, `positions`
                 and `tokens` that were filled; or `step` and `hidden`, with the `rows` and `positions` masked again.
                 A list's `append` makes a trace of it.

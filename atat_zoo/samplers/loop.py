@@ -21,34 +21,29 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from atat_zoo.diffusion.places import places, to_host
+from atat_zoo.diffusion.positions import positions, to_host
 from atat_zoo.diffusion.randomness import fold
-from atat_zoo.diffusion.records import OrderedDenoiser, PlanningDenoiser
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import UserError
 from atat_zoo.samplers import Sample
-from atat_zoo.samplers.pace import Timed
+from atat_zoo.samplers.providers import providers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
-    from atat_zoo.diffusion.records import Denoiser
-    from atat_zoo.samplers.parts import Parts
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.samplers.parts import SamplerParts
 
 
 def run(
-    parts: Parts,
+    parts: SamplerParts,
     denoiser: Denoiser,
     tokens: Tensor,
     seeds: Tensor,
     *,
-    mask_id: int,
     fill: Tensor | None = None,
-    importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-    reads_time: bool = False,
     observe: Callable[[dict[str, Any]], None] | None = None,
 ) -> Sample:
     """Fill the masks.
@@ -58,74 +53,86 @@ def run(
         denoiser: p_θ.
         tokens: int64 [B, L].
         seeds: int64 [B].
-        mask_id: m.
         fill: bool [B, L], which masks are filled; the others stay, for samplers that go block by block. All if None.
-        importance: from a draft without masks, int64 [A, L], and what is masked, bool [A, L], to importance [A, L].
-        reads_time: whether the denoiser depends on t; then a pace with times of its own hands them in.
         observe: called with a record of each step; see `Sampler.sample`.
     """
     parts.refuse_misfits()
     with torch.no_grad():
-        return _Run(parts, denoiser, tokens, seeds, mask_id, fill, importance, reads_time, observe).sample()
+        return _Run(parts, denoiser, tokens, seeds, fill, observe).sample()
+
+
+@attrs.define(eq=False)
+class Counts:
+    """What the host knows of the rows, int64 [B] on the CPU each: what is left is counted here, without the device.
+
+    Attributes:
+        seeds: a row's seed.
+        total: positions that were open at the start.
+        closed: masks that stay.
+        most: the most steps that the pace allows this row by itself.
+        remaining: positions that are open.
+        nfe: evaluations that the row took part in.
+    """
+
+    seeds: Tensor
+    total: Tensor
+    closed: Tensor
+    most: Tensor
+    remaining: Tensor
+    nfe: Tensor
 
 
 class _Run:
-    """The state of one run. `z` is [B, L]; a `Step` holds copies of some of its rows."""
+    """The state of one run: `counts` on the host, all other tensors on the device.
+
+    `z` is [B, L]; a `Step` holds copies of some of its rows.
+    """
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SamplerParts,
         denoiser: Denoiser,
         tokens: Tensor,
         seeds: Tensor,
-        mask_id: int,
         fill: Tensor | None,
-        importance: Callable[[Tensor, Tensor], Tensor] | None,
-        reads_time: bool,
         observe: Callable[[dict[str, Any]], None] | None,
     ) -> None:
-        self.parts, self.denoiser, self.importance, self.mask_id = parts, denoiser, importance, mask_id
-        self.needs = parts.needs
-        self.timed = parts.pace if reads_time and isinstance(parts.pace, Timed) else None
-        self.z = tokens.clone()
-        self.free = tokens == mask_id
-        if fill is not None:
-            self.free &= fill
+        self.parts, self.denoiser, self.mask_id, self.observe = parts, denoiser, denoiser.mask_id, observe
+        self.z, self.seeds = tokens.clone(), seeds
+        masked = tokens == self.mask_id
         # Without `fill` every mask is open, which saves an operation a step.
         self.partial = fill is not None
-        self.seeds = seeds
+        self.free = masked if fill is None else masked & fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
-        masked = tokens == mask_id
-        known = to_host(torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)]))
-        self.host_seeds, self.total = known[0], known[1]
-        # Masks that stay.
-        self.closed = known[2] - known[1]
-        if known[3].any():
+        self.memory: dict[str, Tensor] = {}
+        # Rows that a stop has finished: what is drawn there stays, whatever the remask says.
+        self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
+
+        host_seeds, total, masks, gaps = to_host(
+            torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
+        )
+        if gaps.any():
             raise UserError(
                 "this model predicts a text block by block from the text before, and the sampler asks for more than "
                 'one block at once; choose the sampler "semi_autoregressive", or "left_to_right"'
             )
-        self.remaining = self.total.clone()
-        self.nfe = torch.zeros_like(self.total)
-        n = int(self.total.max()) if len(tokens) else 0
-        self.most = parts.pace.most(n) if n else 0
-        each = [parts.pace.most(n) if n else 0 for n in self.total.tolist()]
-        self.most_each = torch.tensor(each, dtype=torch.int64)
-        self.max_nfe = parts.max_nfe(n)
-        self.memory: dict[str, Tensor] = {}
-        self.confidence = torch.ones(tokens.shape, device=tokens.device) if "confidence" in self.needs else None
-        self.history = (
-            torch.full((len(tokens), self.max_nfe), torch.nan, dtype=torch.float64, device=tokens.device)
-            if "history" in self.needs
-            else None
+        longest = int(total.max()) if len(tokens) else 0
+        most = [parts.pace.most(n) if longest else 0 for n in total.tolist()]
+        self.counts = Counts(
+            seeds=host_seeds,
+            total=total,
+            closed=masks - total,
+            most=torch.tensor(most, dtype=torch.int64),
+            remaining=total.clone(),
+            nfe=torch.zeros_like(total),
         )
-        # Rows that a stop has finished: what is drawn there stays, whatever the remask says.
-        self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
-        self.observe = observe
+        self.most = parts.pace.most(longest) if longest else 0
+        self.max_nfe = parts.max_nfe(longest)
+        self.providers = providers(parts, denoiser, tokens, self.max_nfe)
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return for each row whether a denoiser that reads block by block would be asked behind a gap, int64 [B]."""
-        size = getattr(self.denoiser, "block", None)
+        size = self.denoiser.block_size
         if size is None or self.parts.causal:
             return torch.zeros_like(self.rows)
         block = torch.arange(masked.shape[1], device=masked.device) // size
@@ -133,32 +140,31 @@ class _Run:
 
     def sample(self) -> Sample:
         for number in range(self.most):
-            if not self.parts.remask.active and not self.remaining.any():
+            if not self.parts.remask.active and not self.counts.remaining.any():
                 break
-            whole = self.step(number)
-            step, count, some = self.take_part(whole)
+            everyone = self.step(number)
+            step, count, some = self.take_part(everyone)
             fresh = self.advance(step, count, some) if len(step.rows) else None
-            if self.parts.remask.active and not whole.final:
-                self.hide(number, whole, step, fresh)
-        return Sample(tokens=self.z, nfe=self.nfe.to(self.z.device, non_blocking=True), max_nfe=self.max_nfe)
+            if self.parts.remask.active and not everyone.final:
+                self.hide(everyone, step, fresh)
+        return Sample(tokens=self.z, nfe=self.counts.nfe.to(self.z.device, non_blocking=True), max_nfe=self.max_nfe)
 
     def step(self, number: int) -> Step:
-        """Return the step for the whole batch."""
+        """Return the step for all rows."""
         open_ = self.z == self.mask_id
         step = Step(
             number=number,
             final=number == self.most - 1,
-            mask_id=self.mask_id,
             batch=len(self.z),
             rows=self.rows,
             tokens=self.z,
             open=open_ & self.free if self.partial else open_,
             free=self.free,
-            total=self.total,
-            remaining=self.remaining,
-            most=self.most_each,
+            total=self.counts.total,
+            remaining=self.counts.remaining,
+            most=self.counts.most,
             seeds=self.seeds,
-            host_seeds=self.host_seeds,
+            host_seeds=self.counts.seeds,
             memory=self.memory,
             denoiser=self.denoiser,
             rates=self.parts.pace.rates(number),
@@ -174,12 +180,12 @@ class _Run:
             The step for these rows; how many positions each unmasks, if that is known; and which rows they
             are, int64 on the CPU, or None when they are all.
         """
-        count = None
+        count, remaining = None, self.counts.remaining
         if step.final:
-            count = self.remaining
+            count = remaining
         elif not self.parts.pace.needs:
-            count = self.parts.pace.take(step).clamp(min=0).minimum(self.remaining)
-        which = (self.remaining if count is None else count) > 0
+            count = self.parts.pace.take(step).clamp(min=0).minimum(remaining)
+        which = (remaining if count is None else count) > 0
         if bool(which.all()):
             return step, count, None
         some = which.nonzero().squeeze(1)
@@ -188,11 +194,10 @@ class _Run:
     def advance(self, step: Step, count: Tensor | None, some: Tensor | None) -> Tensor:
         """Ask the network, choose and draw; return what was filled, bool [A, L]."""
         if some is None:
-            self.nfe += 1
+            self.counts.nfe += 1
         else:
-            self.nfe[some] += 1
-        if hasattr(self.denoiser, "of"):
-            step.denoiser = self.denoiser.of(step.rows)
+            self.counts.nfe[some] += 1
+        step.denoiser = self.denoiser.of(step.rows)
         log_probs = None
         if step.final or self.parts.looks:
             log_probs = self.look(step, some)
@@ -200,7 +205,7 @@ class _Run:
         else:
             assert count is not None
             chosen, taken = self.ranked(step, self.rank(step), count), count
-        row, position = step.where if chosen is step.open else places(chosen, taken)
+        row, position = step.where if chosen is step.open else positions(chosen, taken)
         if log_probs is None:
             log_probs = step.denoiser(step.tokens, self.times(step), (row, position))
         elif chosen is not step.open:
@@ -210,75 +215,39 @@ class _Run:
         else:
             drawn = self.draw(step, log_probs, row, position)
         self.write(step, chosen, drawn, taken, some)
-        if self.confidence is not None:
-            own = log_probs.gather(1, drawn.unsqueeze(1)).squeeze(1)
-            self.confidence[step.rows[row], position] = own.exp().float()
+        for provider in self.providers:
+            provider.written(step, log_probs, drawn, (row, position))
         if self.observe is not None:
             self.observe(record(step, row, position, drawn))
         return chosen
 
     def times(self, step: Step) -> Tensor | None:
-        return self.timed.times(step) if self.timed else None
+        return self.parts.pace.times(step) if self.denoiser.reads_time else None
 
     def look(self, step: Step, some: Tensor | None) -> Tensor:
-        """Ask the network at the open positions and fill in what the parts read of it."""
-        # The estimator reads a whole text, so for it even the masks that are not to be filled need a draft.
-        drafted = "importance" in self.needs and self.importance is not None and not step.final
-        widely = drafted and self.partial
-        masked = step.tokens == self.mask_id if widely else step.open
-        closed = self.closed if some is None else self.closed[some]
-        where = places(masked, step.remaining + closed) if widely else step.where
-        if "order_weights" in self.needs and not step.final:
-            log_probs, order_weights = self.ordered(step)(step.tokens, self.times(step), where)
-        elif "rescored" in self.needs and not step.final:
-            log_probs, order_weights = self.rescore(step, where), None
-        else:
-            log_probs, order_weights = step.denoiser(step.tokens, self.times(step), where), None
-        if drafted and self.importance is not None:
-            step.importance = self.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
-        if widely:
+        """Ask the network at the open positions, [N, V], and let the providers fill in what the parts read of it."""
+        asked = [provider for provider in self.providers if provider.final or not step.final]
+        masked, where, narrow = step.open, step.where, _same
+        if self.partial and any(provider.everywhere for provider in asked):
+            masked = step.tokens == self.mask_id
+            closed = self.counts.closed if some is None else self.counts.closed[some]
+            where = positions(masked, step.remaining + closed)
             row, position = step.where
             among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
-            log_probs = log_probs[among]
-            order_weights = order_weights[among] if order_weights is not None else None
-        step.log_probs, step.order_weights = log_probs, order_weights
-        if self.history is not None:
-            confidence = step.mean_open(step.spread(log_probs.amax(-1).double().exp())).unsqueeze(1)
-            step.history = torch.cat([self.history[step.rows, 1:], confidence], dim=1)
-            self.history[step.rows] = step.history
-        if "drawn" in self.needs and not step.final:
-            step.drawn = self.draw(step, log_probs, *step.where)
-            step.drawn_log_probs = log_probs.gather(1, step.drawn.unsqueeze(1)).squeeze(1)
-        return log_probs
 
-    def ordered(self, step: Step) -> Callable[[Tensor, Tensor | None, Where], tuple[Tensor, Tensor]]:
-        """Return the denoiser that gives log ŵ as well.
+            def narrow(values: Tensor) -> Tensor:
+                return values[among]
 
-        Raises:
-            UserError: when the model has no such weights.
-        """
-        if not isinstance(step.denoiser, OrderedDenoiser):
-            raise UserError(
-                "the order learned takes its order from the model's own reverse weights, and this model has none; "
-                'train it with objective.use = "adaptive", or choose another sampler'
-            )
-        return step.denoiser.ordered
-
-    def rescore(self, step: Step, where: Where) -> Tensor:
-        """Return the log-probabilities, and renew the confidence in what was drawn in the same evaluation.
-
-        Raises:
-            UserError: when the model cannot say it.
-        """
-        if not isinstance(step.denoiser, PlanningDenoiser):
-            raise UserError(
-                "this sampler's remask asks the model for its probability of tokens that are already there, which this "
-                "model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
-            )
-        assert self.confidence is not None
-        row, position = places(step.free & ~step.open, step.total - step.remaining)
-        log_probs, own = step.denoiser.everywhere(step.tokens, self.times(step), where, (row, position))
-        self.confidence[step.rows[row], position] = own.exp().float()
+        own = next((provider for provider in asked if provider.asks), None)
+        if own is None:
+            log_probs = step.denoiser(step.tokens, self.times(step), where)
+        else:
+            log_probs = own.ask(step, self.times(step), where, narrow)
+        for provider in asked:
+            provider.draft(step, log_probs, masked)
+        step.log_probs = log_probs = narrow(log_probs)
+        for provider in asked:
+            provider.provide(step, lambda: self.draw(step, log_probs, *step.where))
         return log_probs
 
     def rank(self, step: Step) -> Tensor:
@@ -326,33 +295,38 @@ class _Run:
         step.tokens = step.tokens.masked_scatter(chosen, drawn)
         left = step.remaining - taken
         if some is None:
-            self.z, self.remaining = step.tokens, left
+            self.z, self.counts.remaining = step.tokens, left
         else:
             self.z = self.z.index_copy(0, step.rows, step.tokens)
-            self.remaining = self.remaining.index_copy(0, some, left)
+            self.counts.remaining = self.counts.remaining.index_copy(0, some, left)
 
-    def hide(self, number: int, whole: Step, step: Step, fresh: Tensor | None) -> None:
+    def hide(self, everyone: Step, step: Step, fresh: Tensor | None) -> None:
         """Let the remask hide tokens again, in all rows that had something to fill."""
         filled = torch.zeros_like(self.free)
         if fresh is not None:
             filled[step.rows] = fresh
         after = attrs.evolve(
-            whole,
+            everyone,
             tokens=self.z,
             open=(self.z == self.mask_id) & self.free,
-            remaining=self.remaining,
-            confidence=self.confidence,
+            remaining=self.counts.remaining,
             fresh=filled,
         )
+        for provider in self.providers:
+            provider.after(after)
         hidden = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
         self.z = self.z.masked_fill(hidden, self.mask_id)
-        self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
-        if self.confidence is not None:
-            self.confidence = self.confidence.masked_fill(hidden, 1.0)
+        self.counts.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
+        for provider in self.providers:
+            provider.hidden(hidden)
         if self.observe is not None:
             row, position = (t.tolist() for t in hidden.nonzero().unbind(1))
             if row:
-                self.observe({"step": number, "hidden": {"rows": row, "positions": position}})
+                self.observe({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
+
+
+def _same(values: Tensor) -> Tensor:
+    return values
 
 
 def record(step: Step, row: Tensor, position: Tensor, drawn: Tensor) -> dict[str, Any]:

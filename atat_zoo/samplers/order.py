@@ -176,7 +176,7 @@ class BlockwiseOrder:
         return self.inner.needs
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what the inner order finds wrong."""
+        """Yield the problems of the inner order."""
         if hasattr(self.inner, "check"):
             yield from self.inner.check(experiment)
 
@@ -187,8 +187,8 @@ class BlockwiseOrder:
         length = step.open.shape[1]
         # Ranks, because a score may be of any size, and must not reach into another block.
         ranking = self.inner(step).masked_fill(~step.open, -torch.inf).sort(dim=1, descending=True, stable=True).indices
-        places = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
-        rank = torch.zeros_like(places).scatter(1, ranking, places)
+        numbers = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
+        rank = torch.zeros_like(numbers).scatter(1, ranking, numbers)
         block = (step.free.cumsum(1) - 1).clamp(min=0) // self.block
         return -(block * length + rank)
 
@@ -219,11 +219,11 @@ class DilatedOrder:
         length = step.open.shape[1]
         number = (step.free.cumsum(1) - 1).clamp(min=0)
         n = step.total.to(number.device, non_blocking=True).unsqueeze(1)
-        group, found, parts = torch.zeros_like(number), torch.zeros_like(step.open), 1
+        group, placed, parts = torch.zeros_like(number), torch.zeros_like(step.open), 1
         while parts < length:
             parts *= self.base
-            found = found | (number % (n // parts).clamp(min=1) == 0)
-            group += ~found
+            placed = placed | (number % (n // parts).clamp(min=1) == 0)
+            group += ~placed
         return uniform(step.keys("order"), length, torch.float64) - group
 
 
@@ -252,8 +252,6 @@ class DrawnProbabilityOrder:
         Raises:
             RuntimeError: when the loop has not filled the draws in.
         """
-        # merged
-
         if step.drawn_log_probs is None:
             raise RuntimeError("the order drawn_probability was called without the tokens that were drawn")
         score = step.spread(step.drawn_log_probs.double())

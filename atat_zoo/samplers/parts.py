@@ -1,37 +1,38 @@
-"""The four choices and the draw, put together."""
+"""The five parts of a sampler put together, and the samplers that are nothing but that."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from atat_zoo.errors import UserError
+from atat_zoo.registry import component_base, param
+from atat_zoo.samplers import Sample, Sampler
+from atat_zoo.samplers.draw import CategoricalDraw, Draw
+from atat_zoo.samplers.order import LeftToRightOrder, Order, RandomOrder
+from atat_zoo.samplers.pace import OneAtATimePace, Pace
+from atat_zoo.samplers.remask import NoRemask, Remask
+from atat_zoo.samplers.stop import StepsStop, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.samplers import Sample
-    from atat_zoo.samplers.draw import Draw
-    from atat_zoo.samplers.order import Order
-    from atat_zoo.samplers.pace import Pace
-    from atat_zoo.samplers.remask import Remask
-    from atat_zoo.samplers.stop import Stop
 
 
 @attrs.frozen(kw_only=True)
-class Parts:
+class SamplerParts:
     """What a sampler is made of; `run` in `atat_zoo.samplers.loop` carries it out."""
 
-    order: Order
     pace: Pace
-    remask: Remask
-    stop: Stop
-    draw: Draw
+    order: Order = attrs.field(factory=RandomOrder)
+    remask: Remask = attrs.field(factory=NoRemask)
+    stop: Stop = attrs.field(factory=StepsStop)
+    draw: Draw = attrs.field(factory=CategoricalDraw)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -49,9 +50,6 @@ class Parts:
     @property
     def causal(self) -> bool:
         """Whether the leftmost mask is always filled alone, and the denoiser asked for nothing else."""
-        from atat_zoo.samplers.order import LeftToRightOrder
-        from atat_zoo.samplers.pace import OneAtATimePace
-
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
         return alone and not self.remask.active and not self.looks
 
@@ -59,7 +57,7 @@ class Parts:
         """Yield a sentence for each pair of parts that do not go together."""
         if self.remask.active:
             remask, pace = self.remask.name, self.pace.name
-            if getattr(self.remask, "needs_grid", False) and self.pace.rates(0) is None:
+            if self.remask.needs_grid and self.pace.rates(0) is None:
                 yield (
                     f"the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has none; set "
                     'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask'
@@ -76,10 +74,10 @@ class Parts:
             )
 
     def refuse_misfits(self) -> None:
-        """Raise `UserError` with what `misfits` finds."""
-        found = list(self.misfits())
-        if found:
-            raise UserError("\n".join(f"sampler: {sentence}" for sentence in found))
+        """Raise `UserError` with the sentences of `misfits`."""
+        problems = list(self.misfits())
+        if problems:
+            raise UserError("\n".join(f"sampler: {sentence}" for sentence in problems))
 
     def max_nfe(self, n: int) -> int:
         """Return the most network evaluations for a row with n open positions.
@@ -92,44 +90,65 @@ class Parts:
         return most if self.remask.active else min(most, n)
 
 
-class Combined(Protocol):
-    """A sampler that is its parts, which all of ours are."""
+class CompositeSampler(Sampler):
+    """A sampler that is its parts: a subclass says which."""
 
-    def parts(self) -> Parts:
-        """Return the four choices and the draw."""
-        ...
+    def parts(self) -> SamplerParts:
+        """Return the five parts."""
+        raise NotImplementedError
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse parameters that one of the parts refuses."""
+        self.parts()
+
+    @property
+    def causal(self) -> bool:
+        """Whether the leftmost mask is always filled alone, and the denoiser asked for nothing else."""
+        return self.parts().causal
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit any of the parts."""
+        parts = self.parts()
+        for part in (parts.order, parts.pace, parts.remask, parts.stop, parts.draw):
+            if hasattr(part, "check"):
+                yield from part.check(experiment)
+        yield from (f"sampler: {sentence}" for sentence in parts.misfits())
+
+    def sample(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        *,
+        observe: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Sample:
+        """Fill every mask; see `Sampler.sample`."""
+        from atat_zoo.samplers.loop import run
+
+        return run(self.parts(), denoiser, tokens, seeds, observe=observe)
 
 
-def check_parts(sampler: Combined, experiment: Experiment) -> Iterator[str]:
-    """Yield what does not fit any of the parts: the method `check` of a sampler that is its parts."""
-    parts = sampler.parts()
-    for part in (parts.order, parts.pace, parts.remask, parts.stop, parts.draw):
-        if hasattr(part, "check"):
-            yield from part.check(experiment)
-    yield from (f"sampler: {sentence}" for sentence in parts.misfits())
+@component_base
+class TemperedSampler(CompositeSampler):
+    """A sampler with an exact draw at a temperature."""
+
+    temperature: float = param(1.0, help="of the draw; 0 takes the most probable token", ge=0)
+
+    @property
+    def draw(self) -> Draw:
+        """The draw at this temperature."""
+        return CategoricalDraw(temperature=self.temperature)
 
 
-def fill(
-    sampler: Combined,
-    denoiser: Denoiser,
-    tokens: Tensor,
-    seeds: Tensor,
-    *,
-    mask_id: int,
-    importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-    reads_time: bool = False,
-    observe: Callable[[dict[str, Any]], None] | None = None,
-) -> Sample:
-    """Fill every mask: the method `sample` of a sampler that is its parts; see `Sampler.sample`."""
-    from atat_zoo.samplers.loop import run
+@component_base
+class SteppedSampler(TemperedSampler):
+    """One that takes a fixed number of steps."""
 
-    return run(
-        sampler.parts(),
-        denoiser,
-        tokens,
-        seeds,
-        mask_id=mask_id,
-        importance=importance,
-        reads_time=reads_time,
-        observe=observe,
-    )
+    steps: int = param(64, help="T, steps, and the most network evaluations", ge=1)
+
+
+@component_base
+class CappedSampler(TemperedSampler):
+    """One that takes as many steps as it needs, up to a number that may be set."""
+
+    steps: int | None = param(None, help="the most network evaluations; without it one a token", ge=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from atat_zoo.errors import UserError
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +21,7 @@ class Remask(Protocol):
             loop knows how much is left without asking the device.
         needs: "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
 
-    One that reads `step.rates` says `needs_grid = True`, and is refused beside a pace without a grid. Beside an active
-    one the pace must have a number of steps that does not depend on the text, or nothing would end it.
+    Beside an active one the pace must have a number of steps that does not depend on the text, or nothing would end it.
     """
 
     name: str
@@ -37,12 +36,17 @@ class Remask(Protocol):
         """What the loop must fill in."""
         ...
 
-    def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the share of visible tokens it is going to hide, as a number or [A] on the CPU.
+    @property
+    def needs_grid(self) -> bool:
+        """Whether it reads `step.rates`, so that a pace without a grid is refused beside it; false by default."""
+        return False
 
-        The binomial pace makes up for it (ReMDM, arXiv:2503.00307). `step.rates` tells what the pace expects.
+    def rate(self, step: Step) -> float | Tensor:
+        """Return σ, the share of visible tokens that the pace makes up for, a number or [A] on the CPU; 0 by default.
+
+        The binomial pace does so (ReMDM, arXiv:2503.00307). `step.rates` tells what the pace expects.
         """
-        ...
+        return 0.0
 
     def __call__(self, step: Step) -> Tensor:
         """Return what is hidden again, bool [A, L]; given tokens stay, whatever it says.
@@ -53,7 +57,7 @@ class Remask(Protocol):
 
 
 @component
-class NoRemask:
+class NoRemask(Remask):
     """A token that was drawn stays."""
 
     name = "none"
@@ -61,10 +65,6 @@ class NoRemask:
     refs = ()
     active = False
     needs = frozenset[str]()
-
-    def rate(self, step: Step) -> float:
-        """Return 0."""
-        return 0.0
 
     def __call__(self, step: Step) -> Tensor:
         """Return false everywhere, bool [A, L]."""
@@ -90,11 +90,6 @@ def grid(step: Step, name: str) -> tuple[float, float]:
 def greatest(before: float, after: float) -> float:
     """Return σ_max = min(1, (1 − α_s)/α_t): with more, more would be hidden than α_s leaves room for."""
     return min(1.0, after / (1 - before)) if before < 1 else 1.0
-
-
-def within(before: float, on: float, off: float) -> bool:
-    """Return whether a step that begins with this mask rate is in the interval in which remasking is switched on."""
-    return off < before <= on
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
@@ -123,8 +118,39 @@ def settled(step: Step) -> Tensor:
     return step.free & ~step.open & ~fresh
 
 
+@component_base
+class GridRemask(Remask):
+    """A remask that follows the pace's grid; by default it hides each settled token with probability σ."""
+
+    refs = ("arXiv:2503.00307",)
+    active = True
+    needs_grid = True
+    needs = frozenset[str]()
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with probability σ, bool [A, L]."""
+        return by_chance(step, step.remask_rate)
+
+
+@component_base
+class SwitchedRemask(GridRemask):
+    """A remask that may be switched on for a part of the steps only: ReMDM-switch."""
+
+    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
+    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse an interval in the wrong order."""
+        if self.switch_off > self.switch_on:
+            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
+
+    def is_on(self, before: float) -> bool:
+        """Return whether a step that begins with this mask rate is in the interval."""
+        return self.switch_off < before <= self.switch_on
+
+
 @component
-class ReMDMCapRemask:
+class ReMDMCapRemask(SwitchedRemask):
     """σ = min(η, σ_max): by chance, all tokens alike, with a constant cap.
 
     Every token that was visible before the step is hidden with probability σ, and the paces `binomial` and `plateau`
@@ -134,38 +160,19 @@ class ReMDMCapRemask:
 
     name = "remdm_cap"
     summary = "every visible token by chance, with a constant probability as far as the grid allows"
-    refs = ("arXiv:2503.00307",)
-    active = True
-    needs_grid = True
-    needs = frozenset[str]()
 
     eta: float = param(
         0.04, help="η, the largest probability; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1
     )
-    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
-    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse an interval in the wrong order."""
-        if self.switch_off > self.switch_on:
-            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max), or 0 outside the interval."""
-        # merged
-
         before, after = grid(step, self.name)
-        return min(self.eta, greatest(before, after)) if within(before, self.switch_on, self.switch_off) else 0.0
-
-    def __call__(self, step: Step) -> Tensor:
-        """Return each settled token with probability σ, bool [A, L]."""
-        # merged
-
-        return by_chance(step, step.remask_rate)
+        return min(self.eta, greatest(before, after)) if self.is_on(before) else 0.0
 
 
 @component
-class ReMDMRescaleRemask:
+class ReMDMRescaleRemask(SwitchedRemask):
     """σ = η σ_max: by chance, all tokens alike, a fixed share of the most that the grid allows.
 
     Every token that was visible before the step is hidden with probability σ, and the paces `binomial` and `plateau`
@@ -175,36 +182,17 @@ class ReMDMRescaleRemask:
 
     name = "remdm_rescale"
     summary = "every visible token by chance, with a share of the largest probability that the grid allows"
-    refs = ("arXiv:2503.00307",)
-    active = True
-    needs_grid = True
-    needs = frozenset[str]()
 
     eta: float = param(0.015, help="η, the share of σ_max", ge=0, le=1)
-    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
-    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse an interval in the wrong order."""
-        if self.switch_off > self.switch_on:
-            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
 
     def rate(self, step: Step) -> float:
         """Return η σ_max, or 0 outside the interval."""
-        # merged
-
         before, after = grid(step, self.name)
-        return self.eta * greatest(before, after) if within(before, self.switch_on, self.switch_off) else 0.0
-
-    def __call__(self, step: Step) -> Tensor:
-        """Return each settled token with probability σ, bool [A, L]."""
-        # merged
-
-        return by_chance(step, step.remask_rate)
+        return self.eta * greatest(before, after) if self.is_on(before) else 0.0
 
 
 @component
-class ReMDMConfRemask:
+class ReMDMConfRemask(SwitchedRemask):
     """By chance, tokens that were drawn with little probability sooner: σ_i = η σ_max · softmax(−ψ)_i.
 
     ψ_i is p_θ of the token when it was drawn, and the softmax goes over what was drawn before the step, so about
@@ -214,33 +202,17 @@ class ReMDMConfRemask:
 
     name = "remdm_conf"
     summary = "by chance, tokens that were drawn with little confidence sooner"
-    refs = ("arXiv:2503.00307",)
-    active = True
-    needs_grid = True
     needs = frozenset({"confidence"})
 
     eta: float = param(1.0, help="η, the share of σ_max", ge=0, le=1)
-    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
-    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse an interval in the wrong order."""
-        if self.switch_off > self.switch_on:
-            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
-
-    def rate(self, step: Step) -> float:
-        """Return 0: nothing is made up for."""
-        return 0.0
 
     def __call__(self, step: Step) -> Tensor:
         """Return each settled token with its own probability, bool [A, L]."""
         import torch
 
-        # merged
-
         before, after = grid(step, self.name)
         assert step.confidence is not None
-        if not within(before, self.switch_on, self.switch_off):
+        if not self.is_on(before):
             return torch.zeros_like(step.open)
         scores = -step.confidence.double()
         # A row in which nothing is settled has no softmax; by_chance leaves it alone.
@@ -249,7 +221,7 @@ class ReMDMConfRemask:
 
 
 @component
-class ReMDMLoopRemask:
+class ReMDMLoopRemask(GridRemask):
     """By chance, all tokens alike, in the steps in which the pace's grid stands still.
 
     With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest. σ = min(η, σ_max)
@@ -258,29 +230,17 @@ class ReMDMLoopRemask:
 
     name = "remdm_loop"
     summary = "every visible token by chance while the pace's grid stands still"
-    refs = ("arXiv:2503.00307",)
-    active = True
-    needs_grid = True
-    needs = frozenset[str]()
 
     eta: float = param(0.02, help="η, the probability with which a visible token is hidden in a step", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max) on the plateau, or 0."""
-        # merged
-
         before, after = grid(step, self.name)
         return min(self.eta, greatest(before, after)) if 0 < before == after < 1 else 0.0
 
-    def __call__(self, step: Step) -> Tensor:
-        """Return each settled token with probability σ, bool [A, L]."""
-        # merged
-
-        return by_chance(step, step.remask_rate)
-
 
 @component
-class PlannerRemask:
+class PlannerRemask(GridRemask):
     """The least likely tokens go back, new or old, down to the share that the pace's grid leaves visible.
 
     Self-planning of P2 (Peng et al., arXiv:2502.03540): the score of a new token is its log-probability when it was
@@ -294,21 +254,13 @@ class PlannerRemask:
     name = "planner"
     summary = "the tokens that the model itself finds least likely, new or old, down to the grid's share"
     refs = ("arXiv:2502.03540",)
-    active = True
-    needs_grid = True
     needs = frozenset({"confidence", "rescored"})
 
     eta: float = param(1.0, help="η, factor on the log-probability of tokens that were there before the step", ge=0)
 
-    def rate(self, step: Step) -> float:
-        """Return 0: nothing is made up for."""
-        return 0.0
-
     def __call__(self, step: Step) -> Tensor:
         """Return the lowest scores beyond the share that stays, bool [A, L]."""
         import torch
-
-        # merged
 
         assert step.confidence is not None
         _, after = grid(step, self.name)
@@ -319,8 +271,8 @@ class PlannerRemask:
         order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
         # Rounding must not turn ⌊0.3 · 10⌋ masked into 2.
         hidden = (step.total * after + 1e-9).floor().long().to(order.device, non_blocking=True)
-        keep = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
+        visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
         stays = torch.zeros_like(drawn).scatter_(
-            1, order, torch.arange(order.shape[1], device=order.device) < keep.unsqueeze(1)
+            1, order, torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)
         )
         return drawn & ~stays

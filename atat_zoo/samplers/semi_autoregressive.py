@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import fields_of
+from atat_zoo.samplers import Sample, Sampler
+from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Denoiser
+    from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.samplers import Sample, Sampler
-    from atat_zoo.samplers.parts import Parts
 
 
 @component
-class SemiAutoregressiveSampler:
+class SemiAutoregressiveSampler(Sampler):
     """Blocks from left to right, each filled by another sampler; texts of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
@@ -50,18 +51,18 @@ class SemiAutoregressiveSampler:
     def misfits(self) -> Iterator[str]:
         """Yield a sentence if the sampler within cannot fill a block."""
         name = self.within.name
-        if not hasattr(self.within, "parts"):
+        if not isinstance(self.within, CompositeSampler):
             yield f'sampler.within: {name!r} cannot be told to fill one block; use = "ancestral", or another of parts'
-        elif self.steps is not None and not hasattr(self.within, "steps"):
+        elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.within))}:
             yield f"sampler.steps: {name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
 
-    def parts_of(self, block: int, blocks: int) -> Parts:
+    def parts_of(self, block: int, blocks: int) -> SamplerParts:
         """Return how a block is filled, the share of the steps that falls to it included."""
         within: Any = self.within
         if self.steps is not None:
             share = self.steps * (block + 1) // blocks - self.steps * block // blocks
             within = attrs.evolve(within, steps=max(1, share))
-        parts: Parts = within.parts()
+        parts: SamplerParts = within.parts()
         return parts
 
     def sample(
@@ -70,61 +71,52 @@ class SemiAutoregressiveSampler:
         tokens: Tensor,
         seeds: Tensor,
         *,
-        mask_id: int,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-        reads_time: bool = False,
         observe: Callable[[dict[str, Any]], None] | None = None,
-        window: int | None = None,
     ) -> Sample:
         """Fill every mask; see `Sampler.sample`.
 
         Args:
-            denoiser: p_θ.
+            denoiser: p_θ. The draft that importance is asked of is that of its window, or, with a model that reads
+                block by block, of the block alone.
             tokens: int64 [B, L].
             seeds: int64 [B].
-            mask_id: m.
-            importance: see `Sampler.sample`; with a model that reads block by block its draft is of the block alone.
-            reads_time: see `Sampler.sample`.
             observe: see `Sampler.sample`.
-            window: the most tokens that the denoiser sees at once; L if None.
 
         Raises:
             UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.
         """
         import torch
 
-        from atat_zoo.diffusion.places import to_host
+        from atat_zoo.diffusion.positions import to_host
         from atat_zoo.diffusion.randomness import fold
         from atat_zoo.errors import UserError
-        from atat_zoo.samplers import Sample
         from atat_zoo.samplers.loop import run
         from atat_zoo.samplers.observing import shifted
 
         for sentence in self.misfits():
             raise UserError(sentence)
         batch, length = tokens.shape
-        own = getattr(denoiser, "block", None)
+        own = denoiser.block_size
         size = self.size or own or 32
         if own is not None and own % size:
             raise UserError(f"sampler.size = {size} does not divide the model's blocks of {own} tokens; leave it out")
-        window = window or max(length, 1)
+        window = denoiser.window or max(length, 1)
         blocks = -(-length // size)
         z = tokens.clone()
-        padded = torch.nn.functional.pad(tokens == mask_id, (0, blocks * size - length))
+        padded = torch.nn.functional.pad(tokens == denoiser.mask_id, (0, blocks * size - length))
         open_ = to_host(padded.view(batch, blocks, size).any(2).any(0)).tolist()
-        keeper: Any = denoiser
-        reading = keeper.begin(batch, window) if own is not None and any(open_) else None
+        decoder: BlockDecoder | None = denoiser.begin(batch, window) if own is not None and any(open_) else None
         nfe, most, steps, read = torch.zeros_like(seeds), 0, 0, 0
         for block in range(blocks):
             if not open_[block]:
                 continue
             start, stop = block * size, min((block + 1) * size, length)
-            if reading is not None and own is not None:
+            if decoder is not None and own is not None:
                 low = start // own * own
                 high = min(low + own, length)
                 if read < low:
                     with torch.no_grad():
-                        reading.read(z[:, read:low])
+                        decoder.read(z[:, read:low])
                     read = low
             else:
                 high = min(max(stop, window), length)
@@ -134,13 +126,10 @@ class SemiAutoregressiveSampler:
             parts = self.parts_of(block, blocks)
             made = run(
                 parts,
-                reading or denoiser,
+                decoder or denoiser,
                 z[:, low:high],
                 fold(seeds, block),
-                mask_id=mask_id,
                 fill=within,
-                importance=importance,
-                reads_time=reads_time,
                 observe=observe and shifted(observe, positions=low, steps=steps),
             )
             z[:, low:high] = made.tokens

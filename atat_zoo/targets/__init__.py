@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
     from atat_zoo.registry import Context
 
 

@@ -10,7 +10,7 @@ from torch import nn
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.records import Masked
+    from atat_zoo.diffusion.contracts import Masked
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from atat_zoo.diffusion.records import Masked
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.testing.batches import close, masked_step, rows, taught, tried
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_adaptive(make: Callable[[], Any], outcome: Callable[[Any, Rows], Tensor], examples: int = 50) -> None:
-    """Hold a part with a memory to `Adaptive`.
+    """Hold a part with a memory to `StatefulPart`.
 
     Its statistics add up over micro-batches, asking for them changes nothing, and
     what `state_dict` saves is all it remembers.

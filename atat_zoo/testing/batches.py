@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.records import Masked
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.registry import Context
 
 if TYPE_CHECKING:

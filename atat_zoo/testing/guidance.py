@@ -18,7 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.places import pairs
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.generation import Writer
 from atat_zoo.testing.batches import tried
 from atat_zoo.testing.sampling import noisy
@@ -28,7 +28,7 @@ from atat_zoo.tokenizers import CharactersTokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.classifiers import Classifier
     from atat_zoo.generation.guidance import Guidance
 
@@ -50,10 +50,15 @@ def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -
     """Return a writer of text8's 27 symbols with a denoiser without sense, and with importance if `weighed`."""
     tokenizer = CharactersTokenizer().train(lambda: iter(()))
     return Writer(
-        denoiser=Gappy(tokenizer.vocabulary_size, sharpness=sharpness, seed=seed),
+        denoiser=Gappy(
+            tokenizer.vocabulary_size,
+            sharpness=sharpness,
+            seed=seed,
+            window=LONGEST,
+            importance=hashed_importance if weighed else None,
+        ),
         tokenizer=tokenizer,
         length=LONGEST,
-        importance=hashed_importance if weighed else None,
     )
 
 
@@ -92,9 +97,9 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
             mine = after[where.nonzero()[:, 0] == row]
             assert torch.allclose(alone.exp(), mine.exp(), atol=1e-5), "a row depends on its batch"
 
-        if guided.importance is not None:
-            draft = z.masked_fill(where, seed % mask_id)
-            importance = guided.importance(draft, where)
+        importance = guided.denoiser.importance(z.masked_fill(where, seed % mask_id), where)
+        assert (importance is not None) is guided.denoiser.estimates_importance, "importance is not as stated"
+        if importance is not None:
             assert importance.shape == z.shape, "importance is [B, L]"
             assert bool(((importance >= 0) & (importance <= 1)).all()), "importance is in [0, 1]"
 
@@ -113,8 +118,10 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
 
 def _same_writer(writer: Writer, guided: Writer) -> None:
     assert isinstance(guided, Writer), "guide returns a Writer"
-    for name in ("tokenizer", "length", "special", "reads_time", "device"):
+    for name in ("tokenizer", "length", "special", "device"):
         assert getattr(guided, name) == getattr(writer, name), f"guidance has changed {name}"
+    for name in ("mask_id", "reads_time", "window", "block_size"):
+        assert getattr(guided.denoiser, name) == getattr(writer.denoiser, name), f"guidance has changed {name}"
     assert isinstance(guided.cost, int), "cost is a whole number of passes"
     assert guided.cost >= writer.cost, "guidance does not make an evaluation cheaper"
 

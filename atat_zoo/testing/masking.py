@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.testing.adaptive import check_adaptive
 from atat_zoo.testing.batches import built, close, holds, rows, taught, temperatures, tried
 
@@ -171,7 +171,7 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
 
 def check_memory(strategy: Any, examples: int = 50) -> None:
     """A strategy with a memory keeps it in buffers and adds up over micro-batches; others pass."""
-    if isinstance(built(strategy), Adaptive):
+    if isinstance(built(strategy), StatefulPart):
         check_adaptive(
             lambda: built(strategy),
             lambda ready, drawn: ready.probabilities(drawn.importance, drawn.rate, drawn.maskable),
@@ -196,5 +196,5 @@ def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
         temperature = min(max(temperature, bounds.get("ge", temperature)), bounds.get("le", temperature))
         strategy = attrs.evolve(strategy, temperature=temperature)
     yield built(strategy)
-    if isinstance(built(strategy), Adaptive):
+    if isinstance(built(strategy), StatefulPart):
         yield taught(built(strategy), 3, drawn)

@@ -19,8 +19,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
+from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
 from atat_zoo.testing.batches import tried
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
@@ -29,13 +31,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.places import Where
-    from atat_zoo.diffusion.records import Denoiser
     from atat_zoo.samplers import Sample, Sampler
     from atat_zoo.samplers.draw import Draw
     from atat_zoo.samplers.order import Order
     from atat_zoo.samplers.pace import Pace
-    from atat_zoo.samplers.parts import Parts
     from atat_zoo.samplers.remask import Remask
     from atat_zoo.samplers.stop import Stop
 
@@ -43,36 +42,15 @@ LENGTHS, VOCABULARIES, ROWS = 12, 6, 5
 
 
 @attrs.frozen(kw_only=True)
-class Assembled:
+class Assembled(CompositeSampler):
     """A sampler from parts that are in no registry."""
 
     name = "assembled"
-    parts: Parts
+    _parts: SamplerParts
 
-    def sample(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        *,
-        mask_id: int,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-        reads_time: bool = False,
-        observe: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Sample:
-        """Fill every mask; see `Sampler.sample`."""
-        from atat_zoo.samplers.loop import run
-
-        return run(
-            self.parts,
-            denoiser,
-            tokens,
-            seeds,
-            mask_id=mask_id,
-            importance=importance,
-            reads_time=reads_time,
-            observe=observe,
-        )
+    def parts(self) -> SamplerParts:
+        """Return the parts that it was given."""
+        return self._parts
 
 
 def assemble(
@@ -128,33 +106,21 @@ def check_sampler(sampler: Sampler, examples: int = 20) -> None:
         z = noisy(rows, length, v, seed)
         check_sample(
             sampler,
-            lambda: Hashed(v, sharpness=sharpness),
+            lambda: Hashed(v, sharpness=sharpness, importance=hashed_importance if weighed else None),
             z,
             fold(torch.arange(rows), seed),
-            importance=hashed_importance if weighed else None,
         )
 
     holds()
 
 
-class Asked(Protocol):
-    """A denoiser that counts the rows that it was asked for, and knows the mask."""
+class Asked(Denoiser, Protocol):
+    """A denoiser that counts the rows that it was asked for."""
 
     evaluated: int
 
-    @property
-    def mask_id(self) -> int:
-        """Return m."""
-        ...
 
-    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return SUBS log-probabilities; see `Denoiser`."""
-        ...
-
-
-def check_sample(
-    sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: Tensor, *, alone: bool = True, **options: Any
-) -> None:
+def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
     """Hold a sampler to MATH 6 on one batch.
 
     Args:
@@ -164,11 +130,10 @@ def check_sample(
         seeds: int64 [B].
         alone: whether a row alone must give what it gives in the batch. A network in float32 does not keep that: it
             sums in another order.
-        options: for `Sampler.sample`.
     """
     denoiser, kept = make(), z.clone()
     v = denoiser.mask_id
-    made, trace = traced(sampler, denoiser, z, seeds, mask_id=v, **options)
+    made, trace = traced(sampler, denoiser, z, seeds)
     masked = kept == v
     assert torch.equal(z, kept), "the caller's tokens were written to"
     assert torch.equal(made.tokens[~masked], kept[~masked]), "a given token was changed"
@@ -179,11 +144,11 @@ def check_sample(
     assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of evaluations"
     assert torch.equal(_replayed(kept, trace, v), made.tokens), "the trace does not lead to the text"
 
-    again = sampler.sample(make(), z, seeds, mask_id=v, **options)
+    again = sampler.sample(make(), z, seeds)
     assert torch.equal(again.tokens, made.tokens), "the same seed gave another text"
     for row in range(len(z) if alone else 0):
         cut = slice(row, row + 1)
-        single = sampler.sample(make(), z[cut], seeds[cut], mask_id=v, **options)
+        single = sampler.sample(make(), z[cut], seeds[cut])
         assert torch.equal(single.tokens, made.tokens[cut]), "a row depends on its batch"
         assert torch.equal(single.nfe, made.nfe[cut]), "the cost of a row depends on its batch"
 
@@ -212,7 +177,6 @@ def example_step(
     step = Step(
         number=2,
         final=False,
-        mask_id=vocabulary_size,
         batch=rows,
         rows=torch.arange(rows),
         tokens=z,

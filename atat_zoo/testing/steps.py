@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.diffusion.records import Adaptive
 from atat_zoo.testing.adaptive import check_adaptive
 from atat_zoo.testing.batches import built, close, holds, masked_step, rows, taught, tried
 
@@ -69,7 +69,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
             assert ready.stage(progress), "a stage has a name"
 
     holds_mean()
-    if isinstance(built(curriculum), Adaptive):
+    if isinstance(built(curriculum), StatefulPart):
         check_adaptive(
             lambda: built(curriculum),
             lambda ready, drawn: ready.weights(masked_step(drawn)[0], drawn.importance, 0.5),
@@ -94,7 +94,7 @@ def check_target(target: Any, examples: int = 50) -> None:
             assert not wanted.requires_grad, "targets carry no gradient"
 
     holds_range()
-    if isinstance(built(target), Adaptive):
+    if isinstance(built(target), StatefulPart):
         check_adaptive(lambda: built(target), lambda ready, drawn: ready(*_step_of(drawn))[0], examples)
 
 
@@ -112,7 +112,7 @@ def check_position_bias(bias: Any, examples: int = 50) -> None:
             holds((values >= 0) & (values <= 1), "a bias is in [0, 1]")
 
     holds_values()
-    if isinstance(built(bias), Adaptive):
+    if isinstance(built(bias), StatefulPart):
         check_adaptive(lambda: built(bias), lambda ready, drawn: ready.values(drawn.importance.shape[-1]), examples)
 
 
@@ -125,5 +125,5 @@ def _step_of(drawn: Rows) -> Any:
 def _variants(spec: Any, drawn: Rows) -> Iterator[Any]:
     """Yield the part ready for use; one with a memory also after some steps."""
     yield built(spec)
-    if isinstance(built(spec), Adaptive):
+    if isinstance(built(spec), StatefulPart):
         yield taught(built(spec), 3, drawn)

@@ -7,16 +7,44 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.places import Where, pairs
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Entropy in nats of the toy of MATH 5, which every bound with exact weights must reach.
 ENTROPY = 1.910914
+
+
+class FunctionDenoiser(Denoiser):
+    """A denoiser of a function of tokens, t and where, with any of the facts of `Denoiser`."""
+
+    def __init__(
+        self,
+        function: Callable[[Tensor, Tensor | None, Where], Tensor],
+        mask_id: int,
+        *,
+        reads_time: bool = False,
+        window: int | None = None,
+        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.function, self.mask_id, self.reads_time, self.window = function, mask_id, reads_time, window
+        self.weigh, self.estimates_importance = importance, importance is not None
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return what the function says; see `Denoiser`."""
+        return self.function(tokens, t, where)
+
+    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+        """Return the importance that was given, or None."""
+        return self.weigh(draft, masked) if self.weigh else None
 
 
 class Joint:
@@ -26,6 +54,7 @@ class Joint:
         states: all sequences, in the order of counting, int64 [S, L].
         p: their probabilities, float64 [S].
         calls: how often the denoiser was asked.
+        denoiser: the exact p(x_i | z).
     """
 
     def __init__(self, weights: Tensor | list[float], length: int, vocabulary_size: int) -> None:
@@ -37,11 +66,8 @@ class Joint:
             raise ValueError(f"expected {len(self.states)} weights for V = {vocabulary_size}, L = {length}")
         self.p = weights / weights.sum()
         self.calls = 0
-
-    @property
-    def mask_id(self) -> int:
-        """Return m = V."""
-        return self.vocabulary_size
+        self.mask_id = vocabulary_size
+        self.denoiser = FunctionDenoiser(self.log_probs, self.mask_id)
 
     @property
     def entropy(self) -> float:
@@ -62,8 +88,8 @@ class Joint:
         joint = torch.einsum("bs,slv->blv", weight, one_hot)
         return joint / joint.sum(-1, keepdim=True)
 
-    def denoiser(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return the exact log p(x_i | z), float64 [N, V]: a `Denoiser`."""
+    def log_probs(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return the exact log p(x_i | z), float64 [N, V]."""
         self.calls += 1
         return self.marginals(tokens).to(tokens.device)[where].log()
 
@@ -114,7 +140,7 @@ class ExactBackbone(nn.Module):
         return torch.stack(found, 1)
 
 
-class Hashed:
+class Hashed(FunctionDenoiser):
     """A denoiser without sense: every log-probability is a hash of the row's whole z, the position and the token.
 
     It changes wherever z changes, works for any V and L, and a row of a batch
@@ -126,17 +152,23 @@ class Hashed:
         asked: positions that it was asked for, in all.
     """
 
-    def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0) -> None:
-        """Draw logits from [0, sharpness)."""
+    gives_order_weights = scores_visible_tokens = True
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        sharpness: float = 3.0,
+        seed: int = 0,
+        window: int | None = None,
+        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        """Draw logits from [0, sharpness); `importance`, such as `hashed_importance`, makes it an estimator."""
+        super().__init__(self.hashed, vocabulary_size, window=window, importance=importance)
         self.vocabulary_size, self.sharpness, self.seed = vocabulary_size, sharpness, seed
         self.calls = self.evaluated = self.asked = 0
 
-    @property
-    def mask_id(self) -> int:
-        """Return m = V."""
-        return self.vocabulary_size
-
-    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+    def hashed(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return log-probabilities, float64 [N, V]; refuses to be asked at a visible position."""
         if not bool((tokens == self.mask_id)[where].all()):
             raise ValueError("the denoiser is asked at a position that is not masked")
@@ -154,12 +186,12 @@ class Hashed:
         return logits.log_softmax(-1)
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return the same, and reverse log-weights made of it: an `OrderedDenoiser`."""
+        """Return the same, and reverse log-weights made of it; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
 
     def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return the same, and the log-probability of visible tokens by the same hash: a `PlanningDenoiser`."""
+        """Return the same, and the log-probability of visible tokens by the same hash; see `Denoiser`."""
         if bool((tokens == self.mask_id)[visible].any()):
             raise ValueError("the denoiser is asked for the probability of a mask")
         log_probs = self(tokens, t, where)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.inheritance import Source, misfits
 from atat_zoo.registry import Zoo
@@ -84,7 +84,7 @@ class Beginning:
                 raise UserError(f"init_from: {path} does not fit [backbone]: {problem}; copy the run again")
             else:
                 fresh.append(f"{part} ({problem})")
-        remembering = [name for name, part in objective.named_children() if isinstance(part, Adaptive)]
+        remembering = [name for name, part in objective.named_children() if isinstance(part, StatefulPart)]
         fresh += [f"what {part} remembers" for part in remembering]
         return (
             f"beginning with {self.source.path} (objective {self.source.objective}, step {self.source.step}): "

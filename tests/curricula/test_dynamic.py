@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atat_zoo.curricula import DynamicCurriculum
-from atat_zoo.diffusion.records import Adaptive, Masked
+from atat_zoo.diffusion.contracts import Masked, StatefulPart
 from atat_zoo.registry import Context
 
 CONTEXT = Context(vocabulary_size=4, length=2)
@@ -74,7 +74,7 @@ def test_a_resumed_curriculum_goes_on_as_if_nothing_had_happened():
 
 def test_weights_are_those_of_the_stage():
     curriculum = DynamicCurriculum(sharpness=1.5, **QUICK).build(CONTEXT)
-    assert isinstance(curriculum, Adaptive)
+    assert isinstance(curriculum, StatefulPart)
     maskable = torch.ones(1, 2, dtype=torch.bool)
     zeros = torch.zeros(1, 2)
     step = Masked(x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros, rate=zeros, p=zeros)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
 from atat_zoo.curricula.modules import tilt
-from atat_zoo.diffusion.records import Masked
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.registry import Context
 
 

@@ -4,6 +4,7 @@ import attrs
 import pytest
 import torch
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer
@@ -11,7 +12,7 @@ from atat_zoo.generation.guidance import ClassifierFreeGuidance
 from atat_zoo.samplers.published import LeftToRightSampler
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.guidance import toy_writer
-from atat_zoo.testing.toys import Joint
+from atat_zoo.testing.toys import FunctionDenoiser, Joint
 
 V, L = 3, 3
 # P(c, x_1, x_2) over three symbols, none of them alike.
@@ -115,7 +116,7 @@ def test_what_is_dropped_is_gone():
         seen.append((tokens.clone(), where))
         return torch.zeros(len(where[0]), V).log_softmax(-1)
 
-    writer = attrs.evolve(WRITER, denoiser=denoiser, length=6)
+    writer = attrs.evolve(WRITER, denoiser=FunctionDenoiser(denoiser, V), length=6)
     guided = ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer)
     guided.denoiser(torch.tensor([[0, 1, 2, V]]), None, (torch.tensor([0]), torch.tensor([3])))
     bare, (rows, positions) = seen[1]
@@ -129,7 +130,7 @@ def test_an_impossible_token_stays_impossible_and_a_new_one_is_finite():
     def denoiser(tokens, t, where):
         return log_probs[int(tokens[0, 0] == V)]
 
-    guided = ClassifierFreeGuidance(condition="a").guide(attrs.evolve(WRITER, denoiser=denoiser))
+    guided = ClassifierFreeGuidance(condition="a").guide(attrs.evolve(WRITER, denoiser=FunctionDenoiser(denoiser, V)))
     found = guided.denoiser(torch.tensor([[0, V, 0]]), None, mask(1)).exp()[0]
     # b is only possible with the condition, so all of the mass goes there; c never was.
     assert found.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-6)
@@ -145,8 +146,8 @@ def test_mistakes_are_said_in_a_sentence():
 
 
 def test_a_model_that_reads_from_left_to_right_drops_whole_blocks():
-    class Causal:
-        block = 2
+    class Causal(Denoiser):
+        mask_id, block_size = V, 2
 
         def __call__(self, tokens, t, where):
             return torch.zeros(int(where.sum()), V).log_softmax(-1)
@@ -156,7 +157,7 @@ def test_a_model_that_reads_from_left_to_right_drops_whole_blocks():
         ClassifierFreeGuidance(condition="ab").guide(writer)
     with pytest.raises(UserError, match="whole blocks"):
         ClassifierFreeGuidance(condition="abc", empty="dropped").guide(writer)
-    assert ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer).denoiser.block == 2
+    assert ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer).denoiser.block_size == 2
 
 
 def test_keys_of_rows_do_not_matter_to_it():
@@ -165,6 +166,6 @@ def test_keys_of_rows_do_not_matter_to_it():
     z = torch.full((3, 9), 27)
     z[:, :2] = torch.tensor(writer.tokenizer.encode("ca"))
     seeds = fold(torch.arange(3), 5)
-    forward = LeftToRightSampler().sample(writer.denoiser, z, seeds, mask_id=27).tokens
-    backward = LeftToRightSampler().sample(writer.denoiser, z, seeds.flip(0), mask_id=27).tokens
+    forward = LeftToRightSampler().sample(writer.denoiser, z, seeds).tokens
+    backward = LeftToRightSampler().sample(writer.denoiser, z, seeds.flip(0)).tokens
     assert torch.equal(forward, backward.flip(0))

@@ -1,6 +1,5 @@
 """Importance raised in sampling and in training; the mean rate of a masking strategy stays."""
 
-import attrs
 import pytest
 import torch
 
@@ -26,15 +25,15 @@ def test_conformance(strength):
 
 
 def test_importance_moves_at_the_words_alone():
-    before = WRITER.importance(TEXT, NONE)
-    after = ImportanceBiasGuidance(words=("cab",), strength=0.25).guide(WRITER).importance(TEXT, NONE)
+    before = WRITER.denoiser.importance(TEXT, NONE)
+    after = ImportanceBiasGuidance(words=("cab",), strength=0.25).guide(WRITER).denoiser.importance(TEXT, NONE)
     assert torch.equal(after[~THERE], before[~THERE])
     assert torch.allclose(after[THERE], before[THERE] + 0.25 * (1 - before[THERE]))
 
 
 def test_without_an_estimator_it_starts_from_a_half():
-    writer = attrs.evolve(WRITER, importance=None)
-    found = ImportanceBiasGuidance(words=("cab",), strength=-0.5).guide(writer).importance(TEXT, NONE)
+    writer = toy_writer(weighed=False)
+    found = ImportanceBiasGuidance(words=("cab",), strength=-0.5).guide(writer).denoiser.importance(TEXT, NONE)
     assert torch.equal(found, torch.where(THERE, 0.25, 0.5))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
+import attrs
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -17,7 +18,7 @@ from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidan
 from atat_zoo.generation.infilling import layouts_of, log_evidence, posterior, questions
 from atat_zoo.generation.layout import Words, opened
 from atat_zoo.samplers.published import AncestralSampler, LearnedOrderSampler, LeftToRightSampler
-from atat_zoo.testing.toys import Hashed, Joint, hashed_importance
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint, hashed_importance
 
 
 class Letters:
@@ -83,7 +84,7 @@ def exact(tokens, t, where):
 
 
 def chains(length=8):
-    return Writer(denoiser=exact, tokenizer=Symbols(), length=length)
+    return Writer(denoiser=FunctionDenoiser(exact, 3), tokenizer=Symbols(), length=length)
 
 
 def letters(**fields):
@@ -225,9 +226,9 @@ def test_a_banned_space_gives_way():
         return log_probs.index_fill(1, torch.arange(8, 17), -torch.inf).log_softmax(-1)
 
     z = torch.full((1, 3), 17)
-    found = opened(letters(denoiser=bare), (1,), Words(Letters())).denoiser(z, None, z == 17)
+    found = opened(letters(denoiser=FunctionDenoiser(bare, 17)), (1,), Words(Letters())).denoiser(z, None, z == 17)
     assert torch.equal(found, bare(z, None, z == 17))
-    made = infill(letters(denoiser=bare), LeftToRightSampler(), ["ab [MASK:2] c"])
+    made = infill(letters(denoiser=FunctionDenoiser(bare, 17)), LeftToRightSampler(), ["ab [MASK:2] c"])
     assert made.texts[0].startswith("ab ")
 
 
@@ -237,12 +238,7 @@ def test_a_model_with_an_order_of_its_own_keeps_it():
 
 
 def test_evaluations_of_two_passes_count_as_two():
-    one, two = (
-        infill(
-            Writer(denoiser=exact, tokenizer=Symbols(), length=8, cost=cost), LeftToRightSampler(), ["0[MASK:1-3]01"]
-        )
-        for cost in (1, 2)
-    )
+    one, two = (infill(attrs.evolve(chains(), cost=cost), LeftToRightSampler(), ["0[MASK:1-3]01"]) for cost in (1, 2))
     assert two.evaluations == 2 * one.evaluations == 12
     assert [f.nfe for f in two.filled[0]] == [2 * f.nfe for f in one.filled[0]]
 
@@ -251,8 +247,9 @@ def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():
     def causal(tokens, t, where):
         raise UserError("objective 'autoregressive' predicts a token from the text before it")
 
-    causal.block = 1
-    writer = Writer(denoiser=causal, tokenizer=Symbols(), length=8)
+    denoiser = FunctionDenoiser(causal, 3)
+    denoiser.block_size = 1
+    writer = Writer(denoiser=denoiser, tokenizer=Symbols(), length=8)
     with pytest.raises(UserError, match=r"predicts nothing behind a gap; state the length, as in \[MASK:3\]"):
         infill(writer, LeftToRightSampler(), ["0[MASK:1-3]01"])
 
@@ -275,14 +272,15 @@ def test_every_text_that_is_wrong_is_named():
 def test_every_sampler_fills_gaps_and_leaves_the_rest(name):
     sampler = Zoo.load().spec("sampler", name)
     texts = ["abc [MASK:4] def", "[MASK]ab [MASK:3]", "a [MASK:1-3] c"]
-    made = infill(letters(importance=hashed_importance), sampler, texts, number=3)
+    writer = letters(denoiser=Hashed(17, importance=hashed_importance))
+    made = infill(writer, sampler, texts, number=3)
     for text, fills in zip(texts, made.filled, strict=True):
         template = parse(text)
         for filled in fills:
             assert filled.text == "".join(p + f for p, f in zip(template.pieces, [*filled.fills, ""], strict=True))
             assert "[MASK]" not in filled.text
             assert filled.nfe <= made.max_nfe
-    alone = infill(letters(importance=hashed_importance), sampler, texts[:1], number=1, batch_size=1)
+    alone = infill(writer, sampler, texts[:1], number=1, batch_size=1)
     assert alone.texts == made.texts[:1]
 
 

@@ -9,6 +9,7 @@ from atat_zoo.generation.guidance import CombinedGuidance, NoGuidance, TokenBias
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.guidance import toy_writer
+from atat_zoo.testing.toys import FunctionDenoiser
 from atat_zoo.tokenizers.terms import Terms
 
 WRITER = toy_writer()
@@ -91,7 +92,7 @@ def test_a_ban_gives_way_where_nothing_else_is_possible():
     z = torch.tensor([[*WRITER.tokenizer.encode("a ca"), MASK]])
     only = torch.full((1, MASK), -torch.inf)
     only[0, WRITER.tokenizer.encode("b")[0]] = 0.0
-    writer = attrs.evolve(WRITER, denoiser=lambda tokens, t, where: only)
+    writer = attrs.evolve(WRITER, denoiser=FunctionDenoiser(lambda tokens, t, where: only, MASK))
     guided = TokenBiasGuidance(words=(), ban=("cab",)).guide(writer)
     assert torch.equal(guided.denoiser(z, None, z == MASK), only)
 
@@ -117,5 +118,6 @@ def test_a_denoiser_keeps_what_else_it_can_do():
     log_probs, weights = guided.ordered(z, None, where)
     assert torch.equal(log_probs, guided(z, None, where))
     assert torch.equal(weights, WRITER.denoiser.ordered(z, None, where)[1])
-    plain = attrs.evolve(WRITER, denoiser=lambda tokens, t, where: WRITER.denoiser(tokens, t, where))
-    assert not hasattr(TokenBiasGuidance(words=("a",)).guide(plain).denoiser, "ordered")
+    assert guided.gives_order_weights
+    plain = attrs.evolve(WRITER, denoiser=FunctionDenoiser(WRITER.denoiser, MASK))
+    assert not TokenBiasGuidance(words=("a",)).guide(plain).denoiser.gives_order_weights

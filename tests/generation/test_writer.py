@@ -8,7 +8,7 @@ from atat_zoo.generation import Writer
 from atat_zoo.generation.writer import shifted
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
-from atat_zoo.testing.toys import Hashed, hashed_importance
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 
 
 class Letters:
@@ -24,7 +24,7 @@ class Letters:
 
 
 def writer(**fields):
-    return Writer(**{"denoiser": Hashed(10), "tokenizer": Letters(), "length": 12} | fields)
+    return Writer(**{"denoiser": Hashed(10, window=12), "tokenizer": Letters(), "length": 12} | fields)
 
 
 def texts(number=3, seed=0, sampler=None, batch_size=64, prompt="", suffix="", **fields):
@@ -63,7 +63,9 @@ def test_longer_than_the_denoiser_sees_at_once():
         shown.append(tokens.shape[1])
         return Hashed(10)(tokens, t, where)
 
-    made = writer(denoiser=look).write(sampler, number=3, length=31, seed=2, prompt="abc", batch_size=2)
+    made = writer(denoiser=FunctionDenoiser(look, 10, window=12)).write(
+        sampler, number=3, length=31, seed=2, prompt="abc", batch_size=2
+    )
     assert made.sample.tokens.shape == (3, 31)
     assert max(shown) == 12
     assert all(text.startswith("abc") and "[MASK]" not in text for text in made.texts)
@@ -82,7 +84,7 @@ def test_a_tokenizer_without_special_tokens():
 
 def test_a_text_depends_on_its_seed_and_number_alone():
     sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=5, threshold=0.1)
-    options = {"sampler": sampler, "importance": hashed_importance}
+    options = {"sampler": sampler, "denoiser": Hashed(10, importance=hashed_importance)}
     seven = texts(number=7, **options)
     assert texts(number=3, **options).texts == seven.texts[:3]
     assert texts(number=7, batch_size=2, **options).texts == seven.texts

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from atat_zoo.diffusion.records import Adaptive, Masked
+from atat_zoo.diffusion.contracts import Masked, StatefulPart
 from atat_zoo.masking import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
 from atat_zoo.masking.position_bias import RunningBias, UShapeBias
 from atat_zoo.registry import Context
@@ -74,9 +74,9 @@ def test_permuting_importance_and_bias_together_permutes_p():
 
 
 def test_position_is_adaptive_if_and_only_if_its_bias_is():
-    assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), Adaptive)
+    assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), StatefulPart)
     learned = PositionMasking(bias=RunningBias()).build(CONTEXT)
-    assert isinstance(learned, Adaptive)
+    assert isinstance(learned, StatefulPart)
     masked = torch.ones(1, 16, dtype=torch.bool)
     zeros = torch.zeros(1, 16)
     step = Masked(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros[0], rate=zeros[0], p=zeros)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from atat_zoo.diffusion.records import Masked
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.masking.position_bias import FlatBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
 

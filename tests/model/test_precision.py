@@ -9,6 +9,7 @@ from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context
 from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.testing.toys import FunctionDenoiser
 
 L = 12
 
@@ -44,7 +45,7 @@ class Seen(AncestralSampler):
             seen.append((found, (torch.ones(2, 2) @ torch.ones(2, 2)).dtype))
             return found
 
-        return super().sample(look, tokens, seeds, **options)
+        return super().sample(FunctionDenoiser(look, denoiser.mask_id), tokens, seeds, **options)
 
 
 seen = []

@@ -254,7 +254,7 @@ def test_the_learned_sampler_runs_on_it():
 
     module = build(SHARP).eval()
     tokens = torch.full((6, L), V)
-    sample = LearnedOrderSampler().sample(module.denoiser(), tokens, torch.arange(6), mask_id=V)
+    sample = LearnedOrderSampler().sample(module.denoiser(), tokens, torch.arange(6))
     assert (sample.tokens < V).all()
     assert sample.nfe.tolist() == [L] * 6
 

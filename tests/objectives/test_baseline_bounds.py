@@ -329,7 +329,7 @@ def test_infilling_leaves_what_is_given():
     z = batch().tokens.clone()
     kept = z.clone()
     z[:, 2:4] = V
-    made = Zoo.load().spec("sampler", "left_to_right").sample(module.denoiser(), z, torch.arange(N), mask_id=V)
+    made = Zoo.load().spec("sampler", "left_to_right").sample(module.denoiser(), z, torch.arange(N))
     assert torch.equal(made.tokens[:, [0, 1, 4, 5]], kept[:, [0, 1, 4, 5]])
     assert (made.nfe == 2).all()
     assert CONTEXT.mask_id == V

@@ -16,7 +16,7 @@ from small_objectives import PARTS, L, N, V, part_of
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
-from atat_zoo.diffusion.records import Adaptive
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.objectives import Batch
 
 batch = functools.partial(small_objectives.batch, seed=0)
@@ -409,7 +409,7 @@ def test_the_figures_are_what_they_say():
 
 
 def memories(module):
-    return [part for part in (module.masking, module.curriculum, module.target) if isinstance(part, Adaptive)]
+    return [part for part in (module.masking, module.curriculum, module.target) if isinstance(part, StatefulPart)]
 
 
 def test_parts_take_in_the_whole_step_once():

@@ -7,10 +7,11 @@ from exactness import fit, masks
 from atat_zoo.noise import CosineNoise
 from atat_zoo.samplers.draw import CategoricalDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
-from atat_zoo.samplers.pace import AdaptivePace, BinomialPace, FixedPace
+from atat_zoo.samplers.pace import BinomialPace, FixedPace
+from atat_zoo.samplers.pace.predicted import AdaptivePace
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.sampling import assemble
-from atat_zoo.testing.toys import ENTROPY, Joint, hashed_importance, toy
+from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Joint, hashed_importance, toy
 from atat_zoo.uncertainty import EntropyUncertainty
 
 ROWS = 20_000
@@ -41,7 +42,8 @@ def test_the_exact_denoiser_agrees_with_counting():
 def test_one_at_a_time_reproduces_the_joint(order):
     joint = toy()
     sampler = assemble(order=order, pace=FixedPace(steps=3))
-    sample = sampler.sample(joint.denoiser, *masks(joint, ROWS), mask_id=2, importance=hashed_importance)
+    weighed = FunctionDenoiser(joint.denoiser, 2, importance=hashed_importance)
+    sample = sampler.sample(weighed, *masks(joint, ROWS))
     assert fit(sample, joint) > 0.001
     assert (sample.nfe == 3).all()
     assert sample.max_nfe == 3
@@ -56,12 +58,12 @@ def test_one_at_a_time_reproduces_the_joint(order):
 )
 def test_ancestral_reproduces_the_joint(sampler):
     joint = toy()
-    assert fit(sampler.sample(joint.denoiser, *masks(joint, ROWS), mask_id=2), joint) > 0.001
+    assert fit(sampler.sample(joint.denoiser, *masks(joint, ROWS)), joint) > 0.001
 
 
 def test_ancestral_in_one_step_does_not():
     joint = toy()
-    sample = AncestralSampler(steps=1).sample(joint.denoiser, *masks(joint, ROWS), mask_id=2)
+    sample = AncestralSampler(steps=1).sample(joint.denoiser, *masks(joint, ROWS))
     assert fit(sample, joint) < 1e-6
     # It draws the product of the marginals instead.
     product = toy()
@@ -83,14 +85,14 @@ def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
             probability = torch.where(early, first[[0, 1, 2], x], late[[0, 1, 2], x]).prod()
             expected[index] += probability / 8
     joint.p = expected
-    sample = AncestralSampler(steps=2).sample(toy().denoiser, *masks(joint, ROWS), mask_id=2)
+    sample = AncestralSampler(steps=2).sample(toy().denoiser, *masks(joint, ROWS))
     assert fit(sample, joint) > 0.001
 
 
 def test_infilling_draws_from_the_conditional():
     joint = toy()
     tokens = torch.tensor([[2, 1, 2]]).expand(ROWS, 3)
-    sample = assemble(pace=FixedPace(steps=3)).sample(joint.denoiser, tokens, torch.arange(ROWS), mask_id=2)
+    sample = assemble(pace=FixedPace(steps=3)).sample(joint.denoiser, tokens, torch.arange(ROWS))
     joint.p = torch.where(joint.states[:, 1] == 1, joint.p, 0)
     joint.p /= joint.p.sum()
     counts = torch.bincount(joint.index(sample.tokens), minlength=8)
@@ -108,7 +110,7 @@ def test_temperature_zero_is_greedy_and_the_adaptive_pace_counts_right():
         pace=AdaptivePace(min_steps=3, max_steps=3, uncertainty=EntropyUncertainty()),
         draw=CategoricalDraw(temperature=0),
     )
-    sample = greedy.sample(joint.denoiser, *masks(joint, 4), mask_id=2)
+    sample = greedy.sample(joint.denoiser, *masks(joint, 4))
     # P(x1 = 1) = 14/24, P(x2 = 1 | 1) = 8/14, P(x3 = 1 | 11) = 6/8.
     assert sample.tokens.tolist() == [[1, 1, 1]] * 4
     assert sample.nfe.tolist() == [3] * 4

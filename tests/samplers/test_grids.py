@@ -14,7 +14,7 @@ from atat_zoo.samplers.loop import run
 from atat_zoo.samplers.pace import CosinePace, EverythingPace, FirstHittingPace, PlateauPace
 from atat_zoo.testing import check_pace
 from atat_zoo.testing.sampling import assemble, example_step
-from atat_zoo.testing.toys import Hashed
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_cosine_is_that_of_the_noise_schedule():
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_first_hitting_in_steps_takes_evenly_many(n, steps):
     sampler = assemble(pace=FirstHittingPace(steps=steps, noise=LinearNoise()))
-    made = sampler.sample(Hashed(3), torch.full((1, n), 3), torch.arange(1), mask_id=3)
+    made = sampler.sample(Hashed(3), torch.full((1, n), 3), torch.arange(1))
     assert made.nfe.item() == min(n, steps)
 
 
@@ -75,7 +75,8 @@ def test_the_times_fall_and_are_never_zero(seed, n, steps):
         return Hashed(3)(tokens, t, where)
 
     sampler = assemble(pace=FirstHittingPace(steps=steps, noise=LinearNoise()))
-    sampler.sample(denoiser, torch.full((2, n), 3), torch.tensor([seed, seed + 1]), mask_id=3, reads_time=True)
+    told = FunctionDenoiser(denoiser, 3, reads_time=True)
+    sampler.sample(told, torch.full((2, n), 3), torch.tensor([seed, seed + 1]))
     times = torch.stack(seen)
     assert (times > 0).all()
     assert (times <= 1).all()
@@ -83,7 +84,7 @@ def test_the_times_fall_and_are_never_zero(seed, n, steps):
 
 
 def test_everything_is_one_step_without_a_remask():
-    made = assemble(pace=EverythingPace(steps=9)).sample(Hashed(3), torch.full((2, 9), 3), torch.arange(2), mask_id=3)
+    made = assemble(pace=EverythingPace(steps=9)).sample(Hashed(3), torch.full((2, 9), 3), torch.arange(2))
     assert made.nfe.tolist() == [1, 1]
 
 
@@ -120,8 +121,8 @@ def test_a_model_is_told_the_time_at_which_as_much_is_masked(noise):
     z[:, 10:26] = 3
     fill = torch.zeros(rows, 64, dtype=torch.bool)
     fill[:, 10:18] = True
-    parts = assemble(pace=FirstHittingPace(noise=noise)).parts
-    run(parts, denoiser, z, torch.arange(rows), mask_id=3, fill=fill, reads_time=True)
+    parts = assemble(pace=FirstHittingPace(noise=noise)).parts()
+    run(parts, FunctionDenoiser(denoiser, 3, reads_time=True), z, torch.arange(rows), fill=fill)
     # The first of eight is hit at 8/9 of its rate on average, the last at 1/9; the other eight masks stay.
     assert float(seen[0].mean()) == pytest.approx((8 + 8 * 8 / 9) / 64, abs=0.003)
     assert float(seen[-1].mean()) == pytest.approx((8 + 8 / 9) / 64, abs=0.003)

@@ -13,15 +13,22 @@ from hypothesis import strategies as st
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
+from atat_zoo.generation.guided import Guided
 from atat_zoo.model import Model
 from atat_zoo.registry import Zoo
-from atat_zoo.samplers.parts import Parts
+from atat_zoo.samplers.parts import SamplerParts
+from atat_zoo.samplers.remask import Remask
 from atat_zoo.testing.sampling import Assembled, check_sample, noisy
 from atat_zoo.testing.specs import specs
-from atat_zoo.testing.toys import Hashed, hashed_importance
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 
 PARTS = st.builds(
-    Parts, order=specs("order"), pace=specs("pace"), remask=specs("remask"), stop=specs("stop"), draw=specs("draw")
+    SamplerParts,
+    order=specs("order"),
+    pace=specs("pace"),
+    remask=specs("remask"),
+    stop=specs("stop"),
+    draw=specs("draw"),
 )
 NAMES = [name for name in Zoo.load().names("sampler") if name != "learned_order"]
 # More than are asked for, because some are drawn twice.
@@ -42,17 +49,18 @@ def test_random_combinations_on_the_toy():
         seen.add(parts)
         z, seeds = noisy(rows, length, v, seed), fold(torch.arange(rows), seed)
         sampler, importance = Assembled(parts=parts), hashed_importance if seed % 2 else None
-        check_sample(sampler, lambda: Hashed(v, sharpness=seed % 9), z, seeds, importance=importance)
+        check_sample(sampler, lambda: Hashed(v, sharpness=seed % 9, importance=importance), z, seeds)
 
     holds()
     assert len(seen) >= 200
 
 
-class Counted:
+class Counted(Guided):
     """A denoiser of a model that counts the rows that it was asked for, and may be asked for visible tokens."""
 
     def __init__(self, model):
-        self.denoise, self.mask_id, self.evaluated = model.writer().denoiser, model.context.mask_id, 0
+        super().__init__(model.writer().denoiser)
+        self.denoise, self.evaluated = self.denoiser, 0
 
     def __call__(self, tokens, t, where):
         self.evaluated += len(tokens)
@@ -71,9 +79,7 @@ def model(tiny):
 
 def hold_on(model, sampler, rows, seed):
     z = noisy(rows, model.context.length, model.context.vocabulary_size, seed)
-    writer = model.writer()
-    options = {"importance": writer.importance, "reads_time": writer.reads_time, "alone": False}
-    check_sample(sampler, lambda: Counted(model), z, fold(torch.arange(rows), seed), **options)
+    check_sample(sampler, lambda: Counted(model), z, fold(torch.arange(rows), seed), alone=False)
 
 
 @pytest.mark.slow
@@ -104,7 +110,7 @@ def test_named_samplers_on_a_trained_model(model, name):
 def test_named_samplers_with_any_parameters(sampler, seed):
     z, seeds = noisy(3, 8, 5, seed), fold(torch.arange(3), seed)
     try:
-        check_sample(sampler, lambda: Hashed(5, sharpness=seed % 9), z, seeds, importance=hashed_importance)
+        check_sample(sampler, lambda: Hashed(5, sharpness=seed % 9, importance=hashed_importance), z, seeds)
     except UserError as error:
         assume(not str(error).startswith("sampler: "))
         raise
@@ -129,7 +135,7 @@ def test_a_model_without_an_opinion_of_visible_tokens_refuses_path_planning():
         return Hashed(5)(tokens, t, where)
 
     with pytest.raises(UserError, match="choose another sampler, such as remdm_conf"):
-        Zoo.load().spec("sampler", "p2").sample(denoiser, torch.full((1, 4), 5), torch.arange(1), mask_id=5)
+        Zoo.load().spec("sampler", "p2").sample(FunctionDenoiser(denoiser, 5), torch.full((1, 4), 5), torch.arange(1))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_a_model_without_an_opinion_of_visible_tokens_refuses_path_planning():
 def test_parts_that_do_not_go_together_are_refused_in_words(table, words):
     sampler = Zoo.load().spec("sampler", {"use": "combination", **table})
     with pytest.raises(UserError, match=words):
-        sampler.sample(Hashed(5), torch.full((1, 4), 5), torch.arange(1), mask_id=5)
+        sampler.sample(Hashed(5), torch.full((1, 4), 5), torch.arange(1))
 
 
 def test_an_experiment_with_parts_that_do_not_go_together_is_refused():
@@ -153,7 +159,7 @@ def test_an_experiment_with_parts_that_do_not_go_together_is_refused():
 
 
 def test_a_remask_without_a_grid_still_needs_an_end():
-    class Half:
+    class Half(Remask):
         name, active, needs = "half", True, frozenset()
 
     parts = Zoo.load().spec("sampler", {"use": "combination", "pace": "first_hitting"}).parts()
@@ -186,7 +192,7 @@ def test_out_of_range_is_one_sentence(table, words):
     assert "\n" not in str(error.value)
 
 
-class Liar:
+class Liar:  # a sampler by its methods alone, as a plugin's may be
     """It states no evaluations at all."""
 
     name = "liar"

@@ -8,6 +8,7 @@ import torch
 from exactness import fit, masks
 from scipy import stats
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.samplers.loop import run
@@ -21,10 +22,13 @@ from tests.adaptive_exact import look_everywhere, order_likelihood
 ROWS = 20_000
 
 
-class Ordered:
+class Ordered(Denoiser):
     """The exact denoiser of a joint with reverse weights of the position."""
 
+    gives_order_weights = True
+
     def __init__(self, joint, log_w):
+        self.mask_id = joint.mask_id
         self.joint, self.log_w = joint, torch.tensor(log_w, dtype=torch.float64)
 
     def __call__(self, tokens, t, where):
@@ -59,7 +63,7 @@ LOG_W = (1.2, -0.4, 0.3)
 
 def test_with_the_exact_conditionals_it_reproduces_the_joint_in_the_order_of_its_weights():
     joint = toy()
-    sample, trace = traced(LearnedOrderSampler(), Ordered(joint, LOG_W), *masks(joint, ROWS), mask_id=2)
+    sample, trace = traced(LearnedOrderSampler(), Ordered(joint, LOG_W), *masks(joint, ROWS))
     assert fit(sample, joint) > 0.001
     assert (sample.nfe == 3).all()
     assert sample.max_nfe == 3
@@ -80,14 +84,14 @@ def test_order_and_tokens_of_a_model_that_reads_z_in_both():
 
     joint.p = order_likelihood(*look_everywhere(look, joint.states, 2)).exp()
     assert float(joint.p.sum()) == pytest.approx(1)
-    assert fit(LearnedOrderSampler().sample(hashed, *masks(joint, ROWS), mask_id=2), joint) > 0.001
+    assert fit(LearnedOrderSampler().sample(hashed, *masks(joint, ROWS)), joint) > 0.001
     # In random order this model is another distribution, so the test above can fail.
-    assert fit(assemble(pace=FixedPace(steps=3)).sample(hashed, *masks(joint, ROWS), mask_id=2), joint) < 1e-6
+    assert fit(assemble(pace=FixedPace(steps=3)).sample(hashed, *masks(joint, ROWS)), joint) < 1e-6
 
 
 def test_several_at_once_come_without_replacement():
     joint = toy()
-    sample, trace = traced(LearnedOrderSampler(steps=2), Ordered(joint, LOG_W), *masks(joint, ROWS), mask_id=2)
+    sample, trace = traced(LearnedOrderSampler(steps=2), Ordered(joint, LOG_W), *masks(joint, ROWS))
     assert (sample.nfe == 2).all()
     assert sample.max_nfe == 2
     # Fixed pace: one of three in the first step, two in the last.
@@ -99,7 +103,7 @@ def test_several_at_once_come_without_replacement():
     hashed = Hashed(2)
     hashed.ordered = lambda z, t, where: (hashed(z, t, where), torch.tensor(log_w).expand(len(z), 4)[where])
     z = torch.full((ROWS, 4), 2)
-    _, trace = traced(LearnedOrderSampler(steps=2), hashed, z, torch.arange(ROWS), mask_id=2)
+    _, trace = traced(LearnedOrderSampler(steps=2), hashed, z, torch.arange(ROWS))
     pairs = torch.tensor(trace[0]["positions"]).view(ROWS, 2).sort(1).values
     expected = {}
     for order, p in plackett_luce(log_w):
@@ -115,21 +119,21 @@ def test_in_a_part_of_the_text_the_weights_are_those_of_the_part():
     fill = torch.zeros(6, 5, dtype=torch.bool)
     fill[:, 1:4] = True
     trace = []
-    sample = run(LearnedOrderSampler().parts(), hashed, z, torch.arange(6), mask_id=3, fill=fill, observe=trace.append)
+    sample = run(LearnedOrderSampler().parts(), hashed, z, torch.arange(6), fill=fill, observe=trace.append)
     assert torch.equal(sample.tokens == 3, ~fill)
     assert all(sorted(order) == [1, 2, 3] for order in orders_of(trace, 6))
 
 
 def test_extreme_weights_decide():
     joint = toy()
-    _, trace = traced(LearnedOrderSampler(), Ordered(joint, (0.0, 1e4, -1e4)), *masks(joint, 50), mask_id=2)
+    _, trace = traced(LearnedOrderSampler(), Ordered(joint, (0.0, 1e4, -1e4)), *masks(joint, 50))
     assert set(orders_of(trace, 50)) == {(1, 0, 2)}
 
 
 def test_a_model_without_weights_is_refused():
     joint = toy()
     with pytest.raises(UserError, match="this model has none") as error:
-        LearnedOrderSampler().sample(joint.denoiser, *masks(joint, 2), mask_id=2)
+        LearnedOrderSampler().sample(joint.denoiser, *masks(joint, 2))
     assert "adaptive" in str(error.value)
     step = example_step(frozenset())
     with pytest.raises(RuntimeError, match="order weights"):

@@ -5,10 +5,10 @@ import torch
 from exactness import fit, masks
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.places import pairs
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.samplers.pace import OneAtATimePace
 from atat_zoo.testing.sampling import traced
-from atat_zoo.testing.toys import Hashed, toy
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
 
 LEFT = {"use": "left_to_right"}
 ALONE = {"order": "left_to_right", "pace": "one_at_a_time"}
@@ -31,7 +31,7 @@ def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
     z = torch.full((3, 6), 5)
     z[1, 2:5] = 1
     z[2] = 0
-    made, trace = traced(sampler(LEFT), denoise, z, torch.arange(3), mask_id=5)
+    made, trace = traced(sampler(LEFT), FunctionDenoiser(denoise, 5), z, torch.arange(3))
     assert made.nfe.tolist() == [6, 3, 0]
     assert made.max_nfe == 6
     assert asked == [2, 2, 2, 1, 1, 1]
@@ -40,7 +40,7 @@ def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
 
 def test_it_reproduces_the_joint():
     joint = toy()
-    sample = sampler(LEFT).sample(joint.denoiser, *masks(joint, 20_000), mask_id=2)
+    sample = sampler(LEFT).sample(joint.denoiser, *masks(joint, 20_000))
     assert fit(sample, joint) > 0.001
 
 
@@ -64,7 +64,7 @@ def test_which_samplers_are_causal(table, causal):
 
 @pytest.mark.parametrize("name", ["ancestral", "uncertainty_guided", "confidence_history"])
 def test_others_do_not_say_so(name):
-    assert not getattr(sampler(name), "causal", False)
+    assert not sampler(name).causal
 
 
 def test_the_pace_takes_as_many_steps_as_positions():

@@ -9,7 +9,8 @@ from atat_zoo.diffusion.randomness import fold
 from atat_zoo.registry import Zoo
 from atat_zoo.samplers.draw import CategoricalDraw, ConfidenceTemperedDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
-from atat_zoo.samplers.pace import AdaptivePace, BinomialPace, FixedPace
+from atat_zoo.samplers.pace import BinomialPace, FixedPace
+from atat_zoo.samplers.pace.predicted import AdaptivePace
 from atat_zoo.samplers.published import (
     AncestralSampler,
     CombinationSampler,
@@ -20,7 +21,7 @@ from atat_zoo.samplers.remask import NoRemask, PlannerRemask, ReMDMCapRemask, Re
 from atat_zoo.samplers.stop import ConfidenceHistoryStop, StepsStop, UncertaintyStop
 from atat_zoo.testing import check_sampler
 from atat_zoo.testing.sampling import assemble, example_step, noisy
-from atat_zoo.testing.toys import Hashed, hashed_importance
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from atat_zoo.uncertainty import EntropyUncertainty, MarginUncertainty
 
 
@@ -46,9 +47,9 @@ def test_conformance_of_the_defaults_under_many_examples(name):
     check_sampler(Zoo.load().spec("sampler", name), examples=200)
 
 
-def sample(sampler, tokens, denoiser=None, **options):
-    denoiser = denoiser or Hashed(9)
-    made = sampler.sample(denoiser, tokens, fold(torch.arange(len(tokens)), 5), mask_id=9, **options)
+def sample(sampler, tokens, denoiser=None, importance=None, **options):
+    denoiser = denoiser or Hashed(9, importance=importance)
+    made = sampler.sample(denoiser, tokens, fold(torch.arange(len(tokens)), 5), **options)
     return made, denoiser
 
 
@@ -115,7 +116,7 @@ def test_no_gradient_is_kept_and_no_global_random_number_drawn():
     def denoiser(tokens, t, where):
         return weight.log_softmax(-1).expand(len(where[0]), 9)
 
-    made, _ = sample(UncertaintyGuidedSampler(), torch.full((2, 5), 9), denoiser)
+    made, _ = sample(UncertaintyGuidedSampler(), torch.full((2, 5), 9), FunctionDenoiser(denoiser, 9))
     assert not made.tokens.requires_grad
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -167,7 +168,7 @@ REMASKS = [NoRemask(), ReMDMCapRemask(), ReMDMConfRemask(), PlannerRemask()]
 def test_every_combination():
     for order, pace, remask, stop, draw in itertools.product(ORDERS, PACES, REMASKS, STOPS, DRAWS):
         sampler = assemble(order=order, pace=pace, remask=remask, stop=stop, draw=draw)
-        if list(sampler.parts.misfits()):
+        if list(sampler.parts().misfits()):
             continue  # a remask that needs a pace with a grid
         check_sampler(sampler, examples=5)
 

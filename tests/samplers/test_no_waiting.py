@@ -9,8 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion import places as module
-from atat_zoo.diffusion.places import pairs, places
+from atat_zoo.diffusion import positions as module
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import pairs, positions
 from atat_zoo.samplers import loop
 
 V, L, ROWS, STEPS = 9, 16, 4, 5
@@ -46,8 +47,14 @@ class NoBlockingCopies(TorchDispatchMode):
         return function(*args, **kwargs)
 
 
-class Flat:
+class Flat(Denoiser):
     """A denoiser that knows nothing, on any device."""
+
+    mask_id, reads_time = V, True
+    estimates_importance = gives_order_weights = scores_visible_tokens = True
+
+    def importance(self, draft, masked):
+        return draft / V
 
     def __call__(self, tokens, t, where):
         assert isinstance(where, tuple)
@@ -62,10 +69,6 @@ class Flat:
         return self(tokens, t, where), self(tokens, t, visible)[:, 0]
 
 
-def importance(draft, masked):
-    return draft / V
-
-
 def given():
     z = torch.full((ROWS, L), V)
     z[1, :7] = 1
@@ -74,9 +77,7 @@ def given():
 
 
 def run(sampler, z, **options):
-    return sampler.sample(
-        Flat(), z, torch.arange(ROWS, device=z.device), mask_id=V, importance=importance, reads_time=True, **options
-    )
+    return sampler.sample(Flat(), z, torch.arange(ROWS, device=z.device), **options)
 
 
 @pytest.fixture
@@ -168,10 +169,10 @@ def test_on_a_gpu(name, monkeypatch):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_places_are_those_of_nonzero():
+def test_positions_are_those_of_nonzero():
     generator = torch.Generator().manual_seed(0)
     for share in (0.0, 0.3, 1.0):
         which = torch.rand(6, 11, generator=generator) < share
-        row, position = places(which, which.sum(1))
+        row, position = positions(which, which.sum(1))
         assert torch.equal(torch.stack([row, position], 1), which.nonzero())
         assert torch.equal(torch.stack(pairs(which)), torch.stack(pairs((row, position))))

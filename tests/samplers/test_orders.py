@@ -39,7 +39,7 @@ def test_any_metric_in_either_direction(metric, first):
 def filled(order, tokens, importance=None, steps=99):
     """Return the positions of the one row in the order in which they were filled."""
     sampler = assemble(order=order, pace=FixedPace(steps=steps))
-    _, trace = traced(sampler, Hashed(7), tokens, torch.arange(1), mask_id=7, importance=importance)
+    _, trace = traced(sampler, Hashed(7, importance=importance), tokens, torch.arange(1))
     return [position for record in trace for position in record["positions"]]
 
 
@@ -51,7 +51,7 @@ def test_left_to_right_goes_from_left_to_right():
 def test_every_random_order_is_as_likely():
     rows = 6000
     sampler = assemble(order=RandomOrder(), pace=FixedPace(steps=3))
-    _, trace = traced(sampler, Hashed(2), torch.full((rows, 3), 2), torch.arange(rows), mask_id=2)
+    _, trace = traced(sampler, Hashed(2), torch.full((rows, 3), 2), torch.arange(rows))
     orders = torch.tensor([record["positions"] for record in trace]).T @ torch.tensor([9, 3, 1])
     counts = orders.unique(return_counts=True)[1]
     assert len(counts) == 6

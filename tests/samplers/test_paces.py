@@ -9,7 +9,8 @@ from scipy.stats import binom, chisquare
 from atat_zoo.errors import UserError
 from atat_zoo.noise import CosineNoise, LinearNoise, LogLinearNoise
 from atat_zoo.registry import Zoo
-from atat_zoo.samplers.pace import AdaptivePace, BinomialPace, FixedPace, OneAtATimePace
+from atat_zoo.samplers.pace import BinomialPace, FixedPace, OneAtATimePace
+from atat_zoo.samplers.pace.predicted import AdaptivePace
 from atat_zoo.testing import check_pace
 from atat_zoo.testing.sampling import assemble, example_step
 from atat_zoo.testing.toys import Hashed
@@ -122,7 +123,7 @@ class Fake:
 @pytest.mark.parametrize(("sharpness", "nfe"), [(0.0, 8), (1e4, 2)])
 def test_adaptive_spends_its_steps_on_what_is_uncertain(sharpness, nfe):
     sampler = assemble(pace=AdaptivePace(min_steps=2, max_steps=8, uncertainty=EntropyUncertainty()))
-    made = sampler.sample(Hashed(50, sharpness=sharpness), torch.full((3, 16), 50), torch.arange(3), mask_id=50)
+    made = sampler.sample(Hashed(50, sharpness=sharpness), torch.full((3, 16), 50), torch.arange(3))
     assert made.nfe.tolist() == [nfe] * 3
     assert made.max_nfe == 8
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.samplers.pace import ConfidenceThresholdPace, EntropyBoundedPace, KLStablePace, quota, topped_up
+from atat_zoo.samplers.pace import quota
+from atat_zoo.samplers.pace.predicted import ConfidenceThresholdPace, EntropyBoundedPace, KLStablePace, topped_up
 from atat_zoo.testing import check_pace
 from atat_zoo.testing.sampling import example_step
 

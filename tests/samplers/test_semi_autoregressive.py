@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.places import pairs
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context
 from atat_zoo.samplers.published import AncestralSampler, CombinationSampler, LeftToRightSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.sampling import check_sampler, noisy
-from atat_zoo.testing.toys import Hashed, toy
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
 
 V, L, SIZE = 7, 12, 3
 GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
@@ -82,9 +82,9 @@ def test_the_text_is_that_of_a_loop_without_a_cache(use):
     """Greedy, so that no draw hides a difference: left_to_right reads the whole text anew for every token."""
     built = module(use)
     z = noisy(5, L, V, 3)
-    plain = GREEDY.sample(built.denoiser(), z, torch.arange(5), mask_id=V)
+    plain = GREEDY.sample(built.denoiser(), z, torch.arange(5))
     sampler = SemiAutoregressiveSampler(within=GREEDY)
-    cached = sampler.sample(built.denoiser(), z, torch.arange(5), mask_id=V, window=L)
+    cached = sampler.sample(built.denoiser(), z, torch.arange(5))
     assert torch.equal(cached.tokens, plain.tokens)
     assert torch.equal(cached.nfe, plain.nfe)
 
@@ -95,22 +95,22 @@ def test_beyond_the_training_length(use):
     sampler = SemiAutoregressiveSampler(within=AncestralSampler(steps=3))
     z = torch.full((4, 5 * L), V)
     z[:, 0] = 1
-    made = sampler.sample(built.denoiser(), z, torch.arange(4), mask_id=V, window=L)
+    made = sampler.sample(built.denoiser(), z, torch.arange(4))
     assert (made.tokens[:, 0] == 1).all()
     assert (made.tokens < V).all()
     blocks = 5 * L // (SIZE if use == "block" else 1) - (use == "autoregressive")
     # The first block of three has two to fill.
     assert made.max_nfe == (blocks * 3 - 1 if use == "block" else blocks)
     for row in range(4):
-        alone = sampler.sample(built.denoiser(), z[:1], torch.tensor([row]), mask_id=V, window=L)
+        alone = sampler.sample(built.denoiser(), z[:1], torch.tensor([row]))
         assert torch.equal(alone.tokens[0], made.tokens[row])
 
 
 class Windows(Hashed):
     """Keeps what it was shown."""
 
-    def __init__(self):
-        super().__init__(9)
+    def __init__(self, window):
+        super().__init__(9, window=window)
         self.shown = []
 
     def __call__(self, tokens, t, where):
@@ -119,10 +119,10 @@ class Windows(Hashed):
 
 
 def test_a_bidirectional_model_sees_a_window_that_ends_with_the_block():
-    denoiser = Windows()
+    denoiser = Windows(6)
     z = torch.full((1, 11), 9)
     sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
-    made = sampler.sample(denoiser, z, torch.tensor([4]), mask_id=9, window=6)
+    made = sampler.sample(denoiser, z, torch.tensor([4]))
     assert made.nfe.tolist() == [6]
     assert [tokens.shape[1] for tokens, _ in denoiser.shown] == [6] * 6
     low = [0, 0, 0, 2, 4, 5]
@@ -135,12 +135,10 @@ def test_a_bidirectional_model_sees_a_window_that_ends_with_the_block():
 
 
 def test_within_the_training_length_it_sees_the_whole_text():
-    denoiser = Windows()
+    denoiser = Windows(8)
     z = torch.full((1, 6), 9)
     z[0, 5] = 3
-    SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1)).sample(
-        denoiser, z, torch.tensor([4]), mask_id=9, window=8
-    )
+    SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1)).sample(denoiser, z, torch.tensor([4]))
     assert [tokens.shape[1] for tokens, _ in denoiser.shown] == [6] * 3
     assert all(tokens[0, 5] == 3 for tokens, _ in denoiser.shown)
 
@@ -157,16 +155,16 @@ def test_it_is_a_sampler_whatever_is_within(within):
 def test_one_at_a_time_reproduces_the_joint():
     joint = toy()
     sampler = SemiAutoregressiveSampler(size=2, within=CombinationSampler(pace="one_at_a_time"))
-    assert fit(sampler.sample(joint.denoiser, *masks(joint, 20_000), mask_id=2), joint) > 0.001
+    assert fit(sampler.sample(joint.denoiser, *masks(joint, 20_000)), joint) > 0.001
     # All of a block at once does not.
     at_once = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
-    assert fit(at_once.sample(joint.denoiser, *masks(joint, 20_000), mask_id=2), joint) < 1e-6
+    assert fit(at_once.sample(joint.denoiser, *masks(joint, 20_000)), joint) < 1e-6
 
 
 @pytest.mark.parametrize(("steps", "most"), [(7, 7), (4, 4), (2, 4)])
 def test_steps_are_shared_among_the_blocks(steps, most):
     z = torch.full((2, 16), 9)
-    made = SemiAutoregressiveSampler(size=4, steps=steps).sample(Hashed(9), z, torch.arange(2), mask_id=9)
+    made = SemiAutoregressiveSampler(size=4, steps=steps).sample(Hashed(9), z, torch.arange(2))
     assert made.max_nfe == most
     assert int(made.nfe.max()) <= most
 
@@ -175,7 +173,9 @@ def test_blocks_of_one_key_do_not_repeat():
     """With a model that knows nothing every block would be the same if their draws were."""
     z = torch.full((1, 40), 9)
     made = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1)).sample(
-        lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), z, torch.tensor([1]), mask_id=9
+        FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9),
+        z,
+        torch.tensor([1]),
     )
     assert len(set(map(tuple, made.tokens.view(4, 10).tolist()))) == 4
 
@@ -183,22 +183,22 @@ def test_blocks_of_one_key_do_not_repeat():
 def test_blocks_that_do_not_fit_the_model_are_refused():
     built, z = module("block"), torch.full((1, L), V)
     with pytest.raises(UserError, match=r"sampler.size = 2 does not divide the model's blocks of 3"):
-        SemiAutoregressiveSampler(size=2).sample(built.denoiser(), z, torch.arange(1), mask_id=V)
+        SemiAutoregressiveSampler(size=2).sample(built.denoiser(), z, torch.arange(1))
     with pytest.raises(UserError, match=r"sampler.within: 'semi_autoregressive' cannot be told to fill one block"):
-        SemiAutoregressiveSampler(within="semi_autoregressive").sample(Hashed(V), z, torch.arange(1), mask_id=V)
+        SemiAutoregressiveSampler(within="semi_autoregressive").sample(Hashed(V), z, torch.arange(1))
     with pytest.raises(UserError, match=r"sampler.steps: 'left_to_right'.* has no number of steps"):
-        SemiAutoregressiveSampler(within="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1), mask_id=V)
+        SemiAutoregressiveSampler(within="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1))
 
 
 def test_a_sampler_that_jumps_ahead_is_refused_once_before_the_first_evaluation():
     built, z = module("block"), torch.full((1, L), V)
     with pytest.raises(UserError, match=r'block by block.*"semi_autoregressive"'):
-        AncestralSampler().sample(built.denoiser(), z, torch.arange(1), mask_id=V)
+        AncestralSampler().sample(built.denoiser(), z, torch.arange(1))
     z[:, :SIZE] = 1
     z[:, 2 * SIZE :] = 1
     # One block alone may be filled in any order.
-    assert (AncestralSampler().sample(built.denoiser(), z, torch.arange(1), mask_id=V).tokens < V).all()
-    assert (LeftToRightSampler().sample(built.denoiser(), z, torch.arange(1), mask_id=V).tokens < V).all()
+    assert (AncestralSampler().sample(built.denoiser(), z, torch.arange(1)).tokens < V).all()
+    assert (LeftToRightSampler().sample(built.denoiser(), z, torch.arange(1)).tokens < V).all()
 
 
 def experiment(objective, sampler):

@@ -38,7 +38,7 @@ def test_the_mean_uncertainty_is_over_what_is_masked():
 def run(stop, *, sharpness, steps=8):
     denoiser = Hashed(50, sharpness=sharpness)
     sampler = assemble(pace=FixedPace(steps=steps), stop=stop)
-    made, trace = traced(sampler, denoiser, torch.full((3, 16), 50), torch.arange(3), mask_id=50)
+    made, trace = traced(sampler, denoiser, torch.full((3, 16), 50), torch.arange(3))
     return made, denoiser, trace
 
 

@@ -89,7 +89,7 @@ def test_frequencies(draw, expected):
 def test_only_the_last_step_is_greedy():
     z, seeds = torch.full((40, 8), 6), torch.arange(40)
     plain, greedy = assemble(draw=CategoricalDraw()), assemble(draw=GreedyLastDraw(draw=CategoricalDraw()))
-    (_, first), (_, second) = (traced(s, Hashed(6), z, seeds, mask_id=6) for s in (plain, greedy))
+    (_, first), (_, second) = (traced(s, Hashed(6), z, seeds) for s in (plain, greedy))
     last = max(record["step"] for record in first)
     assert [r for r in first if r["step"] < last] == [r for r in second if r["step"] < last]
     before = z.clone()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from atat_zoo.diffusion.records import Adaptive, Masked
+from atat_zoo.diffusion.contracts import Masked, StatefulPart
 from atat_zoo.registry import Context
 from atat_zoo.targets import DifficultyTarget
 
@@ -62,7 +62,7 @@ def test_a_lone_masked_token_has_no_rank():
 
 def test_the_running_scale_learns_one_scale_per_rate():
     module = DifficultyTarget(scale="running", decay=0.5, bins=2).build(CONTEXT)
-    assert isinstance(module, Adaptive)
+    assert isinstance(module, StatefulPart)
     batch = step(torch.ones(2, 4, dtype=torch.bool), [0.2, 0.9])
     loss = torch.tensor([[1.0, 1.0, 3.0, 3.0], [5.0, 5.0, 9.0, 9.0]])
     _, counted = module(batch, loss)

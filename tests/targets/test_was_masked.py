@@ -2,8 +2,8 @@
 
 import torch
 
+from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.randomness import row_keys, stratified
-from atat_zoo.diffusion.records import Masked
 from atat_zoo.masking import ImportanceMasking, UniformMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.targets import WasMaskedTarget

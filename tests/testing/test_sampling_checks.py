@@ -34,7 +34,7 @@ def changed(**fields):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed(tokens=lambda made, z: torch.zeros_like(z)), "given token|mask is left"),
+        (changed(tokens=lambda made, z: torch.zeros_like(z)), "given token|mask is left|trace"),
         (changed(tokens=lambda made, z: z), "mask is left"),
         (changed(nfe=lambda made, z: made.nfe + 1), "cost something|maximum"),
         (changed(nfe=lambda made, z: made.nfe * 2), "maximum|number of evaluations"),

@@ -1,7 +1,7 @@
 """Which positions of a batch: as a mask, or as pairs of row and position, which need no answer of the device.
 
 `mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of their result is data. Whoever
-knows the number of true entries on the host can have the same without waiting. Legend: B rows, L positions, N places.
+knows the number of true entries on the host can have the same without waiting. Legend: B rows, L positions, N of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Where: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 
 
-def places(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return row and position of the true entries in row-major order, without asking the device.
 
     Args:

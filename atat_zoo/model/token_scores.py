@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from atat_zoo.uncertainty import Uncertainty
 
 
-class Reading(NamedTuple):
+class TokenScore(NamedTuple):
     """A token of a text, as text, and a value in [0, 1]."""
 
     token: str
     value: float
 
 
-def importance_of(model: Model, text: str) -> list[Reading]:
+def importance_of(model: Model, text: str) -> list[TokenScore]:
     """Return the importance of each token of a text; see `Model.importance`.
 
     An estimator that reads the time is asked at the middle of the diffusion, as in evaluations.
@@ -30,7 +30,7 @@ def importance_of(model: Model, text: str) -> list[Reading]:
     import torch
 
     module: Any = model.module
-    if not hasattr(module, "importance"):
+    if not module.denoiser().estimates_importance:
         raise UserError(
             f"objective {model.experiment.parts['objective'].name!r} has no importance; "
             'train with objective.use = "mdlm" or "adaptive" and an estimator'
@@ -39,10 +39,10 @@ def importance_of(model: Model, text: str) -> list[Reading]:
     with torch.no_grad():
         t = torch.full((1,), 0.5, device=row.device)
         values = module.importance(row[None], torch.ones_like(row[None], dtype=torch.bool), t)[0]
-    return _readings(model, row[inner], values[inner])
+    return _scores(model, row[inner], values[inner])
 
 
-def uncertainty_of(model: Model, text: str, metric: str | Uncertainty, batch_size: int) -> list[Reading]:
+def uncertainty_of(model: Model, text: str, metric: str | Uncertainty, batch_size: int) -> list[TokenScore]:
     """Return the uncertainty of each token of a text given all others; see `Model.uncertainty`."""
     import torch
 
@@ -53,10 +53,10 @@ def uncertainty_of(model: Model, text: str, metric: str | Uncertainty, batch_siz
     values = []
     for start in range(inner.start, inner.stop, batch_size):
         where = position == position[start : min(start + batch_size, inner.stop), None]
-        z = row.expand(len(where), -1).masked_fill(where, model.tokenizer.vocabulary_size)
+        z = row.expand(len(where), -1).masked_fill(where, denoiser.mask_id)
         with torch.no_grad():
             values.append(measure(denoiser(z, None, where)))
-    return _readings(model, row[inner], torch.cat(values))
+    return _scores(model, row[inner], torch.cat(values))
 
 
 def _row(model: Model, text: str) -> tuple[Tensor, slice]:
@@ -76,6 +76,6 @@ def _row(model: Model, text: str) -> tuple[Tensor, slice]:
     return torch.tensor(row, device=model.context.device), slice(len(first), len(first) + len(ids))
 
 
-def _readings(model: Model, ids: Tensor, values: Tensor) -> list[Reading]:
+def _scores(model: Model, ids: Tensor, values: Tensor) -> list[TokenScore]:
     pairs = zip(ids.tolist(), values.tolist(), strict=True)
-    return [Reading(model.tokenizer.decode([i]), value) for i, value in pairs]
+    return [TokenScore(model.tokenizer.decode([i]), value) for i, value in pairs]

@@ -6,9 +6,9 @@ a clean-up call, and none can run for ever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_base, param, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
     from atat_zoo.experiment import Experiment
     from atat_zoo.noise import Noise
-    from atat_zoo.uncertainty import Uncertainty
 
 
 class Pace(Protocol):
@@ -41,8 +40,8 @@ class Pace(Protocol):
         ...
 
     def rates(self, number: int) -> tuple[float, float] | None:
-        """Return the expected share of masked tokens before and after step `number`, or None without a grid."""
-        ...
+        """Return the expected share of masked tokens before and after step `number`; None, the default, has no grid."""
+        return None
 
     def take(self, step: Step) -> Tensor:
         """Return how many positions are unmasked, or which.
@@ -53,22 +52,44 @@ class Pace(Protocol):
         """
         ...
 
+    def times(self, step: Step) -> Tensor | None:
+        """Return t, float32 [A] in (0, 1], for a denoiser that reads it.
 
-@runtime_checkable
-class Timed(Protocol):
-    """A pace that has a diffusion time of its own for a denoiser that reads it.
+        None, the default, leaves it to the share of masked tokens, so that the denoiser is a function of z alone.
+        """
+        return None
 
-    Without this the time follows from the share of masked tokens, so the
-    denoiser is a function of z alone.
-    """
 
-    def times(self, step: Step) -> Tensor:
-        """Return t, float32 [A] in (0, 1]."""
-        ...
+@component_base
+class SteppedPace(Pace):
+    """A pace in a fixed number of steps, known before the network is asked."""
+
+    needs = frozenset[str]()
+
+    steps: int = param(64, help="T, steps", ge=1)
+
+    def most(self, n: int) -> int:
+        """Return T."""
+        return self.steps
+
+
+@component_base
+class CappedPace(Pace):
+    """A pace in as many steps as there are positions, or fewer, and then several positions in each."""
+
+    needs = frozenset({"log_probs"})
+
+    steps: int | None = param(
+        None, help="the most steps, which sets a least number a step; without it as many as positions", ge=1
+    )
+
+    def most(self, n: int) -> int:
+        """Return the steps, or n."""
+        return n if self.steps is None else self.steps
 
 
 @component
-class BinomialPace:
+class BinomialPace(SteppedPace):
     """As in ancestral sampling: each masked token is unmasked by chance, on a grid of times.
 
     With t = 1 − k/T and s = t − 1/T, a token that is masked at t is unmasked with probability
@@ -80,14 +101,8 @@ class BinomialPace:
     name = "binomial"
     summary = "each masked token by chance on a grid of times, as in ancestral sampling"
     refs = ("arXiv:2406.07524", "arXiv:2503.00307")
-    needs = frozenset[str]()
 
-    steps: int = param(64, help="T, steps of the time grid", ge=1)
     noise: Noise = part("noise", "linear", help="schedule whose mask rates the grid takes")
-
-    def most(self, n: int) -> int:
-        """Return T."""
-        return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − α at both ends of step k."""
@@ -99,8 +114,6 @@ class BinomialPace:
 
     def take(self, step: Step) -> Tensor:
         """Return Binomial(remaining, reverse probability), int64 [A] on the CPU."""
-        # merged
-
         return by_chance(step, *(step.rates or self.rates(step.number)))
 
 
@@ -128,7 +141,7 @@ def by_chance(step: Step, before: float, after: float) -> Tensor:
 
 
 @component
-class FixedPace:
+class FixedPace(SteppedPace):
     """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked.
 
     A row with fewer positions than steps takes one at a time and sits out the other steps, so a T of at least
@@ -138,13 +151,6 @@ class FixedPace:
     name = "fixed"
     summary = "the same number of positions in every step"
     refs = ("arXiv:2406.04329",)
-    needs = frozenset[str]()
-
-    steps: int = param(64, help="T, steps; at least as many as positions means one at a time", ge=1)
-
-    def most(self, n: int) -> int:
-        """Return T."""
-        return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − k/T and 1 − (k + 1)/T."""
@@ -157,7 +163,7 @@ class FixedPace:
 
 
 @component
-class OneAtATimePace:
+class OneAtATimePace(Pace):
     """One position a step, in as many steps as there are positions: exact in any order fixed before the draw."""
 
     name = "one_at_a_time"
@@ -169,10 +175,6 @@ class OneAtATimePace:
         """Return n."""
         return n
 
-    def rates(self, number: int) -> None:
-        """Return None: rows of different lengths share no grid."""
-        return
-
     def take(self, step: Step) -> Tensor:
         """Return 1 for every row, int64 [A] on the CPU; the loop leaves out the rows that are done."""
         import torch
@@ -181,7 +183,7 @@ class OneAtATimePace:
 
 
 @component
-class CosinePace:
+class CosinePace(SteppedPace):
     """Few positions at first, many at the end: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n are still masked.
 
     At least one a step, as MaskGIT has it (Chang et al., arXiv:2202.04200). In terms of t the share of masked tokens
@@ -191,13 +193,6 @@ class CosinePace:
     name = "cosine"
     summary = "few positions in the first steps, many in the last, by a quarter of a cosine"
     refs = ("arXiv:2202.04200",)
-    needs = frozenset[str]()
-
-    steps: int = param(64, help="T, steps", ge=1)
-
-    def most(self, n: int) -> int:
-        """Return T."""
-        return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return cos(π/2 · k/T) and cos(π/2 · (k + 1)/T)."""
@@ -214,7 +209,7 @@ class CosinePace:
 
 
 @component
-class PlateauPace:
+class PlateauPace(SteppedPace):
     """`binomial` on a grid that stands still in the middle, for a remask that reworks what is there.
 
     α rises linearly to `height` while t falls from 1 to `begin`, stays there until `end`, and rises to 1 after it. On
@@ -225,9 +220,7 @@ class PlateauPace:
     name = "plateau"
     summary = "by chance on a grid that stands still in the middle, while a remask reworks the text"
     refs = ("arXiv:2503.00307",)
-    needs = frozenset[str]()
 
-    steps: int = param(64, help="T, steps of the time grid", ge=1)
     height: float = param(0.9, help="α on the plateau: the share of tokens that are visible", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the plateau begins; time runs from 1 to 0", gt=0, lt=1)
     end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
@@ -236,10 +229,6 @@ class PlateauPace:
         """Refuse a plateau that ends before it begins."""
         if self.end >= self.begin:
             raise ValueError(f"end must be less than begin, {self.begin}, not {self.end}; time runs from 1 to 0")
-
-    def most(self, n: int) -> int:
-        """Return T."""
-        return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − α at both ends of step k."""
@@ -254,13 +243,11 @@ class PlateauPace:
 
     def take(self, step: Step) -> Tensor:
         """Return Binomial(remaining, reverse probability), int64 [A] on the CPU."""
-        # merged
-
         return by_chance(step, *(step.rates or self.rates(step.number)))
 
 
 @component
-class FirstHittingPace:
+class FirstHittingPace(CappedPace):
     """One position a step, at the time at which the reversed process unmasks the next one.
 
     With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
@@ -278,10 +265,6 @@ class FirstHittingPace:
     refs = ("arXiv:2409.02908",)
     needs = frozenset[str]()
 
-    steps: int | None = param(
-        None, help="steps, several positions in each; without it as many as there are positions", ge=1
-    )
-
     noise: Noise = part("noise", "linear", help="of the model; for one that reads the time")
 
     def check(self, experiment: Experiment) -> Iterator[str]:
@@ -293,18 +276,8 @@ class FirstHittingPace:
                 f"{experiment.parts['noise'].name!r}; give the pace the table [noise] of the experiment"
             )
 
-    def most(self, n: int) -> int:
-        """Return the steps, or n."""
-        return n if self.steps is None else self.steps
-
-    def rates(self, number: int) -> None:
-        """Return None: the times are drawn."""
-        return
-
     def take(self, step: Step) -> Tensor:
         """Return ⌈remaining / steps left⌉, or 1, int64 [A] on the CPU."""
-        # merged
-
         return quota(step, self.steps)
 
     def times(self, step: Step) -> Tensor:
@@ -332,7 +305,7 @@ class FirstHittingPace:
 
 
 @component
-class EverythingPace:
+class EverythingPace(SteppedPace):
     """All open positions in every step, for a remask that hides again what is beyond its share.
 
     With the remask `none` this is one step: every token from its own marginal. With `planner` it is path planning
@@ -342,13 +315,6 @@ class EverythingPace:
     name = "everything"
     summary = "all that is masked in every step, for a remask that gives most of it back"
     refs = ("arXiv:2502.03540",)
-    needs = frozenset[str]()
-
-    steps: int = param(64, help="T, steps", ge=1)
-
-    def most(self, n: int) -> int:
-        """Return T."""
-        return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − k/T and 1 − (k + 1)/T: the share that is to be masked between the steps."""
@@ -359,213 +325,8 @@ class EverythingPace:
         return step.remaining
 
 
-@component
-class AdaptivePace:
-    """Fewer positions a step while the model is unsure, more when it is sure.
-
-    With u the mean uncertainty of what is masked, S = min_steps + u · (max_steps − min_steps) is the number of
-    steps that a whole text would take at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
-    So it takes between min_steps and max_steps steps (or n, if that is fewer).
-    """
-
-    name = "adaptive"
-    summary = "between min_steps and max_steps: few positions while the mean uncertainty is high"
-    refs = ("ATAT",)
-    needs = frozenset({"log_probs"})
-
-    min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
-    max_steps: int = param(100, help="steps for a text that is uncertain throughout; no fewer than min_steps", ge=1)
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse bounds in the wrong order."""
-        if self.max_steps < self.min_steps:
-            raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
-
-    def most(self, n: int) -> int:
-        """Return max_steps."""
-        return self.max_steps
-
-    def rates(self, number: int) -> None:
-        """Return None: there is no grid."""
-        return
-
-    def take(self, step: Step) -> Tensor:
-        """Return ⌈n/S⌉, int64 [A]."""
-        u = step.mean_open(step.measure(self.uncertainty)).double().clamp(0, 1)
-        steps = self.min_steps + u * (self.max_steps - self.min_steps)
-        # The largest whole number that does not exceed the exact quotient by rounding: ⌈x − tiny⌉.
-        return (step.total.to(u.device, non_blocking=True) / steps - 1e-9).ceil().long()
-
-
-@component
-class ConfidenceThresholdPace:
-    """Every position whose likeliest token has a probability above a threshold; the first of the order if none has.
-
-    Wu et al., Fast-dLLM, arXiv:2505.22618, there with the order most certain first, in blocks, with a cache.
-    """
-
-    name = "confidence_threshold"
-    summary = "every position whose prediction is above a confidence, at least one"
-    refs = ("arXiv:2505.22618",)
-    needs = frozenset({"log_probs"})
-
-    threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
-    steps: int | None = param(
-        None, help="the most steps, which sets a least number a step; without it as many as positions", ge=1
-    )
-
-    def most(self, n: int) -> int:
-        """Return the steps, or n."""
-        return n if self.steps is None else self.steps
-
-    def rates(self, number: int) -> None:
-        """Return None: there is no grid."""
-        return
-
-    def take(self, step: Step) -> Tensor:
-        """Return which positions are filled, bool [A, L]."""
-        # merged
-
-        sure = step.spread(step.distributions().amax(-1).exp()) > self.threshold
-        return topped_up(step, sure, self.steps)
-
-
-@component
-class EntropyBoundedPace:
-    """As many positions, in the order, as keep Σ H − max H at or below γ nats; always at least one.
-
-    Positions that are drawn together are drawn as if independent. Their joint entropy is at least max H and at most
-    Σ H, so γ bounds the mutual information that is lost (Ben-Hamu et al., arXiv:2505.24857, with the order by entropy,
-    margin or confidence, most certain first).
-    """
-
-    name = "entropy_bounded"
-    summary = "as many as keep the sum of their entropies, less the largest, within a bound"
-    refs = ("arXiv:2505.24857",)
-    needs = frozenset({"log_probs"})
-
-    gamma: float = param(0.1, help="γ in nats; 0 takes one at a time, but for what is certain", ge=0)
-    steps: int | None = param(
-        None, help="the most steps, which sets a least number a step; without it as many as positions", ge=1
-    )
-
-    def most(self, n: int) -> int:
-        """Return the steps, or n."""
-        return n if self.steps is None else self.steps
-
-    def rates(self, number: int) -> None:
-        """Return None: there is no grid."""
-        return
-
-    def take(self, step: Step) -> Tensor:
-        """Return how many positions are filled, int64 [A]."""
-        import torch
-
-        # merged
-
-        assert step.ranking is not None
-        log_probs = step.distributions()
-        # Half the time of `torch.special.entr`, which takes the logarithm again; a probability of 0 adds 0 · 1e4.
-        entropy = -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1).double()
-        ranked = step.spread(entropy, torch.inf).gather(1, step.ranking)
-        # Behind the open positions this is ∞ − ∞, which is at or below nothing.
-        within = (ranked.cumsum(1) - ranked.cummax(1).values <= self.gamma).sum(1)
-        return within.maximum(quota(step, self.steps).to(within.device, non_blocking=True))
-
-
-# Elements of distributions that are compared at once.
-_CHUNK = 1 << 24
-
-
-@component
-class KLStablePace:
-    """Every position that is confident and whose prediction has kept still; the first of the order if none is.
-
-    A position is still when in each of the last H evaluations KL(now ‖ before) was below a threshold. KLASS, Kim et
-    al., arXiv:2511.05664, with the order most certain first; its code has 0.9, 0.01 and H = 2 by default, and 0.6 and
-    0.015 for LLaDA on GSM8K.
-
-    The predictions of the last evaluation are held for the open positions alone, in float32 [N, V].
-    """
-
-    name = "kl_stable"
-    summary = "every position that is confident and whose prediction no longer moves, at least one"
-    refs = ("arXiv:2511.05664",)
-    needs = frozenset({"log_probs"})
-
-    confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
-    kl: float = param(0.01, help="nats below which a prediction has kept still between two evaluations", gt=0)
-    history: int = param(2, help="H, evaluations in a row for which it must have kept still", ge=1)
-    steps: int | None = param(
-        None, help="the most steps, which sets a least number a step; without it as many as positions", ge=1
-    )
-
-    def most(self, n: int) -> int:
-        """Return the steps, or n."""
-        return n if self.steps is None else self.steps
-
-    def rates(self, number: int) -> None:
-        """Return None: there is no grid."""
-        return
-
-    def take(self, step: Step) -> Tensor:
-        """Return which positions are filled, bool [A, L]."""
-        # merged
-
-        log_probs = step.distributions()
-        sure = step.spread(log_probs.amax(-1).exp()) > self.confidence
-        return topped_up(step, sure & (self._still(step, log_probs.float()) >= self.history), self.steps)
-
-    def _still(self, step: Step, now: Tensor) -> Tensor:
-        """Return for how many evaluations in a row each position has kept still, int64 [A, L]; remember this one."""
-        import torch
-
-        memory, device = step.memory, step.tokens.device
-        shape = (step.batch, step.open.shape[1])
-        if "kl_stable.last" not in memory:
-            # Where in `last` a position's prediction is, or −1; the step that it is of; for how long it is still.
-            memory["kl_stable.place"] = torch.full(shape, -1, dtype=torch.int64, device=device)
-            memory["kl_stable.number"] = torch.full(shape[:1], -2, dtype=torch.int64, device=device)
-            memory["kl_stable.still"] = torch.zeros(shape, dtype=torch.int64, device=device)
-            memory["kl_stable.last"] = now[:0]
-        row, position = step.where
-        whole = step.rows[row]
-        # A row that sat out a step begins anew: so it does not depend on whether others went on.
-        place = memory["kl_stable.place"][whole, position]
-        place = place.masked_fill(memory["kl_stable.number"][whole] != step.number - 1, -1)
-        moved = torch.full_like(now[:, 0], torch.inf)
-        if len(memory["kl_stable.last"]):
-            # In parts: the distributions of a large vocabulary are the most of what is held.
-            size = max(1, _CHUNK // now.shape[1])
-            for new, old, at in zip(*(torch.split(x, size) for x in (now, place, moved)), strict=True):
-                before = memory["kl_stable.last"][old.clamp(min=0)]
-                # 0 · (−∞ − …) is 0.
-                terms = torch.where(new > -torch.inf, new.exp() * (new - before), 0.0)
-                at.copy_(torch.where(old >= 0, terms.sum(-1), at))
-        still = torch.where(moved < self.kl, memory["kl_stable.still"][whole, position] + 1, 0)
-        memory["kl_stable.place"].fill_(-1)[whole, position] = torch.arange(len(row), device=device)
-        memory["kl_stable.number"][step.rows] = step.number
-        memory["kl_stable.still"][whole, position] = still
-        memory["kl_stable.last"] = now
-        return step.spread(still)
-
-
 def quota(step: Step, steps: int | None) -> Tensor:
     """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU: with less a step, `steps` would not do."""
     if steps is None:
         return step.remaining.clamp(max=1)
     return -(-step.remaining // max(steps - step.number, 1))
-
-
-def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
-    """Return `taken` [A, L], and where that is below the quota the first others in the order as well, bool [A, L]."""
-    import torch
-
-    assert step.ranking is not None
-    need = quota(step, steps).to(taken.device, non_blocking=True).unsqueeze(1)
-    taken = taken & step.open
-    missing = need - taken.sum(1, keepdim=True)
-    others = (step.open & ~taken).gather(1, step.ranking)
-    more = others & (others.cumsum(1) <= missing)
-    return taken | torch.zeros_like(taken).scatter_(1, step.ranking, more)

@@ -1,0 +1,155 @@
+"""What flows through a training step, and the contracts of a part with a state and of a denoiser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import attrs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.positions import Where
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Masked:
+    """A batch of clean text and what was hidden of it.
+
+    Attributes:
+        x: clean tokens, int64 [B, L].
+        z: noisy tokens, x with some replaced by m, int64 [B, L].
+        masked: where z is m, bool [B, L].
+        maskable: which tokens may be masked (not padding, prompts), bool [B, L].
+        t: diffusion time, float32 [B], in (0, 1].
+        rate: r(t) = 1 − α(t), float32 [B].
+        p: probability with which each token was masked, float32 [B, L].
+    """
+
+    x: Tensor
+    z: Tensor
+    masked: Tensor
+    maskable: Tensor
+    t: Tensor
+    rate: Tensor
+    p: Tensor
+
+
+@runtime_checkable
+class StatefulPart(Protocol):
+    """A part whose state follows the training: an `nn.Module` with its state in buffers.
+
+    The trainer sums `statistics` over micro-batches and ranks and hands the sum
+    to `update` once a step, so the state does not depend on either.
+    """
+
+    def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
+        """Return what to remember of a micro-batch, in a form that may be summed.
+
+        Args:
+            masked: the step.
+            loss: cross-entropy in nats, float32 [B, L], zero where nothing is masked.
+        """
+        ...
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Take in the sum over the global batch; progress in [0, 1] of the training."""
+        ...
+
+
+class Denoiser(Protocol):
+    """p_θ(x_i | z), and what its model knows of itself: all that bounds and samplers need.
+
+    A class that inherits from this one writes `__call__` and `mask_id`; every other fact has a default. What a
+    denoiser can do besides, an attribute says: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
+
+    Attributes:
+        mask_id: m. Predictable tokens are the ids below it.
+        reads_time: whether the prediction depends on t; false by default.
+        window: the most tokens that it sees at once; any number if None, the default.
+        block_size: tokens in a block, for a model that predicts a position from its own block and those before, 1 for
+            an autoregressive one; None, the default, for one that reads a text in any order. No block before one that
+            is asked for may have a mask. With `where` as pairs the caller sees to that, once, since a check would ask
+            the device at every step.
+        estimates_importance: whether `importance` gives a tensor; false by default.
+        gives_order_weights: whether it has `ordered`; false by default.
+        scores_visible_tokens: whether it has `everywhere`; false by default.
+    """
+
+    mask_id: int
+    reads_time: bool = False
+    window: int | None = None
+    block_size: int | None = None
+    estimates_importance: bool = False
+    gives_order_weights: bool = False
+    scores_visible_tokens: bool = False
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return SUBS log-probabilities at the masked positions asked for.
+
+        Args:
+            tokens: z, int64 [B, L].
+            t: diffusion time [B], or None, then it is taken from the share of masked tokens.
+            where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order. Either
+                way `x[where]` gives the N entries of an x [B, L, …], and a denoiser does nothing else with it. All N
+                are masked.
+
+        Returns:
+            float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.
+        """
+        ...
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return the time at which the model's noise masks this share of the tokens; by default the share itself."""
+        return rate
+
+    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+        """Return the importance of a draft's tokens, [B, L] in [0, 1], or None, the default, without an estimator.
+
+        Args:
+            draft: a text without masks, int64 [B, L].
+            masked: which of its tokens are masked in z, bool [B, L].
+        """
+        return None
+
+    def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities [N, V] and log ŵ [N], in one evaluation: position i comes next by ŵ_i / Ŵ."""
+        raise _unable("gives no order weights")
+
+    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities [N, V], and log p_θ of M visible tokens [M], in one evaluation.
+
+        The network sees those tokens; its head, before it is told that they are known, has a distribution there too.
+        """
+        raise _unable("does not score visible tokens")
+
+    def begin(self, batch: int, window: int) -> BlockDecoder:
+        """Begin B texts of which nothing is read yet; `window` is the most tokens that are seen at once.
+
+        Only where there is a `block_size`.
+        """
+        raise _unable("does not read block by block")
+
+    def of(self, rows: Tensor) -> Denoiser:
+        """Return the denoiser of some rows of the batch, int64 [A]: by default itself, which remembers no row."""
+        return self
+
+
+def _unable(what: str) -> NotImplementedError:
+    return NotImplementedError(f"this denoiser {what}")
+
+
+class BlockDecoder(Denoiser, Protocol):
+    """A batch of texts whose finished blocks have been read: a denoiser of the block that comes next.
+
+    It caches what the network made of them, so that each is read once. As a denoiser it takes the tokens of that block
+    alone, int64 [B, S].
+    """
+
+    def read(self, tokens: Tensor) -> None:
+        """Read finished blocks, int64 [B, any number of them · S], and go on to the one behind."""
+        ...
+
+    def of(self, rows: Tensor) -> BlockDecoder:
+        """Return the decoder of some of the rows, int64 [A]."""
+        ...

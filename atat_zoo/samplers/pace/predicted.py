@@ -1,0 +1,173 @@
+"""Paces that go by the predictions of the step: they decide after the network was asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, param, part
+from atat_zoo.samplers.pace import CappedPace, Pace, quota
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.uncertainty import Uncertainty
+
+
+@component
+class AdaptivePace(Pace):
+    """Fewer positions a step while the model is unsure, more when it is sure.
+
+    With u the mean uncertainty of what is masked, S = min_steps + u · (max_steps − min_steps) is the number of
+    steps that the complete text would take at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
+    So it takes between min_steps and max_steps steps (or n, if that is fewer).
+    """
+
+    name = "adaptive"
+    summary = "between min_steps and max_steps: few positions while the mean uncertainty is high"
+    refs = ("ATAT",)
+    needs = frozenset({"log_probs"})
+
+    min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
+    max_steps: int = param(100, help="steps for a text that is uncertain throughout; no fewer than min_steps", ge=1)
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse bounds in the wrong order."""
+        if self.max_steps < self.min_steps:
+            raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
+
+    def most(self, n: int) -> int:
+        """Return max_steps."""
+        return self.max_steps
+
+    def take(self, step: Step) -> Tensor:
+        """Return ⌈n/S⌉, int64 [A]."""
+        u = step.mean_open(step.measure(self.uncertainty)).double().clamp(0, 1)
+        steps = self.min_steps + u * (self.max_steps - self.min_steps)
+        # The largest integer that does not exceed the exact quotient by rounding: ⌈x − tiny⌉.
+        return (step.total.to(u.device, non_blocking=True) / steps - 1e-9).ceil().long()
+
+
+@component
+class ConfidenceThresholdPace(CappedPace):
+    """Every position whose likeliest token has a probability above a threshold; the first of the order if none has.
+
+    Wu et al., Fast-dLLM, arXiv:2505.22618, there with the order most certain first, in blocks, with a cache.
+    """
+
+    name = "confidence_threshold"
+    summary = "every position whose prediction is above a confidence, at least one"
+    refs = ("arXiv:2505.22618",)
+
+    threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
+
+    def take(self, step: Step) -> Tensor:
+        """Return which positions are filled, bool [A, L]."""
+        sure = step.spread(step.distributions().amax(-1).exp()) > self.threshold
+        return topped_up(step, sure, self.steps)
+
+
+@component
+class EntropyBoundedPace(CappedPace):
+    """As many positions, in the order, as keep Σ H − max H at or below γ nats; always at least one.
+
+    Positions that are drawn together are drawn as if independent. Their joint entropy is at least max H and at most
+    Σ H, so γ bounds the mutual information that is lost (Ben-Hamu et al., arXiv:2505.24857, with the order by entropy,
+    margin or confidence, most certain first).
+    """
+
+    name = "entropy_bounded"
+    summary = "as many as keep the sum of their entropies, less the largest, within a bound"
+    refs = ("arXiv:2505.24857",)
+
+    gamma: float = param(0.1, help="γ in nats; 0 takes one at a time, but for what is certain", ge=0)
+
+    def take(self, step: Step) -> Tensor:
+        """Return how many positions are filled, int64 [A]."""
+        import torch
+
+        assert step.ranking is not None
+        log_probs = step.distributions()
+        # Half the time of `torch.special.entr`, which takes the logarithm again; a probability of 0 adds 0 · 1e4.
+        entropy = -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1).double()
+        ranked = step.spread(entropy, torch.inf).gather(1, step.ranking)
+        # Behind the open positions this is ∞ − ∞, which is at or below nothing.
+        within = (ranked.cumsum(1) - ranked.cummax(1).values <= self.gamma).sum(1)
+        return within.maximum(quota(step, self.steps).to(within.device, non_blocking=True))
+
+
+# Elements of distributions that are compared at once.
+_CHUNK = 1 << 24
+
+
+@component
+class KLStablePace(CappedPace):
+    """Every position that is confident and whose prediction has stayed the same; the first of the order if none is.
+
+    A position is still when in each of the last H evaluations KL(now ‖ before) was below a threshold. KLASS, Kim et
+    al., arXiv:2511.05664, with the order most certain first; its code has 0.9, 0.01 and H = 2 by default, and 0.6 and
+    0.015 for LLaDA on GSM8K.
+
+    The predictions of the last evaluation are held for the open positions alone, in float32 [N, V].
+    """
+
+    name = "kl_stable"
+    summary = "every position that is confident and whose prediction no longer moves, at least one"
+    refs = ("arXiv:2511.05664",)
+
+    confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
+    kl: float = param(0.01, help="nats below which a prediction has stayed the same between two evaluations", gt=0)
+    history: int = param(2, help="H, evaluations in a row for which it must have stayed the same", ge=1)
+
+    def take(self, step: Step) -> Tensor:
+        """Return which positions are filled, bool [A, L]."""
+        log_probs = step.distributions()
+        sure = step.spread(log_probs.amax(-1).exp()) > self.confidence
+        return topped_up(step, sure & (self._unchanged(step, log_probs.float()) >= self.history), self.steps)
+
+    def _unchanged(self, step: Step, now: Tensor) -> Tensor:
+        """Return for how many evaluations in a row each position has stayed the same, int64 [A, L]."""
+        import torch
+
+        memory, device = step.memory, step.tokens.device
+        shape = (step.batch, step.open.shape[1])
+        if "kl_stable.last" not in memory:
+            # Where in `last` a position's prediction is, or −1; the step that it is of; for how long it is the same.
+            memory["kl_stable.place"] = torch.full(shape, -1, dtype=torch.int64, device=device)
+            memory["kl_stable.number"] = torch.full(shape[:1], -2, dtype=torch.int64, device=device)
+            memory["kl_stable.still"] = torch.zeros(shape, dtype=torch.int64, device=device)
+            memory["kl_stable.last"] = now[:0]
+        row, position = step.where
+        rows = step.rows[row]
+        # A row that sat out a step begins anew: so it does not depend on whether others went on.
+        place = memory["kl_stable.place"][rows, position]
+        place = place.masked_fill(memory["kl_stable.number"][rows] != step.number - 1, -1)
+        moved = torch.full_like(now[:, 0], torch.inf)
+        if len(memory["kl_stable.last"]):
+            # In parts: the distributions of a large vocabulary are the most of what is held.
+            size = max(1, _CHUNK // now.shape[1])
+            for new, old, at in zip(*(torch.split(x, size) for x in (now, place, moved)), strict=True):
+                before = memory["kl_stable.last"][old.clamp(min=0)]
+                # 0 · (−∞ − …) is 0.
+                terms = torch.where(new > -torch.inf, new.exp() * (new - before), 0.0)
+                at.copy_(torch.where(old >= 0, terms.sum(-1), at))
+        still = torch.where(moved < self.kl, memory["kl_stable.still"][rows, position] + 1, 0)
+        memory["kl_stable.place"].fill_(-1)[rows, position] = torch.arange(len(row), device=device)
+        memory["kl_stable.number"][step.rows] = step.number
+        memory["kl_stable.still"][rows, position] = still
+        memory["kl_stable.last"] = now
+        return step.spread(still)
+
+
+def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
+    """Return `taken` [A, L], and where that is below the quota the first others in the order as well, bool [A, L]."""
+    import torch
+
+    assert step.ranking is not None
+    need = quota(step, steps).to(taken.device, non_blocking=True).unsqueeze(1)
+    taken = taken & step.open
+    missing = need - taken.sum(1, keepdim=True)
+    others = (step.open & ~taken).gather(1, step.ranking)
+    more = others & (others.cumsum(1) <= missing)
+    return taken | torch.zeros_like(taken).scatter_(1, step.ranking, more)

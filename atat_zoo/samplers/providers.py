@@ -1,0 +1,185 @@
+"""Providers: what fills in the fields of a step that parts name in their `needs`.
+
+A part names a need; `PROVIDERS` says who provides it, so a new need is a class here, a field of `Step` and nothing
+else. Legend: A rows of a step, L positions, N open positions, M positions asked for, V predictable tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from atat_zoo.diffusion.positions import positions
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.samplers.parts import SamplerParts
+
+    Narrow = Callable[[Tensor], Tensor]
+
+
+class Provider:
+    """Provides one need. The loop calls its methods in the order in which they stand here; the defaults do nothing.
+
+    Attributes:
+        final: whether the need is provided in the last step too, in which everything is filled.
+        asks: whether it evaluates the network in a way of its own, by `ask`.
+        everywhere: whether it wants predictions at all masks, also at those that are not to be filled.
+    """
+
+    final = False
+    asks = False
+    everywhere = False
+
+    def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
+        """Begin a run on int64 [B, L], in which a row takes part in at most `max_nfe` evaluations."""
+
+    def ask(self, step: Step, t: Tensor | None, where: Where, narrow: Narrow) -> Tensor:
+        """Return the log-probabilities [M, V]; `narrow` takes M values to the N of the open positions."""
+        raise NotImplementedError
+
+    def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
+        """Provide by the predictions [M, V] at `masked`, bool [A, L]."""
+
+    def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
+        """Provide by `step.log_probs`; `draw` gives a token for each open position."""
+
+    def written(self, step: Step, log_probs: Tensor, drawn: Tensor, where: tuple[Tensor, Tensor]) -> None:
+        """Take in what was drawn, with the log-probabilities that it was drawn from."""
+
+    def after(self, step: Step) -> None:
+        """Provide for the remask, by a step for the complete batch."""
+
+    def hidden(self, hidden: Tensor) -> None:
+        """Take in what the remask has hidden, bool [B, L]."""
+
+
+class OrderWeights(Provider):
+    """Evaluates the network so that it gives log ŵ as well."""
+
+    asks = True
+
+    def ask(self, step: Step, t: Tensor | None, where: Where, narrow: Narrow) -> Tensor:
+        """Return the log-probabilities, and provide the weights.
+
+        Raises:
+            UserError: when the model has no such weights.
+        """
+        if not step.denoiser.gives_order_weights:
+            raise UserError(
+                "the order learned takes its order from the model's own reverse weights, and this model has none; "
+                'train it with objective.use = "adaptive", or choose another sampler'
+            )
+        log_probs, weights = step.denoiser.ordered(step.tokens, t, where)
+        step.order_weights = narrow(weights)
+        return log_probs
+
+
+class Confidence(Provider):
+    """Remembers the probability that each token had when it was drawn; 1 elsewhere."""
+
+    def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
+        """Begin with 1 everywhere, float32 [B, L]."""
+        self.known = torch.ones(tokens.shape, device=tokens.device)
+
+    def written(self, step: Step, log_probs: Tensor, drawn: Tensor, where: tuple[Tensor, Tensor]) -> None:
+        """Remember the probability of what was drawn."""
+        row, position = where
+        own = log_probs.gather(1, drawn.unsqueeze(1)).squeeze(1)
+        self.known[step.rows[row], position] = own.exp().float()
+
+    def after(self, step: Step) -> None:
+        """Provide it to the remask."""
+        step.confidence = self.known
+
+    def hidden(self, hidden: Tensor) -> None:
+        """Forget what is hidden again."""
+        self.known = self.known.masked_fill(hidden, 1.0)
+
+
+class Rescored(Confidence):
+    """The same, renewed for what is visible in each evaluation of the network."""
+
+    asks = True
+
+    def ask(self, step: Step, t: Tensor | None, where: Where, narrow: Narrow) -> Tensor:
+        """Return the log-probabilities, and renew the confidence in what was drawn.
+
+        Raises:
+            UserError: when the model cannot say it.
+        """
+        if not step.denoiser.scores_visible_tokens:
+            raise UserError(
+                "this sampler's remask asks the model for its probability of tokens that are already there, which this "
+                "model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
+            )
+        row, position = positions(step.free & ~step.open, step.total - step.remaining)
+        log_probs, own = step.denoiser.everywhere(step.tokens, t, where, (row, position))
+        self.known[step.rows[row], position] = own.exp().float()
+        return log_probs
+
+
+class Importance(Provider):
+    """Asks the model's estimator for the importance of a draft: z with the most probable token at every mask."""
+
+    def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
+        """Note whether there is an estimator."""
+        # The estimator reads a complete text, so for it even the masks that are not to be filled need a draft.
+        self.everywhere = denoiser.estimates_importance
+
+    def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
+        """Provide the importance, or None without an estimator."""
+        if self.everywhere:
+            step.importance = step.denoiser.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
+
+
+class History(Provider):
+    """Remembers the mean over open positions of max p_θ, evaluation by evaluation."""
+
+    final = True
+
+    def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
+        """Begin with no evaluation, NaN, float64 [B, K]."""
+        shape = (len(tokens), max_nfe)
+        self.known = torch.full(shape, torch.nan, dtype=torch.float64, device=tokens.device)
+
+    def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
+        """Provide the history with this evaluation in it."""
+        confidence = step.mean_open(step.spread(step.distributions().amax(-1).double().exp())).unsqueeze(1)
+        step.history = torch.cat([self.known[step.rows, 1:], confidence], dim=1)
+        self.known[step.rows] = step.history
+
+
+class Drawn(Provider):
+    """Draws a token for every open position, before it is decided which of them are kept."""
+
+    def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
+        """Provide the tokens and their log-probabilities."""
+        step.drawn = draw()
+        step.drawn_log_probs = step.distributions().gather(1, step.drawn.unsqueeze(1)).squeeze(1)
+
+
+# What "log_probs" needs, the loop provides whenever a part needs anything. The order is that of the calls.
+PROVIDERS: dict[str, type[Provider]] = {
+    "order_weights": OrderWeights,
+    "rescored": Rescored,
+    "confidence": Confidence,
+    "importance": Importance,
+    "history": History,
+    "drawn": Drawn,
+}
+
+
+def providers(parts: SamplerParts, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> list[Provider]:
+    """Return a provider for each need of some parts, for one run."""
+    # Who rescores provides the confidence as well.
+    needs = parts.needs - ({"confidence"} if "rescored" in parts.needs else set())
+    return [made(denoiser, tokens, max_nfe) for need, made in PROVIDERS.items() if need in needs]

@@ -1,0 +1,70 @@
+"""What a denoiser is when it writes no more than it must."""
+
+import pytest
+import torch
+
+from atat_zoo import Zoo
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.generation.guided import Guided
+
+
+class Least(Denoiser):
+    """A denoiser that knows nothing."""
+
+    mask_id = 3
+
+    def __call__(self, tokens, t, where):
+        return torch.zeros(len(tokens[where]), 3).log_softmax(-1)
+
+
+TEXT = torch.full((2, 4), 3)
+FACTS = ("mask_id", "reads_time", "window", "block_size", "estimates_importance", "gives_order_weights")
+
+
+def test_every_fact_has_a_default():
+    least, rate = Least(), torch.tensor([0.25])
+    assert [getattr(least, fact) for fact in FACTS] == [3, False, None, None, False, False]
+    assert least.importance(TEXT, TEXT > 0) is None
+    assert least.time_at(rate) is rate
+    assert least.of(torch.tensor([0])) is least
+
+
+@pytest.mark.parametrize(
+    ("ability", "words"),
+    [
+        (lambda least: least.ordered(TEXT, None, TEXT == 3), "gives no order weights"),
+        (lambda least: least.everywhere(TEXT, None, TEXT == 3, TEXT < 3), "does not score visible tokens"),
+        (lambda least: least.begin(2, 4), "does not read block by block"),
+    ],
+)
+def test_what_it_cannot_do_is_said(ability, words):
+    for denoiser in (Least(), Guided(Least())):
+        with pytest.raises(NotImplementedError, match=words):
+            ability(denoiser)
+
+
+@pytest.mark.parametrize(
+    "name", ["ancestral", "uncertainty_guided", "semi_autoregressive", "first_hitting", "remdm_conf"]
+)
+def test_it_is_enough_for_a_sampler(name):
+    made = Zoo.load().spec("sampler", name).sample(Least(), TEXT, torch.arange(2))
+    assert (made.tokens < 3).all()
+
+
+def test_a_guided_denoiser_has_the_facts_of_the_other_one():
+    class More(Least):
+        reads_time, window, block_size = True, 7, 2
+        estimates_importance = gives_order_weights = True
+
+        def time_at(self, rate):
+            return rate**2
+
+        def importance(self, draft, masked):
+            return draft / 4
+
+    more = More()
+    guided = Guided(more)
+    assert [getattr(guided, fact) for fact in FACTS] == [getattr(more, fact) for fact in FACTS]
+    assert guided.time_at(torch.tensor(0.5)) == 0.25
+    assert torch.equal(guided.importance(TEXT, TEXT > 0), TEXT / 4)
+    assert Guided(Least(), importance=lambda draft, masked: draft * 0.0).estimates_importance
