@@ -5,7 +5,7 @@ that are drawn anew, since the tokens of one are not independent. n sequences, R
 resamples, m columns.
 
 A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap,
-1993, chapter 13), made of order statistics, so that the interval of −x is
+1993, chapter 13), from order statistics, so that the interval of −x is
 exactly minus the interval of x.
 """
 
@@ -31,17 +31,11 @@ _CHUNK = 1 << 22
 
 @attrs.frozen(kw_only=True)
 class Interval:
-    """An estimate and its interval.
+    """An estimate and its interval."""
 
-    Attributes:
-        value: the estimate on the sequences as they are.
-        low: lower end of the interval.
-        high: upper end.
-    """
-
-    value: float
-    low: float
-    high: float
+    value: float  # the estimate on the sequences as they are
+    low: float  # lower end of the interval
+    high: float  # upper end
 
     @property
     def width(self) -> float:
@@ -59,11 +53,7 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
     A resample is a function of (seed, purpose, its number): the same for every
     column, for every call and on every machine.
 
-    Args:
-        values: a number for each sequence and column, [n, m].
-        purpose: two purposes draw independently.
-        seed: of the draws.
-        resamples: R.
+    Values are [n, m], a number for each sequence and column. Two purposes draw independently.
     """
     n = len(values)
     values = values.double()
@@ -81,41 +71,31 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
     return torch.cat(sums)
 
 
-def interval(value: float, samples: Tensor, level: float = LEVEL) -> Interval:
+def interval(value: float, samples: Tensor) -> Interval:
     """Return the percentile interval of resampled estimates [R]: the k-th from below and from above."""
     ordered = samples.sort().values
-    k = max(1, math.floor((1 - level) / 2 * (len(ordered) + 1)))
+    k = max(1, math.floor((1 - LEVEL) / 2 * (len(ordered) + 1)))
     return Interval(value=value, low=float(ordered[k - 1]), high=float(ordered[-k]))
 
 
-def paired(
-    a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Interval:
+def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Return Σ(a − b) / Σ count with its interval: a and b are drawn together, so what they share cancels.
 
-    Args:
-        a: nats of each sequence by one model, float64 [n].
-        b: nats of the same sequences by another, under the same masks, float64 [n].
-        count: tokens of each sequence, [n].
-        seed: of the resamples.
-        resamples: R.
-        level: of the interval.
+    a and b are nats of the same sequences by two models under the same masks, float64 [n]; `count` their tokens, [n].
     """
     difference = a.double() - b.double()
     sums = resampled(torch.stack([difference, count.double()], 1), purpose="bootstrap", seed=seed, resamples=resamples)
     value = float(difference.sum() / count.double().sum())
-    return interval(value, sums[:, 0] / sums[:, 1], level)
+    return interval(value, sums[:, 0] / sums[:, 1])
 
 
-def unpaired(
-    a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Interval:
+def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Return the interval of the same difference as if a and b had been measured on different sequences.
 
-    For reference: how much narrower `paired` is, is what the same sequences and masks are worth. Arguments as there.
+    For reference: `paired` is narrower by the worth of the same sequences and masks. Arguments as there.
     """
     n = count.double()
     one = resampled(torch.stack([a.double(), n], 1), purpose="bootstrap a", seed=seed, resamples=resamples)
     two = resampled(torch.stack([b.double(), n], 1), purpose="bootstrap b", seed=seed, resamples=resamples)
     value = float((a.double() - b.double()).sum() / n.sum())
-    return interval(value, one[:, 0] / one[:, 1] - two[:, 0] / two[:, 1], level)
+    return interval(value, one[:, 0] / one[:, 1] - two[:, 0] / two[:, 1])

@@ -1,9 +1,7 @@
-"""Runs compared with each other: the same held-out sequences, the same masks, paired differences.
+"""Compare runs: the same n held-out sequences of L tokens, the same masks, paired differences.
 
-n sequences, L tokens. What is compared are nats of a bound on −log p(x), summed
-over each sequence; the difference of two runs is Σ(a − b) / Σ tokens, and its
-interval is the bootstrap's over sequences. `measure_runs` makes the numbers,
-`compare` the table. Beside the bounds stand the `SCORES` of the predictions.
+The difference of two runs is Σ(a − b) / Σ tokens, with a and b the nats of a bound on −log p(x) of each sequence; its
+interval is the bootstrap's over sequences. `SCORES` adds scores of the predictions.
 """
 
 from __future__ import annotations
@@ -35,34 +33,20 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class ComparedRun:
-    """A run that was measured.
+    """A run that was measured."""
 
-    Attributes:
-        name: what it is called in the table.
-        objective: the part that it was trained by.
-        step: optimizer steps behind its weights.
-        ema: whether the weights are a moving average.
-        method: how its numbers came about: the estimator, or `likelihood` where nothing is estimated.
-        nats: each of its bounds by name, nats of each sequence, float64 [n].
-        count: tokens of each sequence, int64 [n].
-        bytes: UTF-8 bytes of each sequence, int64 [n].
-        parameters: of the entire model, what is frozen included.
-        without_embeddings: without token embeddings and the head's columns, which grow with the vocabulary.
-        history: how it was trained.
-        scores: of its predictions by name; of each sequence the weighted sum and the sum of the weights, [n, 2].
-    """
-
-    name: str
-    objective: str
-    step: int
-    ema: bool
-    method: str
-    nats: Mapping[str, Tensor]
-    count: Tensor
-    bytes: Tensor
-    parameters: int
-    without_embeddings: int
-    history: History
+    name: str  # as in the table
+    objective: str  # the part that it was trained by
+    step: int  # optimizer steps behind its weights
+    ema: bool  # whether the weights are a moving average
+    method: str  # of its numbers: the estimator, or `likelihood` where nothing is estimated
+    nats: Mapping[str, Tensor]  # each of its bounds by name, nats of each sequence, float64 [n]
+    count: Tensor  # tokens of each sequence, int64 [n]
+    bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
+    parameters: int  # of the entire model, frozen ones included
+    without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
+    history: History  # how it was trained
+    # of its predictions by name; of each sequence the weighted sum and the sum of the weights, [n, 2]
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)
 
 
@@ -77,13 +61,8 @@ def measure_runs(
 ) -> list[ComparedRun]:
     """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
 
-    Args:
-        runs: run folders.
-        spec: split, sequences, draws, batch size and bound.
-        seed: of the masks.
-        baseline: number of the run that the others must agree with.
-        device: `cpu` or `gpu`.
-        progress: called with the sequences done and to do, over all runs.
+    `baseline` is the number of the run that the others must agree with, `seed` that of the masks. `progress` is called
+    with the sequences done and to do, over all runs.
 
     Raises:
         UserError: when a run has no final model, or its held-out tokens are not the baseline's.
@@ -163,20 +142,14 @@ def _check_same(first: Path, run: Path, ours: tuple[Tensor, Tensor], theirs: tup
 
 @attrs.frozen(kw_only=True)
 class Difference:
-    """How much a bound of a run lies above the baseline's, in nats per token.
+    """A bound of a run minus the baseline's, in nats per token."""
 
-    Attributes:
-        paired: with the interval of the same sequences and masks.
-        unpaired: with the interval that other sequences would have given, for reference.
-    """
-
-    paired: Interval
-    unpaired: Interval
+    paired: Interval  # with the interval of the same sequences and masks
+    unpaired: Interval  # with the interval that other sequences would have given, for reference
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
-        percent = self.paired.map(_percent)
-        narrower = self.unpaired.width / self.paired.width if self.paired.width else None
+        percent = self.paired.map(lambda nats: 100 * math.expm1(nats) if nats < 700 else math.inf)
         return {
             "nats_per_token": self.paired.value,
             "low": self.paired.low,
@@ -186,66 +159,46 @@ class Difference:
             "percent_high": percent.high,
             "paired_width": self.paired.width,
             "unpaired_width": self.unpaired.width,
-            "narrower": narrower,
+            "narrower": self.unpaired.width / self.paired.width if self.paired.width else None,
         }
 
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """A run in the table.
+    """A run in the table."""
 
-    Attributes:
-        run: what was measured.
-        bounds: its bounds by name.
-        differences: of each bound to the baseline's first; None for the baseline's own first.
-        scores: value and standard error over sequences of each score.
-        reached: (step, seconds) at which the value was reached, each None where no evaluation says so.
-    """
-
-    run: ComparedRun
-    bounds: Mapping[str, BoundValue]
+    run: ComparedRun  # the measured run
+    bounds: Mapping[str, BoundValue]  # its bounds by name
+    # of each bound to the baseline's first; None for the baseline's own first
     differences: Mapping[str, Difference | None]
-    scores: Mapping[str, tuple[float, float]]
+    scores: Mapping[str, tuple[float, float]]  # value and standard error over sequences of each score
+    # (step, seconds) at which the value was reached, each None where no evaluation says so
     reached: tuple[int | None, float | None]
 
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """The table, and what was compared.
+    """The table, and its settings."""
 
-    Attributes:
-        rows: one a run, in the order in which they were named.
-        quantity: the bound whose differences are shown: `nelbo`, or what `--bound` estimates instead.
-        baseline: name of the run that the others are compared with.
-        reach: the perplexity whose step is looked for, or None when no run recorded one.
-        split: which held-out split.
-        method: how the bound was estimated.
-        sequences: n.
-        draws: masks drawn for each.
-        seed: of the masks.
-        tokens: Σ n.
-    """
-
-    rows: tuple[Row, ...]
-    quantity: str
-    baseline: str
-    reach: float | None
-    split: str
-    method: str
-    sequences: int
-    draws: int
-    seed: int
-    tokens: int
+    rows: tuple[Row, ...]  # one a run, in the order in which they were named
+    quantity: str  # the bound whose differences are shown: `nelbo`, or the estimate of `--bound`
+    baseline: str  # name of the run that the others are compared with
+    reach: float | None  # the perplexity whose step is looked for, or None when no run recorded one
+    split: str  # which held-out split
+    method: str  # how the bound was estimated
+    sequences: int  # n
+    draws: int  # masks drawn for each
+    seed: int  # of the masks
+    tokens: int  # Σ n
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object; what is not finite becomes null."""
+        """Return the numbers as a JSON object; numbers that are not finite become null."""
         plain = attrs.asdict(self, filter=lambda field, _: field.name != "rows")
         return finite(plain | {"level": LEVEL, "resamples": RESAMPLES, "runs": [self._row(row) for row in self.rows]})
 
     def _row(self, row: Row) -> dict[str, Any]:
         one, past = row.run, row.run.history
-        table: dict[str, Any] = {"run": one.name, "objective": one.objective, "step": one.step, "ema": one.ema}
-        table["method"] = one.method
+        table: dict[str, Any] = {name: getattr(one, name) for name in ("objective", "step", "ema", "method")}
         if self.quantity in row.bounds and title(self.quantity) == PERPLEXITY:
             value = row.bounds[self.quantity]
             table |= {PERPLEXITY: value.value, f"{PERPLEXITY}_stderr": value.stderr}
@@ -254,7 +207,7 @@ class Comparison:
             difference = row.differences[name]
             bounds[name] = attrs.asdict(bound) | {"difference": difference.to_table() if difference else None}
         step, seconds = row.reached
-        return table | {
+        return {"run": one.name, **table} | {
             "bounds": bounds,
             "scores": {name: {"value": value, "stderr": error} for name, (value, error) in row.scores.items()},
             "seconds": past.seconds,
@@ -269,11 +222,6 @@ class Comparison:
         }
 
 
-def _percent(nats: float) -> float:
-    """Return by how many percent the exponential is higher."""
-    return 100 * math.expm1(nats) if nats < 700 else math.inf
-
-
 def compare(
     runs: Sequence[ComparedRun],
     spec: EvaluationSpec,
@@ -284,12 +232,8 @@ def compare(
 ) -> Comparison:
     """Compare measured runs with one of them.
 
-    Args:
-        runs: of `measure_runs`.
-        spec: what they were measured by.
-        seed: of the masks; the bootstrap has a fixed one.
-        baseline: number of the run that the others are compared with.
-        reach: a perplexity; the final one of the worst run when None.
+    `baseline` is the number of that run, `reach` a perplexity, or None for the final one of the worst run. `seed` is
+    that of the masks; the bootstrap has a fixed one.
 
     Raises:
         UserError: when a run has not the bound that the baseline is measured by.

@@ -1,4 +1,4 @@
-"""What a run folder tells of a training: steps, seconds, speed, memory, and when it reached a value."""
+"""The history of a training from its run folder: steps, seconds, speed, memory, and when it reached a value."""
 
 from __future__ import annotations
 
@@ -22,21 +22,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class History:
-    """A training as its run folder tells it.
+    """The history of a training."""
 
-    Attributes:
-        clock: (step, seconds of optimizer steps until then), from (0, 0) on; evaluations between steps not counted.
-        tokens_per_second: median over the lines of metrics.jsonl, or None.
-        peak_memory: bytes, the most of all ranks, or None where it was not recorded.
-        evaluated: (step, perplexity) of the evaluations during the training and at its end.
-        computed: device, precision and ranks that it was begun with.
-    """
-
+    # (step, seconds of optimizer steps until then), from (0, 0) on; evaluations between steps not counted
     clock: tuple[tuple[int, float], ...]
-    tokens_per_second: float | None
-    peak_memory: int | None
-    evaluated: tuple[tuple[int, float], ...]
-    computed: dict[str, Any]
+    tokens_per_second: float | None  # median over the lines of metrics.jsonl, or None
+    peak_memory: int | None  # bytes, the most of all ranks, or None where it was not recorded
+    evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during the training and at its end
+    computed: dict[str, Any]  # device, precision and ranks that it was begun with
 
     @property
     def final(self) -> float | None:
@@ -96,7 +89,7 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
     method = method_of(experiment, spec.bound)
     draws = 0 if method == LIKELIHOOD else spec.draws
     own = {"corpus": "", "split": spec.split, "draws": draws, "seed": experiment.seed, "method": method}
-    best: dict[int, tuple[int, float]] = {}
+    largest: dict[int, tuple[int, float]] = {}
     for path in sorted(folder.evaluations.glob("*.json")):
         table: Any = None
         with suppress(OSError, ValueError):
@@ -107,7 +100,6 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
         if any(table.get(key, value) != value for key, value in own.items()):
             continue
         step, count = int(table["step"]), int(table["sequences"])
-        fits = not spec.sequences or count <= spec.sequences
-        if fits and count > best.get(step, (0, 0.0))[0]:
-            best[step] = count, float(table[PERPLEXITY])
-    return {step: value for step, (_, value) in best.items()}
+        if count <= (spec.sequences or count) and count > largest.get(step, (0, 0.0))[0]:
+            largest[step] = count, float(table[PERPLEXITY])
+    return {step: value for step, (_, value) in largest.items()}

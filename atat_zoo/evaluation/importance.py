@@ -21,9 +21,9 @@ from torch import Tensor
 
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.perplexity import finite
+from atat_zoo.evaluation.perplexity import finite, record
 from atat_zoo.evaluation.run import held_out_text, measure_model
-from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run import RunFolder
 from atat_zoo.targets.modules import rank_within
 
 if TYPE_CHECKING:
@@ -38,71 +38,42 @@ BINS = 10
 
 @attrs.frozen(kw_only=True)
 class Band:
-    """Tokens of about the same frequency.
+    """Tokens of about the same frequency."""
 
-    Attributes:
-        tokens: held-out tokens in it.
-        types: entries of the vocabulary in it.
-        least: training count of its rarest entry.
-        most: training count of its most frequent one.
-        loss: mean loss, nats.
-        importance_spearman: ρ between importance and loss.
-        frequency_spearman: ρ between unigram surprisal and loss.
-    """
-
-    tokens: int
-    types: int
-    least: int
-    most: int
-    loss: float
-    importance_spearman: float
-    frequency_spearman: float
+    tokens: int  # held-out tokens in it
+    types: int  # entries of the vocabulary in it
+    least: int  # training count of its rarest entry
+    most: int  # training count of its most frequent one
+    loss: float  # mean loss, nats
+    importance_spearman: float  # ρ between importance and loss
+    frequency_spearman: float  # ρ between unigram surprisal and loss
 
 
 @attrs.frozen(kw_only=True)
 class Bin:
-    """Tokens of about the same importance, from `low` to below `high` (1 belongs to the last).
+    """Tokens of about the same importance, from `low` to below `high` (1 belongs to the last)."""
 
-    Attributes:
-        low: lower end.
-        high: upper end.
-        tokens: held-out tokens in it.
-        importance: their mean importance.
-        rank: mean rank of their loss within its row, in (0, 1).
-        loss: mean loss, nats.
-    """
-
-    low: float
-    high: float
-    tokens: int
-    importance: float
-    rank: float
-    loss: float
+    low: float  # lower end
+    high: float  # upper end
+    tokens: int  # held-out tokens in it
+    importance: float  # their mean importance
+    rank: float  # mean rank of their loss within its row, in (0, 1)
+    loss: float  # mean loss, nats
 
 
 @attrs.frozen(kw_only=True)
 class ImportanceQuality:
-    """What an importance is worth on held-out text.
+    """What an importance is worth on held-out text."""
 
-    Attributes:
-        tokens: N.
-        mean: mean importance.
-        deviation: its standard deviation over tokens.
-        importance_spearman: ρ between importance and loss, over all tokens.
-        frequency_spearman: ρ between unigram surprisal and loss, over all tokens; NaN without counts.
-        bands: of frequency, from rare to frequent, each with about as much of the training text; empty without counts.
-        bins: of importance; those without a token are left out.
-        calibration_error: Σ share · |mean importance − mean rank| over the bins. A constant ½ has none, and orders
-            nothing: read it beside the correlation.
-    """
-
-    tokens: int
-    mean: float
-    deviation: float
-    importance_spearman: float
-    frequency_spearman: float
+    tokens: int  # N
+    mean: float  # mean importance
+    deviation: float  # its standard deviation over tokens
+    importance_spearman: float  # ρ between importance and loss, over all tokens
+    frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens; NaN without counts
+    # of frequency, from rare to frequent, each with about as much of the training text; empty without counts
     bands: tuple[Band, ...]
-    bins: tuple[Bin, ...]
+    bins: tuple[Bin, ...]  # of importance; those without a token are left out
+    # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½, which orders nothing
     calibration_error: float
 
     def to_table(self) -> dict[str, Any]:
@@ -111,13 +82,9 @@ class ImportanceQuality:
 
 
 def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
-    """Compare the importance of what was measured with its loss.
+    """Compare measured importance with measured loss.
 
-    Args:
-        measured: with importance.
-        counts: training tokens by id, int64 [V], or None.
-        bands: of frequency.
-        bins: of importance, each of the same width.
+    `counts` are training tokens by id, int64 [V]; `bands` are of frequency, `bins` of importance, of the same width.
     """
     assert measured.importance is not None
     seen = measured.maskable & measured.token_loss.isfinite()
@@ -128,23 +95,22 @@ def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: 
     of_bands: list[Band] = []
     rho = math.nan
     if counts is not None:
-        surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()
-        rho = spearman(surprisal[tokens], loss)
-        band = frequency_bands(counts, bands)
-        for number in range(bands):
-            inside, members = band[tokens] == number, counts[band == number]
-            if len(members) and bool(inside.any()):
-                of_bands.append(
-                    Band(
-                        tokens=int(inside.sum()),
-                        types=len(members),
-                        least=int(members.min()),
-                        most=int(members.max()),
-                        loss=float(loss[inside].mean()),
-                        importance_spearman=spearman(importance[inside], loss[inside]),
-                        frequency_spearman=spearman(surprisal[tokens][inside], loss[inside]),
-                    )
+        surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
+        rho = spearman(surprisal, loss)
+        band_of = frequency_bands(counts, bands)
+        for number in sorted(set(band_of[tokens].tolist())):
+            inside, members = band_of[tokens] == number, counts[band_of == number]
+            of_bands.append(
+                Band(
+                    tokens=int(inside.sum()),
+                    types=len(members),
+                    least=int(members.min()),
+                    most=int(members.max()),
+                    loss=float(loss[inside].mean()),
+                    importance_spearman=spearman(importance[inside], loss[inside]),
+                    frequency_spearman=spearman(surprisal[inside], loss[inside]),
                 )
+            )
     of_bins = calibration(importance, ranks, loss, bins)
     return ImportanceQuality(
         tokens=len(loss),
@@ -161,13 +127,8 @@ def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: 
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
     """Return the band of each entry of the vocabulary, int64 [V], 0 the rarest.
 
-    Each band has about the same share of the training tokens. An entry belongs
-    where the middle of its own share lies, so one that is more than a band's
-    share leaves a neighbour with less, or with nothing.
-
-    Args:
-        counts: training tokens by id, int64 [V].
-        bands: how many.
+    Each band has about the same share of the training tokens, given as `counts`, int64 [V]. An entry belongs where
+    the middle of its own share lies, so one that exceeds a band's share leaves a neighbour with less, or nothing.
     """
     # One is added, as for the surprisal: entries that were never seen belong to the rarest band.
     mass = counts.double() + 1
@@ -179,30 +140,19 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BINS) -> list[Bin]:
-    """Return importance, rank and loss by bins of importance of the same width, without empty ones.
-
-    Args:
-        importance: in [0, 1], [N].
-        ranks: of the loss, in (0, 1), [N].
-        loss: nats, [N].
-        bins: how many.
-    """
+    """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
     bin_of = (importance * bins).long().clamp(0, bins - 1)
-    made = []
-    for number in range(bins):
-        inside = bin_of == number
-        if bool(inside.any()):
-            made.append(
-                Bin(
-                    low=number / bins,
-                    high=(number + 1) / bins,
-                    tokens=int(inside.sum()),
-                    importance=float(importance[inside].mean()),
-                    rank=float(ranks[inside].mean()),
-                    loss=float(loss[inside].mean()),
-                )
-            )
-    return made
+    return [
+        Bin(
+            low=number / bins,
+            high=(number + 1) / bins,
+            tokens=int((bin_of == number).sum()),
+            importance=float(importance[bin_of == number].mean()),
+            rank=float(ranks[bin_of == number].mean()),
+            loss=float(loss[bin_of == number].mean()),
+        )
+        for number in sorted(set(bin_of.tolist()))
+    ]
 
 
 def importance_of_run(
@@ -216,16 +166,11 @@ def importance_of_run(
 ) -> dict[str, Any]:
     """Measure the importance of a run on held-out text of its own, and write it into the run folder.
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        spec: split, sequences, draws, batch size and bound.
-        seed: of the masks.
-        bands: of token frequency.
-        progress: called with the sequences done and to do.
+    The specification gives split, sequences, draws, batch size and bound; `seed` is of the masks, `bands` of token
+    frequency. `progress` is called with the sequences done and to do.
 
     Returns:
-        What was recorded: the numbers of `ImportanceQuality`, and what they were measured on.
+        The numbers of `ImportanceQuality` and the settings of the measurement, as in the run folder.
 
     Raises:
         UserError: when the objective uses no estimator.
@@ -251,6 +196,5 @@ def importance_of_run(
         "method": spec.bound.name,
         **result.to_table(),
     }
-    name = f"importance-{spec.split}-{len(tokens)}x{spec.draws}-seed{seed}-step{model.step:08d}.json"
-    write_json(RunFolder(Path(run)).evaluations / name, table)
+    record(RunFolder(Path(run)), f"importance-{spec.split}-{len(tokens)}x{spec.draws}", table)
     return table

@@ -1,4 +1,4 @@
-"""What the text on both sides of a gap is worth: the likelihood of the true words, with both and with the left alone.
+"""The worth of the text on both sides of a gap: the likelihood of the true words given both, and given the left alone.
 
 n texts of L tokens, a gap of G in each.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from atat_zoo.diffusion.randomness import row_keys, to_unit
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.perplexity import finite, special_ids
+from atat_zoo.evaluation.perplexity import finite, record, special_ids
 from atat_zoo.evaluation.run import held_out_text
-from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,49 +28,27 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class GapQuality:
-    """Mean log-likelihood of the true words of gaps, in nats a token. Errors are standard errors over texts.
+    """Mean log-likelihood of the true words of gaps, in nats a token. Errors are standard errors over texts."""
 
-    Attributes:
-        split: which held-out split the texts are of.
-        number: texts.
-        length: tokens in a text.
-        gap: tokens in a gap.
-        seed: of the gaps' positions.
-        step: optimizer steps behind the weights.
-        ema: whether the weights are a moving average.
-        both: given the text on both sides.
-        both_stderr: of that.
-        left: given the left side only, the right one masked.
-        left_stderr: of that.
-        difference: both − left, text by text.
-        difference_stderr: of that.
-        better: share of texts whose gap is likelier given both sides.
-    """
-
-    split: str
-    number: int
-    length: int
-    gap: int
-    seed: int
-    step: int
-    ema: bool
-    both: float
-    both_stderr: float
-    left: float
-    left_stderr: float
-    difference: float
-    difference_stderr: float
-    better: float
+    split: str  # which held-out split the texts are of
+    number: int  # texts
+    length: int  # tokens in a text
+    gap: int  # tokens in a gap
+    seed: int  # of the gaps' positions
+    step: int  # optimizer steps behind the weights
+    ema: bool  # whether the weights are a moving average
+    both: float  # given the text on both sides
+    both_stderr: float  # of that
+    left: float  # given the left side only, the right one masked
+    left_stderr: float  # of that
+    difference: float  # both − left, text by text
+    difference_stderr: float  # of that
+    better: float  # share of texts whose gap is likelier given both sides
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
         table: dict[str, Any] = finite(attrs.asdict(self))
         return table
-
-    def record(self, folder: RunFolder) -> None:
-        """Write the numbers into a run folder."""
-        name = f"infilling-{self.split}-{self.number}x{self.gap}-seed{self.seed}-step{self.step:08d}.json"
-        write_json(folder.evaluations / name, self.to_table())
 
 
 def infilling_of_run(
@@ -86,15 +64,8 @@ def infilling_of_run(
 ) -> GapQuality:
     """Cut a gap out of each of some held-out texts, measure the true words, and write it into the run folder.
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        split: held-out split.
-        number: texts at most, spread evenly over the split; 0 takes all.
-        gap: G, tokens in a gap.
-        seed: of the gaps' positions.
-        batch_size: rows at once.
-        progress: called with the texts done and to do.
+    Takes `number` texts at most, spread evenly over the split (0 takes all), gaps of `gap` tokens at positions drawn by
+    `seed`, and `batch_size` rows at once. `progress` is called with the texts done and to do.
 
     Raises:
         UserError: when no text has room for the gap and a token on either side of it.
@@ -136,7 +107,7 @@ def infilling_of_run(
         **{name: mean for name, (mean, _) in means.items()},
         **{f"{name}_stderr": error for name, (_, error) in means.items()},
     )
-    quality.record(RunFolder(Path(run)))
+    record(RunFolder(Path(run)), f"infilling-{split}-{len(tokens)}x{gap}", quality.to_table())
     return quality
 
 
@@ -145,12 +116,7 @@ def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, s
 
     A gap holds no special token and no padding, and has a token on either side.
 
-    Args:
-        tokens: int64 [n, L].
-        maskable: bool [n, L].
-        special: ids of BOS and EOS.
-        gap: G.
-        seed: of the positions.
+    Tokens are int64 and maskable bool [n, L]. A gap holds none of the ids `special`.
     """
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
@@ -173,13 +139,7 @@ def log_likelihood(
     log-likelihood of one-at-a-time filling from left to right, for any model. The mean over all orders is another
     number for all but exact denoisers; this one is the same for models that write from left to right only.
 
-    Args:
-        denoiser: p_θ.
-        tokens: int64 [n, L].
-        starts: where the gaps begin, int64 [n].
-        gap: G.
-        mask_id: m.
-        right: whether the text right of the gap is shown.
+    Tokens are int64 [n, L], starts int64 [n]; `right` says whether the text right of the gap is shown.
     """
     position = torch.arange(tokens.shape[1], device=tokens.device)
     begin = starts[:, None]

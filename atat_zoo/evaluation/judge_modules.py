@@ -21,31 +21,24 @@ if TYPE_CHECKING:
 
     from atat_zoo.model import Model
 
+Pooling = Literal["mean", "last"]
+
 
 class ChunkJudge(ABC):
-    """A `JudgeModel` that cuts texts into chunks and adds up their scores.
-
-    Attributes:
-        title: see `JudgeModel`.
-        device: where the network is.
-        length: text tokens in a chunk at most.
-        start: the token that every chunk begins with before its text, or None.
-        skipped: tokens at the beginning of a chunk, `start` among them, whose losses are not counted.
-        pooling: the feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
-        batch_size: chunks at once.
-    """
+    """A `JudgeModel` that cuts texts into chunks and adds up their scores."""
 
     title: str
     device: torch.device | str
-    length: int
-    start: int | None
-    skipped: int
-    pooling: Literal["mean", "last"] = "mean"
-    batch_size: int
+    length: int  # text tokens in a chunk at most
+    start: int | None  # the token before the text of every chunk, if any
+    skipped: int  # tokens at the beginning of a chunk, `start` among them, whose losses are not counted
+    # The feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
+    pooling: Pooling = "mean"
+    batch_size: int  # chunks at once
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of texts that have characters."""
+        """Return the tokens of texts that have characters; a `UserError` when the tokenizer has none for them."""
 
     @abstractmethod
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -139,11 +132,7 @@ class RunScorer(ChunkJudge):
         self.batch_size = model.experiment.evaluation.batch_size
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of texts.
-
-        Raises:
-            UserError: when the tokenizer has no tokens for them.
-        """
+        """See `ChunkJudge`."""
         try:
             return self.tokenizer.encode_batch(texts)
         except UserError as error:
@@ -152,7 +141,7 @@ class RunScorer(ChunkJudge):
             ) from None
 
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return −log p of every token, float64 [B, T]."""
+        """See `ChunkJudge`."""
         keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
         nats: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
         return nats
@@ -174,12 +163,12 @@ class HuggingFaceScorer(ChunkJudge):
     def __init__(
         self,
         name: str,
-        revision: str | None,
         device: str,
         *,
+        revision: str | None,
         length: int | None,
-        begin: Literal["bos", "none"],
-        pooling: Literal["mean", "last"],
+        begin: str,
+        pooling: Pooling,
         batch_size: int,
     ) -> None:
         """Load both; the parameters are those of `HuggingFaceJudge`."""
@@ -202,11 +191,7 @@ class HuggingFaceScorer(ChunkJudge):
         self.length = (length or longest or _UNLIMITED) - (self.start is not None)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of texts; what looks like a special token is text.
-
-        Raises:
-            UserError: when a text has characters that the tokenizer does not know.
-        """
+        """See `ChunkJudge`; the spelling of a special token is text."""
         encoded = self.tokenizer(
             list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
         )
@@ -229,13 +214,13 @@ class HuggingFaceScorer(ChunkJudge):
         return F.pad(torch.stack(rows), (1, 0))
 
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return the last layer's hidden states, [B, T, D]."""
+        """See `ChunkJudge`: those of the last layer."""
         hidden: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
         return hidden
 
     def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
         attention = counted.clone()
-        attention[:, 0] = True  # what a chunk begins with is read, and not counted
+        attention[:, 0] = True  # the first token of a chunk is read, and not counted
         return self.model(input_ids=tokens, attention_mask=attention.long(), use_cache=False, **options)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +10,12 @@ import attrs
 from atat_zoo.data.build import build
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation import mauve as mauves
-from atat_zoo.evaluation.generative import Cost, Scores, score
+from atat_zoo.evaluation.generative import Scores, score
 from atat_zoo.evaluation.overlap import overlap
-from atat_zoo.evaluation.perplexity import finite, special_ids
+from atat_zoo.evaluation.perplexity import finite, record, special_ids
 from atat_zoo.evaluation.run import held_out_text
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,52 +32,25 @@ SIZES = (4, 8, 13)
 
 @attrs.frozen(kw_only=True)
 class JudgedRun:
-    """The scores of a run's text by a judge.
+    """The scores of a run's text by a judge."""
 
-    Attributes:
-        judge: its title.
-        judge_table: its specification.
-        sampler: the sampler's specification.
-        step: optimizer steps behind the weights.
-        ema: whether the weights are a moving average.
-        number: texts that were written.
-        length: their tokens, special ones included.
-        seed: of the sampler.
-        split: which held-out text stands beside it.
-        model: the numbers of the written texts.
-        data: the same of held-out texts, of the same length, and as many where there are so many.
-    """
-
-    judge: str
-    judge_table: dict[str, Any]
-    sampler: dict[str, Any]
-    step: int
-    ema: bool
-    number: int
-    length: int
-    seed: int
-    split: str
-    model: Scores
-    data: Scores
+    judge: str  # its title
+    judge_table: dict[str, Any]  # its specification
+    sampler: dict[str, Any]  # the sampler's specification
+    step: int  # optimizer steps behind the weights
+    ema: bool  # whether the weights are a moving average
+    number: int  # texts that were written
+    length: int  # their tokens, special ones included
+    seed: int  # of the sampler
+    split: str  # which held-out text stands beside it
+    model: Scores  # the numbers of the written texts
+    data: Scores  # the same of held-out texts, of the same length, and as many where there are so many
 
     def to_table(self) -> dict[str, Any]:
-        """Return everything as a JSON object; what is not finite becomes null."""
+        """Return everything as a JSON object; numbers that are not finite become null."""
         plain = attrs.asdict(self, recurse=False)
         table: dict[str, Any] = finite(plain | {"model": self.model.to_table(), "data": self.data.to_table()})
         return table
-
-    def record(self, folder: RunFolder) -> None:
-        """Write everything into a run folder; other settings make another file."""
-        settings = [
-            self.judge_table,
-            self.sampler,
-            self.split,
-            self.model.mauve is None,
-            list(self.model.overlap.copied),
-        ]
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        what = f"judged-{self.sampler['use']}-{self.number}x{self.length}-seed{self.seed}"
-        write_json(folder.evaluations / f"{what}-step{self.step:08d}-{digest}.json", self.to_table())
 
 
 def judge_run(
@@ -99,26 +70,15 @@ def judge_run(
 ) -> JudgedRun:
     """Let a model write, score that and held-out text, and write it into the run folder.
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        judge: what scores the texts.
-        judge_spec: its specification, for the run folder.
-        sampler: a sampler's specification.
-        spec: whose split is used.
-        number: texts to write.
-        length: tokens in a text; the training length if None.
-        seed: of the sampler.
-        mauve: whether MAUVE is computed, on the judge's features.
-        sizes: the n of the n-grams that are looked for in the training text.
-        progress: called with what is being done, and how much of how much.
+    Most arguments are those of `bench`. `judge_spec` is the judge's specification, for the run folder; `spec` gives the
+    split, `sizes` the n of the n-grams that are looked for in the training text. MAUVE uses the judge's features.
 
     Raises:
         UserError: when something is missing or too short; see `score`, `mauve.check` and `generate`.
     """
     if mauve:
         mauves.check(number)
-    tell = progress or (lambda what, done, total: None)
+    report = progress or (lambda stage, done, total: None)
     length = length or model.context.length
     data, reference = _held_out(model, run, spec, number, length)
     if mauve and len(reference) < number:
@@ -126,34 +86,32 @@ def judge_run(
             f"the {spec.split} text has {len(reference)} sequences, and MAUVE compares as many texts as were written; "
             f"lower --number to {len(reference)} or take another --split"
         )
-    tell("writing", 0, number)
-    made = model.sample(number, sampler=sampler, length=length, seed=seed)
-    tell("writing", number, number)
-    cost = Cost(
-        nfe=made.sample.nfe, max_nfe=made.sample.max_nfe, seconds=made.seconds, tokens=made.sample.tokens.numel()
-    )
-    written = [row.cpu().numpy() for row in made.sample.tokens]
-    known = [row.numpy() for row in data]
+    report("writing", 0, number)
+    generation = model.sample(number, sampler=sampler, length=length, seed=seed)
+    report("writing", number, number)
+    written, held_out = [row.cpu().numpy() for row in generation.sample.tokens], [row.numpy() for row in data]
     tokenizer = model.tokenizer
     copied = overlap(
-        [written, known],
+        [written, held_out],
         build(model.experiment),
         sizes=sizes,
         special=special_ids(tokenizer),
-        progress=lambda done, total: tell("reading the training text", done, total),
+        progress=lambda done, total: report("reading the training text", done, total),
     )
-    real = [tokenizer.decode(ids.tolist()) for ids in known]
+    real = [tokenizer.decode(ids.tolist()) for ids in held_out]
     distances: list[float | None] = [None, None]
-    tell("judging", 0, 2)
+    report("judging", 0, 2)
     if mauve:
         features = judge.features([tokenizer.decode(ids.tolist()) for ids in reference])
-        distances[0] = mauves.mauve(judge.features(made.texts), features)
+        distances[0] = mauves.mauve(judge.features(generation.texts), features)
         if reference is not data and len(data) == number:
             distances[1] = mauves.mauve(judge.features(real), features)
-    of_model = score(made.texts, written, judge, tokenizer=tokenizer, overlap=copied[0], cost=cost, mauve=distances[0])
-    tell("judging", 1, 2)
-    of_data = score(real, known, judge, tokenizer=tokenizer, overlap=copied[1], mauve=distances[1])
-    tell("judging", 2, 2)
+    of_model = score(
+        generation.texts, written, judge, tokenizer=tokenizer, overlap=copied[0], written=generation, mauve=distances[0]
+    )
+    report("judging", 1, 2)
+    of_data = score(real, held_out, judge, tokenizer=tokenizer, overlap=copied[1], mauve=distances[1])
+    report("judging", 2, 2)
     result = JudgedRun(
         judge=judge.title,
         judge_table=unstructure(judge_spec),
@@ -167,7 +125,9 @@ def judge_run(
         model=of_model,
         data=of_data,
     )
-    result.record(RunFolder(Path(run)))
+    settings = (result.judge_table, result.sampler, spec.split, of_model.mauve is None, list(of_model.overlap.copied))
+    name = f"judged-{result.sampler['use']}-{number}x{length}"
+    record(RunFolder(Path(run)), name, result.to_table(), *settings)
     return result
 
 
@@ -176,8 +136,8 @@ def _held_out(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return held-out texts as tokens: those that are scored, and the reference of MAUVE.
 
-    The two share no sequence where there are enough for both, so that the MAUVE of the first says what real text
-    gets; else they are the same.
+    The two share no sequence where there are enough for both, so that the first has the MAUVE of real
+    text; else they are the same.
     """
     tokens, maskable, _ = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = tokens[:, :length], maskable[:, :length].clone()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
+from atat_zoo.registry.spec import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ class JudgeModel(Protocol):
     """A judge that is ready.
 
     Attributes:
-        title: what it is called in tables and records.
+        title: its name in tables and in run folders.
     """
 
     title: str
@@ -91,11 +92,7 @@ class RunJudge:
         return self.path
 
     def build(self, device: str) -> JudgeModel:
-        """Return the judge.
-
-        Raises:
-            UserError: when there is no finished run, or its likelihood is not exact.
-        """
+        """See `Judge`."""
         from atat_zoo.experiment import from_table
         from atat_zoo.run import RunFolder
 
@@ -143,19 +140,8 @@ class HuggingFaceJudge:
     batch_size: int = param(8, help="chunks at once", ge=1)
 
     def build(self, device: str) -> JudgeModel:
-        """Return the judge.
-
-        Raises:
-            UserError: when `transformers` is not installed, or there is no such model.
-        """
+        """See `Judge`."""
         from atat_zoo.evaluation.judge_modules import HuggingFaceScorer
 
-        return HuggingFaceScorer(
-            self.model,
-            self.revision,
-            device,
-            length=self.length,
-            begin=self.begin,
-            pooling=self.pooling,
-            batch_size=self.batch_size,
-        )
+        numbers = values_of(self)
+        return HuggingFaceScorer(numbers.pop("model"), device, **numbers)

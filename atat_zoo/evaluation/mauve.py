@@ -27,10 +27,7 @@ SEED = 25  # of the clustering: the package's own, so that its users find the sa
 
 
 def check(number: int) -> None:
-    """Say what is missing for a computation.
-
-    Args:
-        number: texts on each side.
+    """Check that there are enough texts on each side, and the package.
 
     Raises:
         UserError: when they are too few, or the package is not installed.
@@ -44,9 +41,7 @@ def check(number: int) -> None:
 def mauve(texts: Tensor, reference: Tensor) -> float:
     """Return MAUVE in (0, 1], 1 where the two sets cannot be told apart.
 
-    Args:
-        texts: features of generated texts, float32 [n, D].
-        reference: features of real texts, float32 [n, D].
+    Features are float32 [n, D].
 
     Raises:
         UserError: when there are too few texts, the package is missing, or a feature is no number.

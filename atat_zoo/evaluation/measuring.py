@@ -1,4 +1,4 @@
-"""What a model makes of held-out sequences: the nats of every token, by every bound of its objective."""
+"""Measure a model on held-out sequences: the nats of every token, by every bound of its objective."""
 
 from __future__ import annotations
 
@@ -19,30 +19,22 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Measurement:
-    """What a model makes of n sequences of L tokens.
+    """A model measured on n sequences of L tokens."""
 
-    Attributes:
-        rows: number of each sequence in the held-out set, int64 [n].
-        tokens: int64 [n, L].
-        maskable: bool [n, L].
-        contribution: what each token adds to each of the objective's bounds, by name, nats, float64 [n, L].
-        token_loss: cross-entropy averaged over the draws that masked the token, NaN where none did, float64 [n, L].
-        importance: float32 [n, L], or None when the objective uses no estimator.
-        scores: of each sequence by the name of the score, its weighted sum over the masks and the sum of the weights,
-            float64 [n, 2]; those that were asked for.
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    maskable: Tensor
+    rows: Tensor  # number of each sequence in the held-out set, int64 [n]
+    tokens: Tensor  # int64 [n, L]
+    maskable: Tensor  # bool [n, L]
+    # the share of each token in each of the objective's bounds, by name, nats, float64 [n, L]
     contribution: Mapping[str, Tensor]
+    # cross-entropy averaged over the draws that masked the token, NaN where none did, float64 [n, L]
     token_loss: Tensor
-    importance: Tensor | None
+    importance: Tensor | None  # float32 [n, L], or None when the objective uses no estimator
+    # the requested scores by name: weighted sum over the masks and sum of weights of each sequence, float64 [n, 2]
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)
 
     @staticmethod
     def join(pieces: Sequence[Measurement]) -> Measurement:
-        """Join what several processes measured, in the order of the rows."""
+        """Join the measurements of several processes, in the order of the rows."""
         order = torch.cat([p.rows for p in pieces]).argsort()
 
         def joined(values: list[Any]) -> Any:
@@ -74,17 +66,9 @@ def measure(
     The masks are a function of (seed, row), so they are the same for every
     model, every number of processes and every batch size.
 
-    Args:
-        module: an `ObjectiveModule`.
-        tokens: int64 [n, L].
-        maskable: bool [n, L].
-        rows: number of each sequence in the held-out set, int64 [n].
-        seed: of the masks.
-        draws: masks per sequence.
-        batch_size: sequences at once.
-        bound: how the bound is estimated.
-        scores: of the predictions, averaged over the same masks.
-        progress: called with the sequences done and to do.
+    The module is an `ObjectiveModule`. Tokens are int64 and maskable bool [n, L]; rows, int64 [n], number the sequences
+    of the held-out set. `draws` are masks per sequence, `batch_size` sequences at once. `scores` are averaged
+    over the same masks. `progress` is called with the sequences done and to do.
     """
     training, device = module.training, next(module.parameters()).device
     module.eval()

@@ -1,4 +1,4 @@
-"""The one place that writes the word perplexity, and defines what it may stand for.
+"""The one place that writes the word perplexity, and defines its meaning.
 
 A model's perplexity is exp(Σ NELBO / Σ n): of its exact likelihood, or of a bound
 on it under uniform masking (MATH 2). Bounds under other forward processes, or of
@@ -20,7 +20,7 @@ GENERATIVE_PERPLEXITY = "generative perplexity"
 
 
 def title(quantity: str) -> str:
-    """Return what the exponential of a bound, in nats per token, is called."""
+    """Return the name of the exponential of a bound in nats per token."""
     return PERPLEXITY if quantity == NELBO else f"{quantity} bound"
 
 

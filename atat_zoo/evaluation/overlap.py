@@ -1,12 +1,11 @@
-"""How much of a text was copied from the training text: n-grams of tokens, and the longest span.
+"""The overlap of texts with the training text: copied n-grams of tokens, and the longest copied span.
 
-The training text is read once, shard by shard; what is looked for stays in
-memory. Windows of tokens are compared by a hash, and every hit is then compared
-token by token, so that the counts are exact.
+The training text is read once, shard by shard; the texts stay in memory. Nothing is hashed: the counts are exact.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import attrs
@@ -23,31 +22,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Tokens = NDArray[np.int64]
-    Hashes = NDArray[np.uint64]
 
-# Odd, so that it has an inverse modulo 2^64.
-_BASE = 0x9E3779B97F4A7C15
-_INVERSE = pow(_BASE, -1, 1 << 64)
-_BLOCK = 1 << 20  # training tokens that are hashed at once
-_BITS = 20  # of a hash, for the table that is asked first
-_EXTENDED = 64  # hits that are followed to their ends before a longer window is tried
+_BLOCK = 1 << 20  # training tokens that are compared at once
+_NONE = -1  # no token: between two texts, and where the training text has padding
 
 
 @attrs.frozen(kw_only=True)
 class Overlap:
-    """What of some texts stands in the training text.
+    """The n-grams of some texts that stand in the training text."""
 
-    Attributes:
-        copied: windows of n tokens that do, by n; a window that stands twice in the texts counts twice.
-        windows: all windows of n tokens, by n.
-        longest: tokens of the longest span that does.
-        span: its tokens.
-    """
+    copied: dict[int, int]  # by n; a window that stands twice in the texts counts twice
+    windows: dict[int, int]  # all windows of n tokens, by n
+    span: tuple[int, ...]  # tokens of the longest span that was copied
 
-    copied: dict[int, int]
-    windows: dict[int, int]
-    longest: int
-    span: tuple[int, ...]
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest copied span."""
+        return len(self.span)
 
     def share(self, n: int) -> float | None:
         """Return the share of n-grams that were copied; None when no text is so long."""
@@ -59,132 +50,76 @@ class Copies:
 
     def __init__(self, texts: Sequence[Tokens], sizes: Sequence[int]) -> None:
         """Take the texts, int64 [L] each, and the n of the n-grams. A window never spans two texts."""
-        self.mine = np.concatenate([np.zeros(0, np.int64), *texts])
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        # How many tokens of its own text follow each token, itself counted.
-        self.room = np.repeat(ends, [len(text) for text in texts]) - np.arange(len(self.mine))
-        self.hashed = _Prefix(self.mine)
-        self.sizes = {n: self._windows(n) for n in sizes}
-        self.longest, self.where = 0, 0
-        self.next = self._windows(1)
+        mine = np.concatenate([np.array([_NONE]), *(np.append(text, _NONE) for text in texts)])
+        self.most = max((len(text) for text in texts), default=0)
         #: Tokens at the end of a block that the next one must begin with: a window may lie across.
-        self.reach = int(self.room.max(initial=1)) - 1
+        self.reach = max(0, self.most - 1)
+        self.own = _Windows(mine, known=[])
+        self.grams = {n: np.unique(self.own.keys(n), return_counts=True) for n in sizes if n <= self.most}
+        self.copied = {n: np.zeros(len(keys), bool) for n, (keys, _) in self.grams.items()}
+        self.windows = {n: sum(max(0, len(text) - n + 1) for text in texts) for n in sizes}
+        self.span: Tokens = mine[:0]
 
     def see(self, block: Tokens) -> None:
         """Compare a block of training tokens, int64 [T]; it begins with the last `reach` tokens of the one before."""
-        theirs = _Prefix(block)
-        for windows in self.sizes.values():
-            if len(block) >= windows.n:
-                windows.see(block, theirs.windows(windows.n))
-        while 0 < self.next.n <= len(block) and len(self.next.start):
-            hits = self.next.see(block, theirs.windows(self.next.n))
-            if not hits:
-                return
-            for position, start in hits[:_EXTENDED]:
-                length = self._common(block[position:], start)
-                if length > self.longest:
-                    self.longest, self.where = length, start
-            self.next = self._windows(self.longest + 1)
+        theirs, most = _Windows(block, self.own.known), min(len(block), self.most)
+        for n, (keys, _) in self.grams.items():
+            if n <= most:
+                self.copied[n][_positions(keys, theirs.keys(n))] = True
+
+        def copies(n: int) -> Tokens:
+            return np.flatnonzero(_positions(np.unique(self.own.keys(n)), theirs.keys(n)))
+
+        longer = range(len(self.span) + 1, most + 1)
+        if longer and len(copies(longer[0])):
+            # Where n tokens are a copy, fewer are one as well.
+            longest = longer[bisect_right(longer, False, key=lambda n: not len(copies(n))) - 1]
+            start = copies(longest)[0]
+            self.span = block[start : start + longest].copy()
 
     def result(self) -> Overlap:
-        """Return what was found so far."""
-        return Overlap(
-            copied={n: windows.copied for n, windows in self.sizes.items()},
-            windows={n: len(windows.start) for n, windows in self.sizes.items()},
-            longest=self.longest,
-            span=tuple(self.mine[self.where : self.where + self.longest].tolist()),
-        )
-
-    def _windows(self, n: int) -> _Windows:
-        return _Windows(self.mine, np.flatnonzero(self.room >= n), n, self.hashed)
-
-    def _common(self, theirs: Tokens, start: int) -> int:
-        """Return how many tokens from `start` on are those of the training text, within one text."""
-        length = min(int(self.room[start]), len(theirs))
-        different = np.flatnonzero(theirs[:length] != self.mine[start : start + length])
-        return int(different[0]) if len(different) else length
-
-
-class _Prefix:
-    """Polynomial hashes modulo 2^64 of all windows of a sequence, from sums over its beginnings."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        count = len(tokens)
-        self.sums = np.zeros(count + 1, np.uint64)
-        powers = _powers(_BASE, count)
-        np.cumsum(_mix(tokens.astype(np.uint64)) * powers, out=self.sums[1:])
-
-    def windows(self, n: int) -> Hashes:
-        """Return the hashes of the windows of n tokens, one for each position where one begins."""
-        if n >= len(self.sums):
-            return np.zeros(0, np.uint64)
-        found: Hashes = (self.sums[n:] - self.sums[:-n]) * _powers(_INVERSE, len(self.sums) - n)
-        return found
+        """Return the copies so far."""
+        copied = dict.fromkeys(self.windows, 0)
+        for n, (_, counts) in self.grams.items():
+            copied[n] = int(counts[1:][self.copied[n][1:]].sum())  # the first key is _NONE
+        return Overlap(copied=copied, windows=self.windows, span=tuple(self.span.tolist()))
 
 
 class _Windows:
-    """The windows of n tokens of our texts, of which those not yet found are looked for."""
+    """The windows of a sequence that may stand in our texts, each with a key that no other window has.
 
-    def __init__(self, mine: Tokens, start: Tokens, n: int, hashed: _Prefix) -> None:
-        self.mine, self.n, self.start = mine, n, start
-        every = hashed.windows(n)[start]
-        self.hashes, first, group, size = np.unique(every, return_index=True, return_inverse=True, return_counts=True)
-        self.first = start[first]
-        # Of two windows that differ and share a hash, the second is looked for apart.
-        strange = np.zeros(len(start), bool)
-        for i in range(n):
-            strange |= mine[start + i] != mine[self.first[group] + i]
-        self.size = size - np.bincount(group[strange], minlength=len(size))
-        self.rest = _Windows(mine, start[strange], n, hashed) if strange.any() else None
-        self.own = 0
-        self._mark()
+    A window of 2^j tokens has a number, given to the pair of numbers of its halves (Karp, Miller & Rosenberg, STOC
+    1972); 0 stands for every window that our texts lack. One of n tokens is the pair of the first and the last 2^j ≤ n.
 
-    def see(self, block: Tokens, hashes: Hashes) -> list[tuple[int, int]]:
-        """Look in a block; return each window that was found for the first time: its position there, its start here."""
-        found = self.rest.see(block, hashes) if self.rest else []
-        positions = np.flatnonzero(self.table[hashes >> np.uint64(64 - _BITS)])
-        if not len(positions) or not len(self.hashes):
-            return found
-        index = np.searchsorted(self.hashes, hashes[positions]).clip(max=len(self.hashes) - 1)
-        same = self.hashes[index] == hashes[positions]
-        positions, index = positions[same], index[same]
-        for i in range(self.n):
-            same = block[positions + i] == self.mine[self.first[index] + i]
-            positions, index = positions[same], index[same]
-        index, once = np.unique(index, return_index=True)
-        if not len(index):
-            return found
-        found += list(zip(positions[once].tolist(), self.first[index].tolist(), strict=True))
-        self.own += int(self.size[index].sum())
-        remaining = np.ones(len(self.hashes), bool)
-        remaining[index] = False
-        self.hashes, self.first, self.size = self.hashes[remaining], self.first[remaining], self.size[remaining]
-        self._mark()
-        return found
+    `known`: the sorted keys of our windows, by j. Our own text adds to it; a training block looks its keys up.
+    """
 
-    @property
-    def copied(self) -> int:
-        """How many of the windows were found."""
-        return self.own + (self.rest.copied if self.rest else 0)
+    def __init__(self, tokens: Tokens, known: list[Tokens]) -> None:
+        self.tokens, self.known = tokens, known
+        self.numbers: list[Tokens] = []
 
-    def _mark(self) -> None:
-        """Note the first bits of the hashes looked for: a look into a small table spares most searches."""
-        self.table = np.zeros(1 << _BITS, bool)
-        self.table[self.hashes >> np.uint64(64 - _BITS)] = True
+    def keys(self, n: int) -> Tokens:
+        """Return the key of each window of n tokens, int64 [T − n + 1]; _NONE where our texts have no such window."""
+        j = n.bit_length() - 1
+        while len(self.numbers) <= j:
+            level = len(self.numbers)
+            keys = _pairs(self.numbers[-1], 1 << (level - 1)) if level else self.tokens
+            if level == len(self.known):
+                self.known.append(np.unique(keys))
+            self.numbers.append(_positions(self.known[level], keys))
+        return _pairs(self.numbers[j], n - (1 << j))
 
 
-def _mix(x: Hashes) -> Hashes:
-    """Scramble uint64: the finaliser of SplitMix64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _pairs(numbers: Tokens, distance: int) -> Tokens:
+    """Return a key for each two numbers at a distance, _NONE where one of them is 0."""
+    first, second = numbers[: len(numbers) - distance], numbers[distance:]
+    return np.where((first > 0) & (second > 0), (first << 32) | second, _NONE)
 
 
-def _powers(base: int, count: int) -> Hashes:
-    """Return base^0 … base^(count−1) modulo 2^64."""
-    powers = np.full(count, base, np.uint64)
-    powers[:1] = 1
-    return np.cumprod(powers, dtype=np.uint64)
+def _positions(known: Tokens, keys: Tokens) -> Tokens:
+    """Return where each key stands in the sorted keys `known`, which begin with _NONE; 0 where it does not."""
+    position = np.searchsorted(known, keys).clip(max=len(known) - 1)
+    return np.where(known[position] == keys, position, 0)
 
 
 def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
@@ -197,8 +132,8 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards in their order, int64 [T], a shard at a time.
 
-    Sequences follow each other as in the text, so what lies across two of them is
-    found too; the BOS and EOS around every sequence, where there are any, are left out.
+    Sequences follow each other as in the text, also across two of them; BOS and EOS
+    around every sequence are left out.
     """
     data = manifest.verify(folder)
     for shard in data.split("train").shards:
@@ -206,8 +141,7 @@ def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
         flat: Tokens = rows.reshape(-1).astype(np.int64)
         if data.special == "sequence":
             flat = flat[~np.isin(flat, np.array(special, np.int64))]
-        # Padding is no token of any text.
-        flat[flat == pad_of(data.dtype)] = -1
+        flat[flat == pad_of(data.dtype)] = _NONE
         yield flat
 
 
@@ -219,17 +153,10 @@ def overlap(
     special: Sequence[int] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Overlap]:
-    """Look for copies of several groups of texts in the training text, which is read once.
+    """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
-    Args:
-        groups: texts as token ids, int64 [L] each.
-        folder: the shards.
-        sizes: the n of the n-grams.
-        special: ids that stand for no text, at which texts are cut.
-        progress: called with the training tokens done and to do.
-
-    Returns:
-        One result for each group.
+    A text is token ids, int64 [L], and is cut at the ids `special`, which stand for no text; `sizes` are the n of the
+    n-grams. `progress` is called with the training tokens done and to do.
     """
     special = list(special)
     copies = [Copies([part for text in group for part in pieces(text, special)], sizes) for group in groups]

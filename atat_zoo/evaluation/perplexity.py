@@ -1,10 +1,12 @@
 """Perplexity: exp(Σ NELBO / Σ n) on held-out text (MATH 2).
 
-`summarise` turns what was measured, by one process or many, into the numbers that are reported.
+`summarise` turns measurements, by one process or many, into the numbers that are reported.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -36,72 +38,40 @@ _WORD = re.compile(r"(?<=\s)\S")
 
 @attrs.frozen(kw_only=True)
 class BoundValue:
-    """One bound on −log p_θ(x). Errors are standard errors over sequences.
+    """One bound on −log p_θ(x). Errors are standard errors over sequences."""
 
-    Attributes:
-        nats_per_token: Σ bound / Σ n.
-        value: its exponential; the perplexity if the bound is `nelbo`.
-        stderr: of the value.
-        bits_per_byte: Σ bound over the UTF-8 bytes, in bits.
-        bits_per_byte_stderr: of that.
-    """
-
-    nats_per_token: float
-    value: float
-    stderr: float
-    bits_per_byte: float
-    bits_per_byte_stderr: float
+    nats_per_token: float  # Σ bound / Σ n
+    value: float  # its exponential; the perplexity if the bound is `nelbo`
+    stderr: float  # of the value
+    bits_per_byte: float  # Σ bound over the UTF-8 bytes, in bits
+    bits_per_byte_stderr: float  # of that
 
 
 @attrs.frozen(kw_only=True)
 class Evaluation:
-    """The numbers of an evaluation.
+    """The numbers of an evaluation."""
 
-    Attributes:
-        corpus: whose text it was.
-        split: which held-out split.
-        step: optimizer steps behind the weights.
-        ema: whether the weights are a moving average.
-        method: how the bound was estimated; `likelihood` where nothing is estimated.
-        sequences: how many.
-        draws: masks drawn for each; 0 for a likelihood.
-        seed: of the masks.
-        tokens: Σ n, special tokens included, padding not.
-        special_tokens: how many of them are BOS or EOS.
-        padding: positions that were not counted.
-        bytes: UTF-8 bytes that the tokens stand for.
-        characters: of the decoded text.
-        words: of the decoded text: runs without white space that begin after white space within a sequence.
-        bounds: what was bounded, by name; `nelbo` is the perplexity's.
-        perplexity_without_special: over tokens that stand for text, None without `nelbo`.
-        bits_per_character: Σ NELBO over characters, None without `nelbo` or text.
-        perplexity_per_word: exp(Σ NELBO / words), None without `nelbo` or words.
-        unigram_perplexity: of the training tokens' frequencies, on the same tokens.
-        importance_spearman: ρ between importance and per-token loss.
-        frequency_spearman: ρ between unigram surprisal and per-token loss.
-    """
-
-    corpus: str
-    split: str
-    step: int
-    ema: bool
-    method: str
-    sequences: int
-    draws: int
-    seed: int
-    tokens: int
-    special_tokens: int
-    padding: int
-    bytes: int
-    characters: int
-    words: int
-    bounds: Mapping[str, BoundValue]
-    perplexity_without_special: float | None
-    bits_per_character: float | None
-    perplexity_per_word: float | None
-    unigram_perplexity: float | None
-    importance_spearman: float | None
-    frequency_spearman: float | None
+    corpus: str  # whose text it was
+    split: str  # which held-out split
+    step: int  # optimizer steps behind the weights
+    ema: bool  # whether the weights are a moving average
+    method: str  # how the bound was estimated; `likelihood` where nothing is estimated
+    sequences: int  # how many
+    draws: int  # masks drawn for each; 0 for a likelihood
+    seed: int  # of the masks
+    tokens: int  # Σ n, special tokens included, padding not
+    special_tokens: int  # how many of them are BOS or EOS
+    padding: int  # positions that were not counted
+    bytes: int  # UTF-8 bytes that the tokens stand for
+    characters: int  # of the decoded text
+    words: int  # of the decoded text: runs without white space that begin after white space within a sequence
+    bounds: Mapping[str, BoundValue]  # by name; the perplexity is the exponential of `nelbo`
+    perplexity_without_special: float | None  # over tokens that stand for text, None without `nelbo`
+    bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
+    perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
+    unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
+    importance_spearman: float | None  # ρ between importance and per-token loss
+    frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
 
     @property
     def nelbo(self) -> BoundValue | None:
@@ -109,9 +79,9 @@ class Evaluation:
         return self.bounds.get(NELBO)
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object; what is not finite becomes null."""
+        """Return the numbers as a JSON object; numbers that are not finite become null."""
         table = attrs.asdict(self)
-        if self.nelbo:  # what most readers want, without a look into `bounds`
+        if self.nelbo:  # at the top, for most readers
             nelbo = attrs.asdict(self.nelbo)
             table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
         return finite(table)
@@ -122,8 +92,7 @@ class Evaluation:
         method = self.method if self.nelbo else next(iter(self.bounds))
         what = "-".join(word for word in (self.corpus, self.split, method) if word)
         what = re.sub(r"[^\w.=]+", "-", what)
-        name = f"{what}-{self.sequences}x{self.draws}-seed{self.seed}-step{self.step:08d}.json"
-        write_json(folder.evaluations / name, self.to_table())
+        record(folder, f"{what}-{self.sequences}x{self.draws}", self.to_table())
 
     def sentence(self) -> str:
         """Return the bounds as one line."""
@@ -131,6 +100,14 @@ class Evaluation:
             f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
             for name, b in self.bounds.items()
         )
+
+
+def record(folder: RunFolder, name: str, table: dict[str, Any], *settings: Any) -> None:
+    """Write the numbers of an evaluation into a run folder; another seed, step or setting makes another file."""
+    name += f"-seed{table['seed']}-step{table['step']:08d}"
+    if settings:
+        name += "-" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    write_json(folder.evaluations / f"{name}.json", table)
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
@@ -151,19 +128,10 @@ def summarise(
     method: str = "exact_k",
     corpus: str = "",
 ) -> Evaluation:
-    """Turn what was measured into the numbers that are reported.
+    """Turn a measurement into the numbers that are reported.
 
-    Args:
-        measured: of all processes.
-        tokenizer: knows the text of each token, and which tokens stand for none.
-        counts: training tokens by id, int64 [V], for the unigram perplexity, or None.
-        split: which held-out split it was.
-        step: optimizer steps behind the weights.
-        ema: whether the weights are a moving average.
-        draws: masks drawn per sequence.
-        seed: of the masks.
-        method: how the bound was estimated.
-        corpus: whose text it was; empty for the experiment's own.
+    `counts` are training tokens by id, int64 [V], for the unigram perplexity. The other names are as in `Evaluation`;
+    `corpus` is empty for the experiment's own.
     """
     x, maskable = measured.tokens, measured.maskable
     n = maskable.sum(1)
@@ -239,7 +207,7 @@ def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
 
 
 def _number(value: float) -> float | None:
-    """Return None for what JSON cannot express."""
+    """Return None for a number that JSON cannot express."""
     return value if math.isfinite(value) else None
 
 

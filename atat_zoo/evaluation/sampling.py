@@ -1,4 +1,4 @@
-"""What samplers cost and what comes of them: one model, the same number of texts, one judge.
+"""Samplers compared by cost and text quality: one model, the same number of texts, one judge.
 
 n texts of L tokens. Generative perplexity falls with dull text and the draw's
 temperature, so a sampler is only called as good as another where unigram
@@ -7,8 +7,6 @@ entropy agrees as well (MATH 6).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.evaluation.generative import distinct, text_entropy
-from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY, exponential
+from atat_zoo.evaluation.generative import Judged, costs, variety
 from atat_zoo.evaluation.overlap import pieces
-from atat_zoo.evaluation.perplexity import finite, special_ids
+from atat_zoo.evaluation.perplexity import finite, record, special_ids
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,76 +32,34 @@ CLOSE = 0.02
 
 
 @attrs.frozen(kw_only=True)
-class SamplerResult:
-    """A sampler's texts in numbers.
+class SamplerResult(Judged):
+    """The numbers of a sampler's texts."""
 
-    Attributes:
-        name: what the sampler is called.
-        steps: the steps that were asked for, or None where the settings were given.
-        sampler: the specification.
-        nfe: network evaluations a text, on average.
-        max_nfe: the most that the settings allow.
-        seconds: in the sampler, for all texts; the least of all repetitions.
-        tokens_per_second: special tokens included.
-        unigram_entropy: within a text, in nats, averaged over texts.
-        distinct_2: distinct pairs of neighbouring tokens over all pairs.
-        nats_per_token: of the judge; None without one.
-        nats_per_token_stderr: over texts.
-    """
-
-    name: str
-    steps: int | None
-    sampler: dict[str, Any]
-    nfe: float
-    max_nfe: int
-    seconds: float
-    tokens_per_second: float
-    unigram_entropy: float
-    distinct_2: float | None
-    nats_per_token: float | None
-    nats_per_token_stderr: float | None
-
-    @property
-    def value(self) -> float | None:
-        """The generative perplexity, where there is a judge."""
-        return None if self.nats_per_token is None else exponential(self.nats_per_token)
-
-    @property
-    def stderr(self) -> float | None:
-        """Its standard error over texts."""
-        if self.value is None or self.nats_per_token_stderr is None:
-            return None
-        return self.value * self.nats_per_token_stderr
-
-    def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object."""
-        key = GENERATIVE_PERPLEXITY.replace(" ", "_")
-        return {**attrs.asdict(self), key: self.value, f"{key}_stderr": self.stderr}
+    name: str  # of the sampler, or its table
+    steps: int | None  # the steps that were asked for, or None where the settings were given
+    sampler: dict[str, Any]  # the specification
+    nfe: float  # network evaluations a text, on average
+    max_nfe: int  # the most that the settings allow
+    seconds: float  # in the sampler, for all texts; the least of all repetitions
+    tokens_per_second: float  # special tokens included
+    unigram_entropy: float  # within a text, in nats, averaged over texts
+    distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs
+    nats_per_token: float | None  # of the judge; None without one
+    nats_per_token_stderr: float | None  # over texts
 
 
 @attrs.frozen(kw_only=True)
 class Bench:
-    """Samplers side by side; the first is what the others are compared with.
+    """Samplers side by side; the others are compared with the first."""
 
-    Attributes:
-        judge: its title, or None without one.
-        step: optimizer steps behind the weights.
-        number: texts of each.
-        length: their tokens, special ones included.
-        seed: of the samplers.
-        threads: that computed.
-        device: that computed.
-        measured: one for each sampler.
-    """
-
-    judge: str | None
-    step: int
-    number: int
-    length: int
-    seed: int
-    threads: int
-    device: str
-    measured: tuple[SamplerResult, ...]
+    judge: str | None  # its title, or None without one
+    step: int  # optimizer steps behind the weights
+    number: int  # texts of each
+    length: int  # their tokens, special ones included
+    seed: int  # of the samplers
+    threads: int  # that computed
+    device: str  # that computed
+    measured: tuple[SamplerResult, ...]  # one for each sampler
 
     def as_good(self, result: SamplerResult) -> bool | None:
         """Say whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
@@ -122,17 +77,12 @@ class Bench:
         return result.seconds / self.measured[0].seconds
 
     def to_table(self) -> dict[str, Any]:
-        """Return everything as a JSON object; what is not finite becomes null."""
-        rows = [m.to_table() | {"time": self.share(m), "as_good": self.as_good(m)} for m in self.measured]
+        """Return everything as a JSON object; numbers that are not finite become null."""
+        rows = [
+            attrs.asdict(m) | m.named() | {"time": self.share(m), "as_good": self.as_good(m)} for m in self.measured
+        ]
         table: dict[str, Any] = finite(attrs.asdict(self, recurse=False) | {"measured": rows})
         return table
-
-    def record(self, folder: RunFolder) -> None:
-        """Write everything into a run folder; other samplers or another judge make another file."""
-        settings = [self.judge, [m.sampler for m in self.measured]]
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        what = f"samplers-{self.number}x{self.length}-seed{self.seed}-step{self.step:08d}-{digest}"
-        write_json(folder.evaluations / f"{what}.json", self.to_table())
 
 
 def bench(
@@ -148,62 +98,59 @@ def bench(
     batch_size: int = 64,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bench:
-    """Let samplers write with one model, and score what they wrote.
+    """Let samplers write with one model, and score the texts.
 
     Args:
         model: of `Model.from_run(run)`.
         run: the run folder, which gets the result.
-        judge: what scores the texts, if anything does.
-        samplers: what each is called, the steps it was asked for, and its specification.
+        judge: scores the texts; None leaves the scores out.
+        samplers: name, requested steps and specification of each.
         number: texts of each.
         length: tokens in a text; the training length if None.
-        seed: of all of them.
+        seed: of all samplers.
         repeat: how often each writes, in rounds over all samplers, so that a busy moment does not fall on one of
             them; the least time counts, the texts are the same.
         batch_size: texts at once.
-        progress: called with what is being done, and how much of how much.
+        progress: called with the name of the stage, the amount done and the amount to do.
 
     Raises:
         UserError: see `Writer.write` and the judge.
     """
     import torch
 
-    tell = progress or (lambda what, done, total: None)
+    report = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
     # The first evaluations of a process are slower, and not measured.
     model.sample(min(number, batch_size), sampler=samplers[0][2], **options)
     seconds = [math.inf] * len(samplers)
-    made = []
+    generations = []
     for again in range(repeat):
         for i, (name, _, sampler) in enumerate(samplers):
-            tell(name, again * len(samplers) + i, repeat * len(samplers))
+            report(name, again * len(samplers) + i, repeat * len(samplers))
             written = model.sample(number, sampler=sampler, **options)
             seconds[i] = min(seconds[i], written.seconds)
             if not again:
-                made.append(written)
+                generations.append(written)
     results = []
     for i, (name, steps, sampler) in enumerate(samplers):
         if judge:
-            tell("judging", i, len(samplers))
-        sample = made[i].sample
-        nats, error = ratio(*judge.nats(made[i].texts)) if judge else (None, None)
+            report("judging", i, len(samplers))
+        sample = generations[i].sample
+        nats, error = ratio(*judge.nats(generations[i].texts)) if judge else (None, None)
         parts = [pieces(row, special_ids(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
         results.append(
             SamplerResult(
                 name=name,
                 steps=steps,
                 sampler=unstructure(sampler),
-                nfe=float(sample.nfe.double().mean()),
-                max_nfe=sample.max_nfe,
                 seconds=seconds[i],
-                tokens_per_second=sample.tokens.numel() / seconds[i],
-                unigram_entropy=text_entropy(parts),
-                distinct_2=distinct([piece for text in parts for piece in text], 2),
                 nats_per_token=nats,
                 nats_per_token_stderr=error,
+                **costs(sample, seconds[i]),
+                **variety(parts),
             )
         )
-    done = Bench(
+    table = Bench(
         judge=judge.title if judge else None,
         step=model.step,
         number=number,
@@ -213,5 +160,6 @@ def bench(
         device=str(model.context.device),
         measured=tuple(results),
     )
-    done.record(RunFolder(Path(run)))
-    return done
+    name, specs = f"samplers-{number}x{table.length}", [one.sampler for one in table.measured]
+    record(RunFolder(Path(run)), name, table.to_table(), table.judge, specs)
+    return table

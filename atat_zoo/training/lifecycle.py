@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from atat_zoo.evaluation import Evaluation
+    from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.experiment import TrainSpec
     from atat_zoo.run import RunFolder
     from atat_zoo.training.composer_model import ZooModel

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.evaluation import mauve as mauves
-from atat_zoo.evaluation.generative import Cost, distinct, score, unigram_entropy
+from atat_zoo.evaluation.generative import distinct, score, unigram_entropy
 from atat_zoo.evaluation.judged import judge_run
 from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.overlap import Overlap
+from atat_zoo.generation.writer import Generation
 from atat_zoo.model import Model
+from atat_zoo.samplers import Sample
 from atat_zoo.tokenizers.tables import BytesModel
 from tests.evaluation.making import held_out_texts, make_run
 
@@ -38,7 +40,7 @@ class Toy:
         return torch.tensor([[float(len(text)), 1.0] for text in texts])
 
 
-NOTHING = Overlap(copied={4: 0}, windows={4: 0}, longest=0, span=())
+NOTHING = Overlap(copied={4: 0}, windows={4: 0}, span=())
 
 
 def test_unigram_entropy_by_hand():
@@ -69,10 +71,11 @@ def test_distinct_by_hand():
 
 def test_scores_by_hand():
     """Texts of 4 and 2 characters: 12 nats over 3 tokens; one has a repeated letter."""
-    cost = Cost(nfe=torch.tensor([3, 4]), max_nfe=8, seconds=0.5, tokens=16)
+    sample = Sample(tokens=torch.zeros(2, 8), nfe=torch.tensor([3, 4]), max_nfe=8)
+    written = Generation(texts=["aabb", "ab"], sample=sample, seconds=0.5)
     tokens = [np.array([256, *ids("aabb"), 257]), ids("ab")]
-    copied = Overlap(copied={4: 1}, windows={4: 4}, longest=2, span=tuple(ids("ab")))
-    found = score(["aabb", "ab"], tokens, Toy(), tokenizer=BytesModel(), overlap=copied, cost=cost, mauve=0.5)
+    copied = Overlap(copied={4: 1}, windows={4: 4}, span=tuple(ids("ab")))
+    found = score(["aabb", "ab"], tokens, Toy(), tokenizer=BytesModel(), overlap=copied, written=written, mauve=0.5)
     assert found.value == pytest.approx(math.exp(4))
     assert found.stderr == pytest.approx(0.0, abs=1e-9)  # both cost 4 nats a token
     assert (found.texts, found.tokens, found.judged_tokens) == (2, 6, 3)  # BOS and EOS are no text

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.evaluation import overlap as module
 from atat_zoo.evaluation.overlap import Copies, overlap, pieces, training_text
 from atat_zoo.experiment import from_table
 
@@ -50,21 +49,6 @@ def test_it_finds_what_a_search_without_tricks_finds(texts, training, block):
     if longest:
         assert any(tuple(t[i : i + longest]) == found.span for t in texts for i in range(len(t)))
         assert any(tuple(training[i : i + longest]) == found.span for i in range(len(training)))
-
-
-@given(texts=st.lists(TOKENS, max_size=3), training=st.lists(st.integers(0, 2), max_size=30), bits=st.integers(0, 3))
-def test_hashes_that_collide_change_nothing(texts, training, bits):
-    """With hashes of a few bits nearly all collide, and only the comparison of tokens tells them apart."""
-    original = module._Prefix.windows
-
-    def coarse(self, n):
-        return original(self, n) & np.uint64((1 << bits) - 1)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module._Prefix, "windows", coarse)
-        found = fast(texts, training, (1, 2, 3))
-    copied, windows, longest = slow(texts, training, (1, 2, 3))
-    assert (found.copied, found.windows, found.longest) == (copied, windows, longest)
 
 
 def test_a_case_by_hand():
