@@ -100,7 +100,7 @@ def table_of(texts: Sequence[str], made: Infilling) -> dict[str, Any]:
 
 def _shown(text: str, fills: Sequence[str]) -> str:
     """Return a filled text, the fills bold and printable on a terminal."""
-    from atat_zoo.generation.gaps import parse
+    from atat_zoo.generation.layout import parse
 
     pieces = parse(text).pieces
     if not on_terminal():

@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from atat_zoo.diffusion.positions import positions
-from atat_zoo.diffusion.randomness import fold, stream
+from atat_zoo.diffusion.randomness import fold, stream, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +109,10 @@ class Step:
     def keys(self, purpose: str) -> Tensor:
         """Return a key a row for one purpose in this step, int64 [A]."""
         return fold(self.seeds, stream(self.number, purpose))
+
+    def uniform(self, purpose: str) -> Tensor:
+        """Return a uniform number for each position, for one purpose in this step, float64 [A, L]."""
+        return uniform(self.keys(purpose), self.open.shape[1], torch.float64)
 
     def host_keys(self, purpose: str) -> Tensor:
         """Return the same keys on the CPU."""

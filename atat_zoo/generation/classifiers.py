@@ -27,7 +27,7 @@ class ClassifierModel(Protocol):
 
 
 @runtime_checkable
-class Differentiable(Protocol):
+class Differentiable(ClassifierModel, Protocol):
     """A classifier that reads tokens through an embedding, so that one gradient tells what each token would do.
 
     Attributes:
@@ -35,10 +35,6 @@ class Differentiable(Protocol):
     """
 
     table: Tensor
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Return log p(class | z), [M]; see `ClassifierModel`."""
-        ...
 
     def embedded(self, x: Tensor) -> Tensor:
         """Return log p(class | z), [M], from the embedding of z, [M, L, E], with a gradient."""
@@ -56,6 +52,9 @@ class Classifier(Protocol):
         Args:
             tokenizer: of the tokens that it will see.
             length: L, tokens in a text of the model that is guided.
+
+        Raises:
+            UserError: when a parameter does not fit the tokenizer, the corpus or what can be imported.
         """
         ...
 
@@ -87,11 +86,7 @@ class NaiveBayesClassifier:
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier; reads the corpus, seconds for a corpus of 10 MB.
-
-        Raises:
-            UserError: when no word is named, one is unknown to the tokenizer, or all passages are of one class.
-        """
+        """Return the classifier; reads the corpus, seconds for a corpus of 10 MB. See `Classifier`."""
         if not self.words:
             raise UserError('classifier naive_bayes names no word; give it some, as in words=["peace"]')
         import itertools
@@ -136,11 +131,7 @@ class FunctionClassifier:
     blank: str = param("", help="what a stretch of masked tokens is written as")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the function as a classifier of tokens.
-
-        Raises:
-            UserError: when the path is not allowed or leads nowhere, or the function returns something else.
-        """
+        """Return the function as a classifier of tokens; see `Classifier`."""
         import itertools
 
         import torch

@@ -1,7 +1,6 @@
-"""Guidance: what a model is made to write about.
+"""Guidance: steering what a model writes about.
 
-A guidance takes a `Writer` and returns another one, whose denoiser is guided.
-The samplers know nothing of it.
+A guidance takes a `Writer` and returns another one, whose denoiser is guided; samplers take it as any other.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 class Guidance(Protocol):
     """A component of the kind guidance.
 
-    What it makes of p_θ is a denoiser again: normalised, and a token without
-    probability keeps none. At a strength of 0 it returns the writer that it was given.
+    The guided p_θ is normalised, and a token without probability stays without it. At a strength of 0 it returns the
+    writer that it was given.
     """
 
     name: str
@@ -83,15 +82,9 @@ class TokenBiasGuidance:
     ban: tuple[str, ...] = param((), help="words or phrases that are never written")
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser is biased.
-
-        Raises:
-            UserError: when nothing is named, or a word that the tokenizer does not know.
-        """
+        """Return a writer whose denoiser is biased; see `Guidance`."""
         if not (self.words or self.tokens or self.ban):
             raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
-        import attrs
-
         from atat_zoo.generation.guided import Guided, normalised
         from atat_zoo.tokenizers.terms import Terms
 
@@ -107,10 +100,8 @@ class TokenBiasGuidance:
                 gains = raised.gains(tokens)[where].to(scores.dtype)
                 scores = scores.index_add(1, raised.pieces, strength * gains)
             if banned.forms:
-                excluded = banned.forbidden(tokens)[where]
-                scores = scores.index_copy(
-                    1, banned.pieces, scores[:, banned.pieces].masked_fill(excluded, float("-inf"))
-                )
+                allowed = scores[:, banned.pieces].masked_fill(banned.forbidden(tokens)[where], float("-inf"))
+                scores = scores.index_copy(1, banned.pieces, allowed)
             return normalised(scores, log_probs)
 
         return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
@@ -146,14 +137,9 @@ class ImportanceBiasGuidance:
             )
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose importance is biased.
-
-        Raises:
-            UserError: when no word is named, or one that the tokenizer does not know.
-        """
+        """Return a writer whose importance is biased; see `Guidance`."""
         if not self.words:
             raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
-        import attrs
         import torch
 
         from atat_zoo.generation.guided import Guided
@@ -193,11 +179,7 @@ class ClassifierGuidance:
     candidates: int = param(50, help="most probable tokens of a position that are scored, where exact", ge=1)
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser goes by the classifier.
-
-        Raises:
-            UserError: when the classifier cannot be built, or has no embedding to take a gradient at.
-        """
+        """Return a writer whose denoiser goes by the classifier; see `Guidance`."""
         if not self.strength:
             return writer
         from atat_zoo.generation.classifiers import Differentiable
@@ -213,9 +195,8 @@ class ClassifierGuidance:
 
         def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
             if isinstance(model, Differentiable) and self.method == "first_order":
-                return normalised(
-                    log_probs + self.strength * by_gradient(model, tokens, where).to(log_probs), log_probs
-                )
+                bias = by_gradient(model, tokens, where)
+                return normalised(log_probs + self.strength * bias.to(log_probs), log_probs)
             ids = log_probs.topk(min(self.candidates, mask_id)).indices
             bias = by_candidates(model, tokens, where, ids)
             return normalised(log_probs.scatter_add(1, ids, self.strength * bias.to(log_probs)), log_probs)
@@ -246,16 +227,12 @@ class ClassifierFreeGuidance:
     )
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser asks the network twice.
+        """Return a writer whose denoiser asks the network twice; see `Guidance`.
 
-        Raises:
-            UserError: when the condition is no text or leaves no place behind it; while writing, when no row of the
-                first evaluation begins with it.
+        While it writes, it raises `UserError` when no row of the first evaluation begins with the condition.
         """
         if not self.strength:
             return writer
-        import attrs
-
         from atat_zoo.generation.guided import Contrast, Guided
 
         tokenizer = writer.tokenizer
@@ -277,14 +254,7 @@ class ClassifierFreeGuidance:
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of "
                 f"{block_size} can only do without whole blocks; lengthen or shorten it"
             )
-        contrast = Contrast(
-            writer.denoiser,
-            ids,
-            begin=begin,
-            strength=self.strength,
-            dropped=self.empty == "dropped",
-            text=self.condition,
-        )
+        contrast = Contrast(writer.denoiser, ids, begin, self)
         return attrs.evolve(writer, denoiser=Guided(writer.denoiser, contrast), cost=2 * writer.cost)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
+    from atat_zoo.generation.guidance import ClassifierFreeGuidance
 
     Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
 
@@ -34,7 +35,7 @@ class Guided(Denoiser):
         change: Change | None = None,
         importance: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        """Take a denoiser, what is to be made of its log-probabilities, and an importance in place of its own."""
+        """Take a denoiser, a change of its log-probabilities, and an importance in place of its own."""
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
         self.block_size = denoiser.block_size
@@ -47,7 +48,7 @@ class Guided(Denoiser):
         return self.guide(self.denoiser(tokens, t, where), tokens, t, where)
 
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return what the guidance makes of log-probabilities [N, V]."""
+        """Return guided log-probabilities [N, V] for those of the denoiser."""
         return log_probs if self.change is None else self.change(log_probs, tokens, t, where)
 
     def time_at(self, rate: Tensor) -> Tensor:
@@ -76,19 +77,18 @@ class Guided(Denoiser):
 class GuidedBlocks(Guided, BlockDecoder):
     """The same for a text that is read block by block.
 
-    The network caches what it has read; the tokens are cached here, for guidance that goes by them. It sees as many as
-    the network does.
+    The network caches keys and values; the tokens are cached here, for the guidance, which sees as many as the network.
     """
 
     def __init__(self, guided: Guided, decoder: BlockDecoder, window: int, past: Tensor | None = None) -> None:
         """Take a decoder that begins, or with the finished tokens of each row, int64 [B, P]."""
         super().__init__(decoder, guided.change, guided.weigh)
         self.decoder, self.seen, self.past = decoder, window, past
-        # What these two say, guidance would have to be told of with the text before.
+        # Guidance of these two would need the text before, which they do not get.
         self.gives_order_weights = self.scores_visible_tokens = False
 
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return what the guidance makes of log-probabilities [N, V] of a block, int64 [B, S]."""
+        """Return guided log-probabilities [N, V] for those of a block, int64 [B, S]."""
         if self.past is None:
             return super().guide(log_probs, tokens, t, where)
         past = self.past[:, max(0, self.past.shape[1] + tokens.shape[1] - self.seen) :]
@@ -119,21 +119,14 @@ def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
 class Contrast:
     """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
 
-    def __init__(
-        self, denoiser: Denoiser, ids: list[int], *, begin: int, strength: float, dropped: bool, text: str
-    ) -> None:
-        """Take the condition: its tokens, where they begin, and as text for the message."""
-        self.denoiser, self.ids = denoiser, torch.tensor(ids)
-        self.begin, self.mask_id = begin, denoiser.mask_id
-        self.strength, self.dropped, self.text = strength, dropped, text
+    def __init__(self, denoiser: Denoiser, ids: list[int], begin: int, spec: ClassifierFreeGuidance) -> None:
+        """Take the condition's tokens and where they begin."""
+        self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
+        self.strength, self.dropped, self.text = spec.strength, spec.empty == "dropped", spec.condition
         self.seen = False
 
     def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V]; a `Change`.
-
-        Raises:
-            UserError: when no row of the first evaluation begins with the condition.
-        """
+        """Return guided log-probabilities [N, V]; a `Change`."""
         there = self.conditioned(tokens)
         if not self.seen:
             # Later ones may not: of a long text a window is seen, and the prompt has gone out of it.
@@ -157,11 +150,9 @@ class Contrast:
         if self.ids.device != tokens.device:
             self.ids = self.ids.to(tokens.device)
         first = tokens[:, self.begin : self.begin + len(self.ids)]
-        return (
-            (first == self.ids).all(1)
-            if first.shape[1] == len(self.ids)
-            else torch.zeros_like(tokens[:, 0], dtype=torch.bool)
-        )
+        if first.shape[1] < len(self.ids):
+            return torch.zeros_like(tokens[:, 0], dtype=torch.bool)
+        return (first == self.ids).all(1)
 
     def without(self, tokens: Tensor, there: Tensor) -> Tensor:
         """Return the rows without the condition; those that have none are all masks if tokens are dropped."""
@@ -174,7 +165,7 @@ class Contrast:
         return bare
 
 
-# Tokens that the classifier is handed at once.
+# Tokens that the classifier scores at once.
 _AT_ONCE = 1 << 22
 
 
@@ -185,11 +176,7 @@ _LEAST = -1e4
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
     """Return log f(z with a candidate in its place) − log f(z), [N, K]; −∞ where f of the candidate is 0.
 
-    Args:
-        model: the classifier.
-        tokens: z, int64 [B, L].
-        where: N positions, bool [B, L] or a pair of index tensors.
-        ids: the candidates, int64 [N, K].
+    The candidates `ids` are int64 [N, K], for N positions of z, `tokens`, int64 [B, L].
     """
     rows, positions = pairs(where)
     length, candidates = tokens.shape[1], ids.shape[1]
@@ -209,7 +196,7 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
 
 
 def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
-    """Return the same for all tokens to first order, [N, V]: ∇ log f at the place · (token's embedding − mask's)."""
+    """Return the same for all tokens to first order, [N, V]: ∇ log f · (embedding of the token − that of the mask)."""
     # Not in bf16 either.
     with torch.autocast(tokens.device.type, enabled=False):
         # Samplers run without gradients; a copy of z made here may take part in one all the same.

@@ -1,10 +1,10 @@
 """Infilling: gaps in given texts, filled by any sampler. B rows, L tokens, N positions asked for, V tokens.
 
-How long a gap [MASK:a-b] is, the model says too. All lengths are equally likely before the text is read; then, by
+The model also decides how long a gap [MASK:a-b] is. All lengths are equally likely before the text is read; then, by
 Bayes' rule, P(n | given) ∝ p_θ(given text | gap of n masks), and each fill draws its own n. The given tokens are
 the same for every n, so nothing has to be divided by a number of tokens: a mean log-likelihood of the fill prefers
-whatever length is easy to fill, not the one that the text around it speaks for. What is left of the first gap says
-nothing of n. The rest is asked by the chain rule from left to right, each token with those left of it shown and
+whatever length is easy to fill, not the one that fits the text around it. The text left of the first gap does not
+depend on n. The rest is asked by the chain rule from left to right, each token with those left of it shown and
 all others masked: exact with an exact denoiser, whatever the order.
 """
 
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.gaps import parse
-from atat_zoo.generation.layout import Words, lay_out, opened
+from atat_zoo.generation.layout import Words, lay_out, opened, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,21 +144,17 @@ def infill(
 
 
 def layouts_of(texts: Sequence[str], words: Words, special: str, length: int) -> list[Layout]:
-    """Return the texts in tokens.
-
-    Raises:
-        UserError: with a sentence for each text that is wrong.
-    """
-    made, problems = [], []
+    """Return the texts in tokens, or raise `UserError` with a sentence for each text that is wrong."""
+    layouts, problems = [], []
     for number, text in enumerate(texts):
         where = "the text" if len(texts) == 1 else f"text {number + 1}"
         try:
-            made.append(lay_out(parse(text, where), words, special, length, where))
+            layouts.append(lay_out(parse(text, where), words, special, length, where))
         except UserError as error:
             problems.append(str(error))
     if problems:
         raise UserError("\n".join(problems))
-    return made
+    return layouts
 
 
 def posterior(writer: Writer, layout: Layout, batch_size: int = 64) -> dict[tuple[int, ...], float]:
@@ -214,13 +209,9 @@ def questions(layout: Layout) -> int:
 
 def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
     """Return the positions of the given tokens that are asked about lengths."""
-    first = next(i for i, gap in enumerate(layout.gaps) if gap.bounded)
-    spans = layout.spans(lengths)
-    asked: list[int] = []
-    for i in range(first, len(layout.gaps)):
-        after = spans[i].stop
-        asked += range(after, after + min(REACH, len(layout.pieces[i + 1])))
-    return asked
+    first = next(i for i, gap in enumerate(layout.template.gaps) if gap.shortest < gap.longest)
+    behind = list(zip(layout.spans(lengths), layout.pieces[1:], strict=True))[first:]
+    return [i for span, piece in behind for i in range(span.stop, span.stop + min(REACH, len(piece)))]
 
 
 def _draw(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:

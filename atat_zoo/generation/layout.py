@@ -1,15 +1,17 @@
-"""Where given tokens and masks stand in a row. Imports no torch.
+"""Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and where their tokens and masks stand in a row.
 
 The text around a gap is tokenised piece by piece, so that given tokens are those of the given text and never
 change. Byte-pair encodings begin words with their space: " peace" is one token, and a space by itself before a
-gap is a thing that the model has never seen. A space before a gap is therefore left to the gap, whose first token
+gap is something that the model has never seen. A space before a gap is therefore left to the gap, whose first token
 must then begin with a space: the text is the same, byte for byte.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -22,12 +24,74 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.positions import Where
-    from atat_zoo.generation.gaps import Gap, Template
     from atat_zoo.generation.writer import Writer
     from atat_zoo.tokenizers import TokenizerModel
 
 # Combinations of lengths that are weighed against each other for one text.
 CHOICES = 256
+
+# What begins like a gap is one, or a mistake: `[MASK:3` without its end is not silently text.
+_GAP = re.compile(r"\[MASK\]|\[MASK:(?P<lengths>[^\[\]]*)(?P<end>\]?)")
+_LENGTHS = re.compile(r"(?P<shortest>[0-9]{1,9})(?:-(?P<longest>[0-9]{1,9}))?", re.ASCII)
+
+FORMS = "[MASK] for a token, [MASK:3] for three, [MASK:2-5] for two to five"
+
+
+@attrs.frozen
+class Gap:
+    """Tokens to fill in, from `shortest` to `longest` of them."""
+
+    shortest: int
+    longest: int
+
+
+@attrs.frozen
+class Template:
+    """A text with gaps: `pieces[0] gaps[0] pieces[1] … gaps[-1] pieces[-1]`; pieces may be empty."""
+
+    pieces: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+
+
+def parse(text: str, where: str = "the text") -> Template:
+    """Return a text as pieces and gaps.
+
+    Args:
+        text: with at least one of `[MASK]` (one token), `[MASK:n]` (exactly n) and `[MASK:a-b]` (from a to b).
+        where: what to call the text in messages.
+
+    Raises:
+        UserError: when a gap is malformed, or there is none.
+    """
+    pieces, gaps, end = [], [], 0
+    for match in _GAP.finditer(text):
+        pieces.append(text[end : match.start()])
+        gaps.append(_gap(match, where))
+        end = match.end()
+    if not gaps:
+        raise UserError(f"{where} has no gap: {_short(text)!r}; write {FORMS}")
+    return Template((*pieces, text[end:]), tuple(gaps))
+
+
+def _gap(match: re.Match[str], where: str) -> Gap:
+    if match["lengths"] is None:
+        return Gap(1, 1)
+    lengths = _LENGTHS.fullmatch(match["lengths"])
+    if not match["end"] or lengths is None:
+        raise UserError(f"{where}: {_short(match[0])!r} is no gap; write {FORMS}")
+    shortest = int(lengths["shortest"])
+    longest = int(lengths["longest"] or shortest)
+    if shortest < 1:
+        raise UserError(f"{where}: {match[0]!r} is a gap without a token; a gap has at least one, as in [MASK:1-3]")
+    if longest < shortest:
+        raise UserError(
+            f"{where}: {match[0]!r} ends before it begins; write the smaller number first, [MASK:{longest}-{shortest}]"
+        )
+    return Gap(shortest, longest)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def ends(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
@@ -41,20 +105,18 @@ class Words:
     """A tokenizer, and which of its tokens begin a word with its space."""
 
     def __init__(self, tokenizer: TokenizerModel) -> None:
-        """Take a tokenizer; its tokens are looked at when first asked for."""
+        """Take a tokenizer."""
         self.tokenizer = tokenizer
         ids = range(tokenizer.vocabulary_size)
         # A token that is a word or a part of one: some tokenizers drop the space that a text begins with.
         self._word = next(([i] for i in ids if tokenizer.decode([i]).isalpha()), [])
-        self._openers: list[int] | None = None
 
+    @functools.cached_property
     def openers(self) -> list[int]:
-        """Return the ids whose text begins with a space; none where a space is always a token by itself."""
-        if self._openers is None:
-            texts = {i: self.text_of([i]) for i in range(self.tokenizer.vocabulary_size)}
-            openers = [i for i, text in texts.items() if text.startswith(" ")]
-            self._openers = openers if any(texts[i].strip(" ") for i in openers) else []
-        return self._openers
+        """The ids whose text begins with a space; none where a space is always a token by itself."""
+        texts = {i: self.text_of([i]) for i in range(self.tokenizer.vocabulary_size)}
+        openers = [i for i, text in texts.items() if text.startswith(" ")]
+        return openers if any(texts[i].strip(" ") for i in openers) else []
 
     def text_of(self, ids: Sequence[int]) -> str:
         """Return the text of ids that follow other text."""
@@ -62,7 +124,7 @@ class Words:
 
     def before_gap(self, piece: str) -> tuple[list[int], bool]:
         """Return the ids of a piece that a gap follows, and whether its last space is left to the gap."""
-        opens = piece.endswith(" ") and bool(self.openers())
+        opens = piece.endswith(" ") and bool(self.openers)
         if opens:
             piece = piece[:-1]
         if piece[-1:].isspace():
@@ -123,11 +185,6 @@ class Layout:
     pieces: tuple[tuple[int, ...], ...]
     opens: tuple[bool, ...]
     choices: tuple[tuple[int, ...], ...]
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """The gaps."""
-        return self.template.gaps
 
     def spans(self, lengths: Sequence[int]) -> list[range]:
         """Return the positions of each gap, given their lengths."""
@@ -191,10 +248,7 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
         )
     choices = tuple(choice for choice in itertools.product(*lengths) if sum(choice) <= least + room)
     return Layout(
-        template=template,
-        pieces=tuple(map(tuple, pieces)),
-        opens=tuple(opens for _, opens in before),
-        choices=choices,
+        template=template, pieces=tuple(map(tuple, pieces)), opens=tuple(opens for _, opens in before), choices=choices
     )
 
 
@@ -211,11 +265,11 @@ def opened(writer: Writer, positions: Sequence[int], words: Words) -> Writer:
     from atat_zoo.generation.guided import Guided, normalised
 
     allowed = torch.zeros(writer.tokenizer.vocabulary_size, dtype=torch.bool, device=writer.device)
-    allowed[words.openers()] = True
-    told = torch.tensor(positions, device=writer.device)
+    allowed[words.openers] = True
+    openings = torch.tensor(positions, device=writer.device)
 
     def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        here = torch.isin(pairs(where)[1], told)[:, None]
+        here = torch.isin(pairs(where)[1], openings)[:, None]
         given = normalised(log_probs.masked_fill(~allowed, -torch.inf), log_probs)
         return torch.where(here, given, log_probs)
 

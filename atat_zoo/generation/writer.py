@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import Words, opened, prompted
-from atat_zoo.samplers import Sample
-from atat_zoo.samplers.observing import shifted
+from atat_zoo.samplers import Observer, Sample, shifted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from torch import Tensor
 
@@ -45,7 +42,7 @@ class Writer:
     Attributes:
         denoiser: p_θ.
         tokenizer: text to ids; the mask is its `vocabulary_size`.
-        length: tokens in a text that it has learned from.
+        length: tokens in a text of its training data.
         special: as in `[data]`; with "sequence", BOS and EOS are given at the two ends.
         cost: passes through a network that one evaluation takes.
         device: where the denoiser is.
@@ -70,7 +67,7 @@ class Writer:
         prompt: str = "",
         suffix: str = "",
         batch_size: int = 64,
-        observe: Callable[[dict[str, Any]], None] | None = None,
+        observe: Observer | None = None,
     ) -> Generation:
         """Write texts between a prompt and a suffix.
 
@@ -106,11 +103,7 @@ class Writer:
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 
     def refuse_length(self, sampler: Sampler, length: int) -> None:
-        """Refuse a text of L = `length` tokens if the sampler would show all of it to the denoiser at once.
-
-        Raises:
-            UserError: when the length is more than the model has learned and the sampler does not go block by block.
-        """
+        """Raise `UserError` if the sampler would show the denoiser more tokens at once than it has learned from."""
         if length > self.length and not sampler.blockwise:
             raise UserError(
                 f"a length of {length} is more than the {self.length} tokens the model has learned; ask for at most "
@@ -125,17 +118,11 @@ class Writer:
         rows: Tensor | None = None,
         seed: int = 0,
         batch_size: int = 64,
-        observe: Callable[[dict[str, Any]], None] | None = None,
+        observe: Observer | None = None,
     ) -> Sample:
-        """Fill masks.
+        """Fill masks in int64 [B, L]; see `write`.
 
-        Args:
-            sampler: a sampler's specification.
-            tokens: int64 [B, L].
-            rows: numbers of the rows, int64 [B]; 0, 1, 2, … if None.
-            seed: row n draws by (seed, n), whatever the batch size.
-            batch_size: rows at once.
-            observe: see `write`.
+        The row with number n draws by (seed, n), whatever the batch size; `rows`, int64 [B], are 0, 1, 2, … if None.
         """
         import torch
 

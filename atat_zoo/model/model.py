@@ -1,19 +1,23 @@
-"""A trained model: saved as safetensors and JSON, loaded without unpickling anything."""
+"""A trained model: saved as safetensors and JSON, loaded without unpickling anything. L tokens in a text."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
+from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.generation import Generation, Infilling, Writer, infill
-from atat_zoo.model.assembly import assemble
-from atat_zoo.model.token_scores import TokenScore, importance_of, uncertainty_of
+from atat_zoo.generation.layout import ends
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json
 from atat_zoo.run.atomic import replacing
@@ -22,8 +26,7 @@ from atat_zoo.run.renamed import today
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from atat_zoo.diffusion.precision import Precision
     from atat_zoo.experiment import Experiment
@@ -35,6 +38,13 @@ if TYPE_CHECKING:
 FORMAT = 1
 # A part by its name, or as a table with its parameters.
 Named = str | Mapping[str, Any]
+
+
+class TokenScore(NamedTuple):
+    """A token of a text, as text, and a value in [0, 1]."""
+
+    token: str
+    value: float
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -75,9 +85,6 @@ class Model:
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
         """Load a model folder; see `from_run`."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
             description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             if description["format"] != FORMAT:
@@ -88,9 +95,8 @@ class Model:
             weights = load_file(folder / "model.safetensors", device=str(device))
         # ValueError: no JSON, no UTF-8; KeyError and TypeError: JSON of another shape.
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise UserError(
-                f"{folder} cannot be read: {type(error).__name__}: {error}; copy it again or train again"
-            ) from error
+            problem = f"{folder} cannot be read: {type(error).__name__}: {error}; copy it again or train again"
+            raise UserError(problem) from error
         experiment = from_table(table, where=str(folder / "model.json"))
         tokenizer = experiment.parts["tokenizer"].load(folder)
         context = attrs.evolve(context, tokenizer=tokenizer)
@@ -114,8 +120,6 @@ class Model:
             compile: whether the backbone is compiled by `torch.compile`, which takes a minute and pays when many texts
                 are written.
         """
-        from atat_zoo.diffusion.precision import computes_in_bf16
-
         module: Any = compiled(self.module) if compile else self.module
         return Writer(
             denoiser=module.denoiser(),
@@ -167,8 +171,8 @@ class Model:
         Args:
             texts: with gaps `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens).
             number: fills of each.
-            sampler: by name, as a table {use = …}, or a specification; the experiment's own if None.
-            guidance: in the same ways.
+            sampler: see `sample`.
+            guidance: see `sample`.
             precision: see `writer`.
             options: seed, batch_size; see `generation.infill`.
 
@@ -183,10 +187,22 @@ class Model:
     def importance(self, text: str) -> list[TokenScore]:
         """Return how important the model's estimator finds each token of a text, in [0, 1].
 
+        An estimator that reads the time is asked at the middle of the diffusion, as in evaluations.
+
         Raises:
             UserError: when the model has no estimator, or the text does not fit.
         """
-        return importance_of(self, text)
+        module: Any = self.module
+        if not module.denoiser().estimates_importance:
+            raise UserError(
+                f"objective {self.experiment.parts['objective'].name!r} has no importance; "
+                'train with objective.use = "mdlm" or "adaptive" and an estimator'
+            )
+        row, inner = self._row(text)
+        with torch.no_grad():
+            t = torch.full((1,), 0.5, device=row.device)
+            values = module.importance(row[None], torch.ones_like(row[None], dtype=torch.bool), t)[0]
+        return self._scores(row[inner], values[inner])
 
     def uncertainty(
         self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64
@@ -201,7 +217,35 @@ class Model:
         Raises:
             UserError: when the text does not fit, or there is no such metric.
         """
-        return uncertainty_of(self, text, metric, batch_size)
+        measure = Zoo.load().spec("uncertainty", metric) if isinstance(metric, str) else metric
+        row, inner = self._row(text)
+        denoiser = self.writer().denoiser
+        position = torch.arange(len(row), device=row.device)
+        values = []
+        for start in range(inner.start, inner.stop, batch_size):
+            where = position == position[start : min(start + batch_size, inner.stop), None]
+            z = row.expand(len(where), -1).masked_fill(where, denoiser.mask_id)
+            with torch.no_grad():
+                values.append(measure(denoiser(z, None, where)))
+        return self._scores(row[inner], torch.cat(values))
+
+    def _row(self, text: str) -> tuple[Tensor, slice]:
+        """Return a text as a row of the model, int64 [L], and where in it the text's own tokens stand."""
+        first, last = ends(self.tokenizer, self.experiment.data.special)
+        ids = self.tokenizer.encode(text)
+        row = [*first, *ids, *last]
+        if not ids:
+            raise UserError("the text is empty; give at least a word")
+        if len(row) > self.context.length:
+            raise UserError(
+                f"the text is {len(row)} tokens, special tokens included, and the model has learned "
+                f"{self.context.length}; shorten it"
+            )
+        return torch.tensor(row, device=self.context.device), slice(len(first), len(first) + len(ids))
+
+    def _scores(self, ids: Tensor, values: Tensor) -> list[TokenScore]:
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        return [TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs]
 
     def _part(self, kind: str, named: Any) -> Any:
         """Return the specification of a part that is named or given, or the experiment's own."""
@@ -211,9 +255,6 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write the model folder; `model.json` comes last, so a folder that has it is complete."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # An earlier model's description must not stand beside this one's weights.
@@ -227,24 +268,40 @@ class Model:
                 save_file(weights, beside)
             except SafetensorError as error:  # as which a full disk comes
                 raise OSError(str(error)) from error
-        write_json(folder / "model.json", self.describe())
-
-    def describe(self) -> dict[str, Any]:
-        """Return what `model.json` says."""
         context = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
-        return {
+        description = {
             "format": FORMAT,
             "step": self.step,
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "context": context,
             "experiment": self.experiment.to_table(),
         }
+        write_json(folder / "model.json", description)
+
+
+def assemble(experiment: Experiment, context: Context) -> nn.Module:
+    """Build the parts that the objective uses and join them; returns an `ObjectiveModule`.
+
+    Initial values are drawn under `context.seed` without touching the caller's generator.
+    """
+    objective = experiment.parts["objective"]
+
+    def build(kind: str, within: Context) -> Any:
+        spec = experiment.parts[kind]
+        return spec.build(within) if hasattr(spec, "build") else spec
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        parts: dict[str, Any] = {"backbone": build("backbone", context)}
+        context = attrs.evolve(context, width=parts["backbone"].embedding.embedding_dim)
+        for kind in sorted(objective.uses - {"backbone"}):
+            parts[kind] = build(kind, context)
+        module: nn.Module = objective.build(context, parts, experiment.train.batch_size)
+    return module
 
 
 def compiled(module: nn.Module) -> nn.Module:
     """Return an objective's module with the same weights and a compiled backbone; the given one stays as it is."""
-    import copy
-
     # Shallow copies share weights; what `compile` sets is an attribute of the copy.
     twin: Any = copy.copy(module)
     twin._modules = dict(module._modules)
@@ -255,13 +312,7 @@ def compiled(module: nn.Module) -> nn.Module:
 
 
 def torch_device(name: str) -> str:
-    """Return a device as torch writes it.
-
-    Raises:
-        UserError: when there is none of that name.
-    """
-    import torch
-
+    """Return a device as torch writes it, or raise `UserError` when there is none of that name."""
     device = "cuda" if name == "gpu" else name
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name!r}: torch sees no GPU; use cpu")

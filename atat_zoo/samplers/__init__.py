@@ -8,16 +8,17 @@ carries out any combination.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
+
+Observer = Callable[[dict[str, Any]], None]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -57,14 +58,7 @@ class Sampler(Protocol):
         """
         return False
 
-    def sample(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        *,
-        observe: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Sample:
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask.
 
         Args:
@@ -78,3 +72,28 @@ class Sampler(Protocol):
                 A list's `append` makes a trace of it.
         """
         ...
+
+
+class SamplerPart(Protocol):
+    """What the five parts of a sampler have in common."""
+
+    name: str
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names of the fields of a `Step` that the loop must fill in; none by default."""
+        return frozenset()
+
+
+def shifted(observe: Observer, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer:
+    """Return an observer of some rows, positions and steps that reports to `observe` where they are among all."""
+    by = {"rows": rows, "positions": positions}
+
+    def moved(record: dict[str, Any]) -> dict[str, Any]:
+        return {key: [i + by[key] for i in value] if key in by else value for key, value in record.items()}
+
+    def report(record: dict[str, Any]) -> None:
+        record = moved(record) | {"step": record["step"] + steps}
+        observe(record | ({"hidden": moved(record["hidden"])} if "hidden" in record else {}))
+
+    return report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from atat_zoo.registry import component, param, part
+from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -12,15 +13,8 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
 
 
-class Draw(Protocol):
-    """A component of the kind draw: a callable on tensors. `needs` may name "history"."""
-
-    name: str
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the loop must fill in."""
-        ...
+class Draw(SamplerPart, Protocol):
+    """A component of the kind draw: a callable on tensors. It needs "history" or nothing."""
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
         """Return a token per distribution, int64 [M], of ids 0 … V−1; a probability of zero is never drawn.
@@ -35,7 +29,7 @@ class Draw(Protocol):
 
 
 @component
-class CategoricalDraw:
+class CategoricalDraw(Draw):
     """An exact draw in float64, by the inverse of the cumulative distribution.
 
     float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One
@@ -45,19 +39,18 @@ class CategoricalDraw:
     name = "categorical"
     summary = "an exact draw in float64, tail included, with a temperature"
     refs = ("arXiv:2409.02908",)
-    needs = frozenset[str]()
 
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return int64 [M]."""
+        """See `Draw`."""
         from atat_zoo.diffusion.categorical import draw
 
         return draw(log_probs, keys, self.temperature)
 
 
 @component
-class ConfidenceTemperedDraw:
+class ConfidenceTemperedDraw(Draw):
     """An exact draw whose temperature follows the running confidence of the row.
 
     The running confidence c is the mean over the last `window` evaluations of the mean of max p_θ over what is
@@ -74,7 +67,7 @@ class ConfidenceTemperedDraw:
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return int64 [M]."""
+        """See `Draw`."""
         from atat_zoo.diffusion.categorical import draw
 
         assert step.history is not None
@@ -84,26 +77,25 @@ class ConfidenceTemperedDraw:
 
 
 @component
-class TopKDraw:
+class TopKDraw(Draw):
     """A draw from the k likeliest tokens, in proportion to their probabilities (Fan et al., arXiv:1805.04833)."""
 
     name = "top_k"
     summary = "from the k likeliest tokens, with a temperature"
     refs = ("arXiv:1805.04833",)
-    needs = frozenset[str]()
 
     k: int = param(50, help="tokens to choose from", ge=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return int64 [M]."""
+        """See `Draw`."""
         from atat_zoo.diffusion.categorical import draw, top_k
 
         return draw(top_k(log_probs, self.k), keys, self.temperature)
 
 
 @component
-class NucleusDraw:
+class NucleusDraw(Draw):
     """A draw from the fewest likeliest tokens that together have probability p (Holtzman et al., arXiv:1904.09751).
 
     The temperature comes first: the nucleus is that of the tempered distribution.
@@ -112,13 +104,12 @@ class NucleusDraw:
     name = "nucleus"
     summary = "from the fewest likeliest tokens that have probability p together, with a temperature"
     refs = ("arXiv:1904.09751",)
-    needs = frozenset[str]()
 
     p: float = param(0.9, help="probability that the tokens to choose from have together; 1 cuts nothing", gt=0, le=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return int64 [M]."""
+        """See `Draw`."""
         from atat_zoo.diffusion.categorical import draw, nucleus
 
         if self.temperature == 0:
@@ -127,7 +118,7 @@ class NucleusDraw:
 
 
 @component
-class GreedyLastDraw:
+class GreedyLastDraw(Draw):
     """Another draw, but the most probable token in the last step that the pace allows.
 
     What is left then is filled without another look, so there is nothing to gain from chance; MDLM's and ReMDM's code
@@ -146,7 +137,7 @@ class GreedyLastDraw:
         return self.draw.needs
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return int64 [M]."""
+        """See `Draw`."""
         import torch
 
         # By the row's own last step, not the batch's.

@@ -16,7 +16,7 @@ Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -25,12 +25,10 @@ from atat_zoo.diffusion.positions import positions, to_host
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import UserError
-from atat_zoo.samplers import Sample
+from atat_zoo.samplers import Observer, Sample
 from atat_zoo.samplers.providers import providers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
@@ -44,26 +42,21 @@ def run(
     seeds: Tensor,
     *,
     fill: Tensor | None = None,
-    observe: Callable[[dict[str, Any]], None] | None = None,
+    observe: Observer | None = None,
 ) -> Sample:
-    """Fill the masks.
+    """Fill the masks; see `Sampler.sample`.
 
-    Args:
-        parts: the four choices and the draw.
-        denoiser: p_θ.
-        tokens: int64 [B, L].
-        seeds: int64 [B].
-        fill: bool [B, L], which masks are filled; the others stay, for samplers that go block by block. All if None.
-        observe: called with a record of each step; see `Sampler.sample`.
+    With `fill`, bool [B, L], only some of them are filled, for samplers that go block by block.
     """
-    parts.refuse_misfits()
+    if problems := list(parts.misfits()):
+        raise UserError("\n".join(problems))
     with torch.no_grad():
         return _Run(parts, denoiser, tokens, seeds, fill, observe).sample()
 
 
 @attrs.define(eq=False)
 class Counts:
-    """What the host knows of the rows, int64 [B] on the CPU each: what is left is counted here, without the device.
+    """Facts of the rows on the host, int64 [B] each, so that nobody has to wait for the device to count.
 
     Attributes:
         seeds: a row's seed.
@@ -95,7 +88,7 @@ class _Run:
         tokens: Tensor,
         seeds: Tensor,
         fill: Tensor | None,
-        observe: Callable[[dict[str, Any]], None] | None,
+        observe: Observer | None,
     ) -> None:
         self.parts, self.denoiser, self.mask_id, self.observe = parts, denoiser, denoiser.mask_id, observe
         self.z, self.seeds = tokens.clone(), seeds
@@ -105,12 +98,11 @@ class _Run:
         self.free = masked if fill is None else masked & fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
         self.memory: dict[str, Tensor] = {}
-        # Rows that a stop has finished: what is drawn there stays, whatever the remask says.
+        # Rows that a stop has finished: the remask does not hide their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
 
-        host_seeds, total, masks, gaps = to_host(
-            torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
-        )
+        facts = torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
+        host_seeds, total, masks, gaps = to_host(facts)
         if gaps.any():
             raise UserError(
                 "this model predicts a text block by block from the text before, and the sampler asks for more than "
@@ -139,6 +131,7 @@ class _Run:
         return (torch.where(self.free, block, -1) > torch.where(masked, block, len(block)).amin(1, True)).any(1).long()
 
     def sample(self) -> Sample:
+        """Carry out the steps."""
         for number in range(self.most):
             if not self.parts.remask.active and not self.counts.remaining.any():
                 break
@@ -193,10 +186,7 @@ class _Run:
 
     def advance(self, step: Step, count: Tensor | None, some: Tensor | None) -> Tensor:
         """Ask the network, choose and draw; return what was filled, bool [A, L]."""
-        if some is None:
-            self.counts.nfe += 1
-        else:
-            self.counts.nfe[some] += 1
+        self.counts.nfe[slice(None) if some is None else some] += 1
         step.denoiser = self.denoiser.of(step.rows)
         log_probs = None
         if step.final or self.parts.looks:
@@ -210,15 +200,16 @@ class _Run:
             log_probs = step.denoiser(step.tokens, self.times(step), (row, position))
         elif chosen is not step.open:
             log_probs = log_probs[step.among_open(row, position)]
-        if step.drawn is not None:
-            drawn = step.drawn[step.among_open(row, position)]
-        else:
+        if step.drawn is None:
             drawn = self.draw(step, log_probs, row, position)
+        else:
+            drawn = step.drawn[step.among_open(row, position)]
         self.write(step, chosen, drawn, taken, some)
         for provider in self.providers:
             provider.written(step, log_probs, drawn, (row, position))
         if self.observe is not None:
-            self.observe(record(step, row, position, drawn))
+            filled = {"rows": step.rows[row], "positions": position, "tokens": drawn}
+            self.observe({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
         return chosen
 
     def times(self, step: Step) -> Tensor | None:
@@ -227,25 +218,22 @@ class _Run:
     def look(self, step: Step, some: Tensor | None) -> Tensor:
         """Ask the network at the open positions, [N, V], and let the providers fill in what the parts read of it."""
         asked = [provider for provider in self.providers if provider.final or not step.final]
-        masked, where, narrow = step.open, step.where, _same
+        masked, where = step.open, step.where
+        among: Tensor | slice = slice(None)
         if self.partial and any(provider.everywhere for provider in asked):
             masked = step.tokens == self.mask_id
             closed = self.counts.closed if some is None else self.counts.closed[some]
             where = positions(masked, step.remaining + closed)
             row, position = step.where
             among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
-
-            def narrow(values: Tensor) -> Tensor:
-                return values[among]
-
         own = next((provider for provider in asked if provider.asks), None)
         if own is None:
             log_probs = step.denoiser(step.tokens, self.times(step), where)
         else:
-            log_probs = own.ask(step, self.times(step), where, narrow)
+            log_probs = own.ask(step, self.times(step), where, among)
         for provider in asked:
             provider.draft(step, log_probs, masked)
-        step.log_probs = log_probs = narrow(log_probs)
+        step.log_probs = log_probs = log_probs[among]
         for provider in asked:
             provider.provide(step, lambda: self.draw(step, log_probs, *step.where))
         return log_probs
@@ -283,9 +271,7 @@ class _Run:
             stopped = self.parts.stop(step)
             self.stopped[step.rows] = stopped
             chosen = chosen | (stopped.unsqueeze(1) & step.open)
-        if count is None or self.parts.stop.active:
-            count = to_host(chosen.sum(1))
-        return chosen, count
+        return chosen, to_host(chosen.sum(1)) if count is None or self.parts.stop.active else count
 
     def draw(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
         return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
@@ -323,17 +309,3 @@ class _Run:
             row, position = (t.tolist() for t in hidden.nonzero().unbind(1))
             if row:
                 self.observe({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
-
-
-def _same(values: Tensor) -> Tensor:
-    return values
-
-
-def record(step: Step, row: Tensor, position: Tensor, drawn: Tensor) -> dict[str, Any]:
-    """Return what was filled in a step, as observers get it."""
-    return {
-        "step": step.number,
-        "rows": step.rows[row].tolist(),
-        "positions": position.tolist(),
-        "tokens": drawn.tolist(),
-    }

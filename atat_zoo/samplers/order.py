@@ -7,9 +7,11 @@ drawn (MaskGIT as published) is not.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.registry import component, param, part
+from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,20 +23,12 @@ if TYPE_CHECKING:
     from atat_zoo.uncertainty import Uncertainty
 
 
-class Order(Protocol):
+class Order(SamplerPart, Protocol):
     """A component of the kind order: a callable on a step.
 
-    `needs` names what it reads of the step: nothing, then the network is asked
-    only at the positions that were chosen; "log_probs", "importance", "order_weights" or
-    "history"; or "drawn", which makes it an order after the draw.
+    It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", which makes it an order after the
+    draw. If it needs nothing, the network is asked only at the positions that were chosen.
     """
-
-    name: str
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the loop must fill in."""
-        ...
 
     def __call__(self, step: Step) -> Tensor:
         """Return a score per position, float [A, L]; the highest comes first, of equal ones the left.
@@ -45,31 +39,25 @@ class Order(Protocol):
 
 
 @component
-class RandomOrder:
+class RandomOrder(Order):
     """All orders alike, as in the reversed process of uniform masking (Sahoo et al., arXiv:2406.07524)."""
 
     name = "random"
     summary = "every order alike, as the reversed process of uniform masking has it"
     refs = ("arXiv:2406.07524",)
-    needs = frozenset[str]()
 
     def __call__(self, step: Step) -> Tensor:
         """Return uniforms, float64 [A, L]."""
-        import torch
-
-        from atat_zoo.diffusion.randomness import uniform
-
-        return uniform(step.keys("order"), step.open.shape[1], torch.float64)
+        return step.uniform("order")
 
 
 @component
-class LeftToRightOrder:
+class LeftToRightOrder(Order):
     """The leftmost masked position first, as an autoregressive model writes."""
 
     name = "left_to_right"
     summary = "the leftmost masked position first"
     refs = ()
-    needs = frozenset[str]()
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the position, float64 [A, L]."""
@@ -80,17 +68,15 @@ class LeftToRightOrder:
 
 
 @component
-class UncertaintyOrder:
+class UncertaintyOrder(Order):
     """By an uncertainty metric of the prediction, times the token's importance if that is asked for.
 
-    Most certain first with `margin` or `confidence` is what much of the literature does (Chang et al.,
-    arXiv:2202.04200; Kim et al., arXiv:2502.06768), there with the drawn token for some. It is known to lower
-    diversity; for most uncertain first there is no published evidence. Report the unigram entropy of what is
-    written with either.
+    Most certain first with `margin` or `confidence` is common in the literature (Chang et al., arXiv:2202.04200; Kim
+    et al., arXiv:2502.06768). It is known to lower diversity; for most uncertain first there is no published evidence.
+    Report the unigram entropy of texts that are written with either.
 
-    With importance the score is uncertainty × importance, which the estimator reads from a draft: z with the
-    most probable token at every mask, since it has learned on text without masks. Without an estimator the
-    factor is 1.
+    The importance is that of a draft, z with the most probable token at every mask, since the estimator has learned on
+    text without masks. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -117,7 +103,7 @@ class UncertaintyOrder:
 
 
 @component
-class LearnedOrder:
+class LearnedOrder(Order):
     """The model's own: masked position i comes next with probability ŵ_i / Ŵ, which the objective `adaptive` learns.
 
     Drawn by adding Gumbel noise to log ŵ, so that one at a time is exactly the reverse process that the adaptive bound
@@ -139,23 +125,14 @@ class LearnedOrder:
             )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return log ŵ plus Gumbel noise, float64 [A, L].
-
-        Raises:
-            RuntimeError: when the loop has not filled the weights in.
-        """
-        import torch
-
-        from atat_zoo.diffusion.randomness import uniform
-
+        """Return log ŵ plus Gumbel noise, float64 [A, L]."""
         if step.order_weights is None:
             raise RuntimeError("the order learned was called without the model's order weights")
-        u = uniform(step.keys("order"), step.open.shape[1], torch.float64)
-        return step.spread(step.order_weights.double()) - (-u.log()).log()
+        return step.spread(step.order_weights.double()) - (-step.uniform("order").log()).log()
 
 
 @component
-class BlockwiseOrder:
+class BlockwiseOrder(Order):
     """Block after block from left to right, and within a block by another order.
 
     Blocks are counted over the positions that are to be filled, so they begin behind a prompt. A pace that takes more
@@ -186,7 +163,7 @@ class BlockwiseOrder:
 
         length = step.open.shape[1]
         # Ranks, because a score may be of any size, and must not reach into another block.
-        ranking = self.inner(step).masked_fill(~step.open, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        ranking = self.inner(step).masked_fill(~step.open, -math.inf).sort(dim=1, descending=True, stable=True).indices
         numbers = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
         rank = torch.zeros_like(numbers).scatter(1, ranking, numbers)
         block = (step.free.cumsum(1) - 1).clamp(min=0) // self.block
@@ -194,7 +171,7 @@ class BlockwiseOrder:
 
 
 @component
-class DilatedOrder:
+class DilatedOrder(Order):
     """From coarse to fine: positions far apart first, those between them later.
 
     Neighbours depend on one another most, so what is filled in one step should not be neighbours (Luxembourg et al.,
@@ -206,7 +183,6 @@ class DilatedOrder:
     name = "dilated"
     summary = "positions far apart first, then those between them"
     refs = ("arXiv:2506.19037",)
-    needs = frozenset[str]()
 
     base: int = param(2, help="a, by which the distance shrinks from group to group", ge=2)
 
@@ -214,21 +190,18 @@ class DilatedOrder:
         """Return minus the group, plus a uniform, float64 [A, L]."""
         import torch
 
-        from atat_zoo.diffusion.randomness import uniform
-
-        length = step.open.shape[1]
         number = (step.free.cumsum(1) - 1).clamp(min=0)
         n = step.total.to(number.device, non_blocking=True).unsqueeze(1)
         group, placed, parts = torch.zeros_like(number), torch.zeros_like(step.open), 1
-        while parts < length:
+        while parts < number.shape[1]:
             parts *= self.base
             placed = placed | (number % (n // parts).clamp(min=1) == 0)
             group += ~placed
-        return uniform(step.keys("order"), length, torch.float64) - group
+        return step.uniform("order") - group
 
 
 @component
-class DrawnProbabilityOrder:
+class DrawnProbabilityOrder(Order):
     """After the draw, by the probability of the drawn token, highest first, as MaskGIT was published.
 
     A token is drawn at every open position; the likeliest are kept. So what is likely is kept more often than it is
@@ -247,28 +220,13 @@ class DrawnProbabilityOrder:
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return log p_θ of the drawn tokens plus noise, float64 [A, L].
-
-        Raises:
-            RuntimeError: when the loop has not filled the draws in.
-        """
+        """Return log p_θ of the drawn tokens plus noise, float64 [A, L]."""
         if step.drawn_log_probs is None:
             raise RuntimeError("the order drawn_probability was called without the tokens that were drawn")
         score = step.spread(step.drawn_log_probs.double())
         if self.choice_temperature == 0:
             return score
         left = (1 - (step.number + 1) / step.most.double()).clamp(min=0).to(score.device, non_blocking=True)
-        return score + self.choice_temperature * left.unsqueeze(1) * gumbel(step)
-
-
-def gumbel(step: Step) -> Tensor:
-    """Return Gumbel noise for every position, float64 [A, L], finite.
-
-    The uniforms are kept off zero, where the noise would be −∞.
-    """
-    import torch
-
-    from atat_zoo.diffusion.randomness import uniform
-
-    u = uniform(step.keys("order"), step.open.shape[1], torch.float64).clamp(min=2.0**-54)
-    return -(-u.log()).log()
+        # Never 0, where the Gumbel noise would be −∞.
+        u = step.uniform("order").clamp(min=2.0**-54)
+        return score - self.choice_temperature * left.unsqueeze(1) * (-u.log()).log()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component_base, param
-from atat_zoo.samplers import Sample, Sampler
+from atat_zoo.samplers import Observer, Sample, Sampler, SamplerPart
 from atat_zoo.samplers.draw import CategoricalDraw, Draw
 from atat_zoo.samplers.order import LeftToRightOrder, Order, RandomOrder
 from atat_zoo.samplers.pace import OneAtATimePace, Pace
@@ -16,7 +15,7 @@ from atat_zoo.samplers.remask import NoRemask, Remask
 from atat_zoo.samplers.stop import StepsStop, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import Tensor
 
@@ -35,58 +34,51 @@ class SamplerParts:
     draw: Draw = attrs.field(factory=CategoricalDraw)
 
     @property
+    def all(self) -> tuple[SamplerPart, ...]:
+        """The five parts."""
+        return self.order, self.pace, self.remask, self.stop, self.draw
+
+    @property
     def needs(self) -> frozenset[str]:
         """What any of the parts reads of a step."""
-        return frozenset().union(*(part.needs for part in (self.order, self.pace, self.remask, self.stop, self.draw)))
+        return frozenset().union(*(part.needs for part in self.all))
 
     @property
     def looks(self) -> bool:
-        """Whether the distributions at all open positions are needed, not only at the chosen ones.
-
-        A stop may fill them all, whatever it goes by.
-        """
+        """Whether the distributions at all open positions are needed, as a stop may fill them all."""
         return self.stop.active or bool(self.needs - {"confidence"})
 
     @property
     def causal(self) -> bool:
-        """Whether the leftmost mask is always filled alone, and the denoiser asked for nothing else."""
+        """See `Sampler.causal`."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
         return alone and not self.remask.active and not self.looks
 
     def misfits(self) -> Iterator[str]:
-        """Yield a sentence for each pair of parts that do not go together."""
+        """Yield a sentence for each pair of parts that do not go together; `run` refuses them."""
         if self.remask.active:
             remask, pace = self.remask.name, self.pace.name
             if self.remask.needs_grid and self.pace.rates(0) is None:
                 yield (
-                    f"the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has none; set "
-                    'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask'
+                    f"sampler: the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has "
+                    'none; set sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another '
+                    "remask"
                 )
             elif self.pace.most(1) != self.pace.most(2**20):
                 yield (
-                    f"the remask {remask} hides tokens again, so the pace {pace} needs a number of steps at which to "
-                    "end; set sampler.pace.steps, or choose a pace that has steps"
+                    f"sampler: the remask {remask} hides tokens again, so the pace {pace} needs a number of steps at "
+                    "which to end; set sampler.pace.steps, or choose a pace that has steps"
                 )
         if {"rescored", "order_weights"} <= self.needs:
             yield (
-                f"the order {self.order.name} and the remask {self.remask.name} each want more of the same evaluation "
-                "of the model than it can give at once; choose another order or another remask"
+                f"sampler: the order {self.order.name} and the remask {self.remask.name} each want more of the same "
+                "evaluation of the model than it can give at once; choose another order or another remask"
             )
 
-    def refuse_misfits(self) -> None:
-        """Raise `UserError` with the sentences of `misfits`."""
-        problems = list(self.misfits())
-        if problems:
-            raise UserError("\n".join(f"sampler: {sentence}" for sentence in problems))
-
     def max_nfe(self, n: int) -> int:
-        """Return the most network evaluations for a row with n open positions.
-
-        Without remasking each evaluation fills at least one position, so n is a bound as well.
-        """
-        if n == 0:
-            return 0
-        most = self.pace.most(n)
+        """Return the most network evaluations for a row with n open positions."""
+        most = self.pace.most(n) if n else 0
+        # Without remasking each evaluation fills at least one position.
         return most if self.remask.active else min(most, n)
 
 
@@ -103,25 +95,18 @@ class CompositeSampler(Sampler):
 
     @property
     def causal(self) -> bool:
-        """Whether the leftmost mask is always filled alone, and the denoiser asked for nothing else."""
+        """See `Sampler.causal`."""
         return self.parts().causal
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit any of the parts."""
         parts = self.parts()
-        for part in (parts.order, parts.pace, parts.remask, parts.stop, parts.draw):
+        for part in parts.all:
             if hasattr(part, "check"):
                 yield from part.check(experiment)
-        yield from (f"sampler: {sentence}" for sentence in parts.misfits())
+        yield from parts.misfits()
 
-    def sample(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        *,
-        observe: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Sample:
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask; see `Sampler.sample`."""
         from atat_zoo.samplers.loop import run
 

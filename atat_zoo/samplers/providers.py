@@ -1,7 +1,6 @@
-"""Providers: what fills in the fields of a step that parts name in their `needs`.
+"""Providers fill in the fields of a step that parts name in their `needs`; a new need is one more class and field.
 
-A part names a need; `PROVIDERS` says who provides it, so a new need is a class here, a field of `Step` and nothing
-else. Legend: A rows of a step, L positions, N open positions, M positions asked for, V predictable tokens.
+Legend: A rows of a step, L positions, N open positions, M positions asked for, V predictable tokens.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
     from atat_zoo.samplers.parts import SamplerParts
 
-    Narrow = Callable[[Tensor], Tensor]
-
 
 class Provider:
-    """Provides one need. The loop calls its methods in the order in which they stand here; the defaults do nothing.
+    """Provides one need. The loop calls its methods in the order of this class; by default they do nothing.
 
     Attributes:
         final: whether the need is provided in the last step too, in which everything is filled.
@@ -42,8 +39,8 @@ class Provider:
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Begin a run on int64 [B, L], in which a row takes part in at most `max_nfe` evaluations."""
 
-    def ask(self, step: Step, t: Tensor | None, where: Where, narrow: Narrow) -> Tensor:
-        """Return the log-probabilities [M, V]; `narrow` takes M values to the N of the open positions."""
+    def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
+        """Return the log-probabilities [M, V]; `among` are the N open positions among the M."""
         raise NotImplementedError
 
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
@@ -67,19 +64,15 @@ class OrderWeights(Provider):
 
     asks = True
 
-    def ask(self, step: Step, t: Tensor | None, where: Where, narrow: Narrow) -> Tensor:
-        """Return the log-probabilities, and provide the weights.
-
-        Raises:
-            UserError: when the model has no such weights.
-        """
+    def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
+        """Return the log-probabilities, and provide the weights; refuse a model that has none."""
         if not step.denoiser.gives_order_weights:
             raise UserError(
                 "the order learned takes its order from the model's own reverse weights, and this model has none; "
                 'train it with objective.use = "adaptive", or choose another sampler'
             )
         log_probs, weights = step.denoiser.ordered(step.tokens, t, where)
-        step.order_weights = narrow(weights)
+        step.order_weights = weights[among]
         return log_probs
 
 
@@ -110,12 +103,8 @@ class Rescored(Confidence):
 
     asks = True
 
-    def ask(self, step: Step, t: Tensor | None, where: Where, narrow: Narrow) -> Tensor:
-        """Return the log-probabilities, and renew the confidence in what was drawn.
-
-        Raises:
-            UserError: when the model cannot say it.
-        """
+    def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
+        """Return the log-probabilities, and renew the confidence in drawn tokens; refuse a model that cannot."""
         if not step.denoiser.scores_visible_tokens:
             raise UserError(
                 "this sampler's remask asks the model for its probability of tokens that are already there, which this "
@@ -148,8 +137,7 @@ class History(Provider):
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Begin with no evaluation, NaN, float64 [B, K]."""
-        shape = (len(tokens), max_nfe)
-        self.known = torch.full(shape, torch.nan, dtype=torch.float64, device=tokens.device)
+        self.known = torch.full((len(tokens), max_nfe), torch.nan, dtype=torch.float64, device=tokens.device)
 
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
         """Provide the history with this evaluation in it."""
@@ -159,7 +147,7 @@ class History(Provider):
 
 
 class Drawn(Provider):
-    """Draws a token for every open position, before it is decided which of them are kept."""
+    """Draws a token for every open position, before the order chooses among them."""
 
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
         """Provide the tokens and their log-probabilities."""
@@ -167,7 +155,7 @@ class Drawn(Provider):
         step.drawn_log_probs = step.distributions().gather(1, step.drawn.unsqueeze(1)).squeeze(1)
 
 
-# What "log_probs" needs, the loop provides whenever a part needs anything. The order is that of the calls.
+# In the order of the calls. The loop itself provides "log_probs" whenever a part needs anything.
 PROVIDERS: dict[str, type[Provider]] = {
     "order_weights": OrderWeights,
     "rescored": Rescored,
@@ -180,6 +168,6 @@ PROVIDERS: dict[str, type[Provider]] = {
 
 def providers(parts: SamplerParts, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> list[Provider]:
     """Return a provider for each need of some parts, for one run."""
-    # Who rescores provides the confidence as well.
+    # `Rescored` provides the confidence as well.
     needs = parts.needs - ({"confidence"} if "rescored" in parts.needs else set())
     return [made(denoiser, tokens, max_nfe) for need, made in PROVIDERS.items() if need in needs]

@@ -112,11 +112,10 @@ class FirstHittingSampler(CappedSampler):
 
 @component
 class MaskGITSampler(SteppedSampler):
-    """Draw a token everywhere, keep the likeliest, few at first and many at the end.
+    """Draw a token everywhere, keep the likeliest, few at first and many at the end (Chang et al., arXiv:2202.04200).
 
-    The order `drawn_probability` with Gumbel noise that falls to zero, the pace `cosine` (Chang et al.,
-    arXiv:2202.04200, whose published noise is 4.5). Also known as top probability. It writes likelier and less diverse
-    text than the model has learned, and is not exact however many steps it takes.
+    Also known as top probability; the published noise is 4.5. It writes likelier and less diverse text than the model
+    has learned, and is not exact however many steps it takes.
     """
 
     name = "maskgit"
@@ -128,8 +127,7 @@ class MaskGITSampler(SteppedSampler):
     def parts(self) -> SamplerParts:
         """Return the combination."""
         order = orders.DrawnProbabilityOrder(choice_temperature=self.choice_temperature)
-        pace = paces.CosinePace(steps=self.steps)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
+        return SamplerParts(order=order, pace=paces.CosinePace(steps=self.steps), draw=self.draw)
 
 
 @component
@@ -147,17 +145,12 @@ class MarginSampler(SteppedSampler):
     def parts(self) -> SamplerParts:
         """Return the combination."""
         order = orders.UncertaintyOrder(uncertainty=MarginUncertainty())
-        pace = paces.FixedPace(steps=self.steps)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
+        return SamplerParts(order=order, pace=paces.FixedPace(steps=self.steps), draw=self.draw)
 
 
 @component
 class EntropySampler(SteppedSampler):
-    """The position with the lowest entropy first, evenly many a step.
-
-    As in Dream (Ye et al., arXiv:2508.15487). The order is fixed before the draw, so one at a time it is exact with an
-    exact denoiser; several at a time it lowers diversity.
-    """
+    """The position with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); else as `margin`."""
 
     name = "entropy"
     summary = "lowest entropy first, evenly many a step"
@@ -166,16 +159,12 @@ class EntropySampler(SteppedSampler):
     def parts(self) -> SamplerParts:
         """Return the combination."""
         order = orders.UncertaintyOrder(uncertainty=EntropyUncertainty())
-        pace = paces.FixedPace(steps=self.steps)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
+        return SamplerParts(order=order, pace=paces.FixedPace(steps=self.steps), draw=self.draw)
 
 
 @component
 class EntropyBoundedSampler(CappedSampler):
-    """Lowest entropy first, as many a step as keep what is lost by drawing them together within a bound.
-
-    The EB-sampler: the longest beginning of the order with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857).
-    """
+    """The EB-sampler: the longest beginning of the order with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
 
     name = "entropy_bounded"
     summary = "lowest entropy first, as many a step as keep their joint uncertainty within a bound"
@@ -265,10 +254,9 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Stop and temperature from the running confidence, at a fixed pace and in any order.
+    """Stop and temperature from the running confidence, at a fixed pace and in any order; see `ConfidenceHistoryStop`.
 
-    The running confidence is the mean over the last `window` evaluations of the mean of max p_θ over what is
-    masked: the draw cools as it rises, and above the threshold the rest is filled.
+    The draw cools as the running confidence rises, and above the threshold the rest is filled.
     """
 
     name = "confidence_history"
@@ -311,10 +299,9 @@ class LearnedOrderSampler(CappedSampler):
 
 @component
 class ReMDMCapSampler(_Reworked):
-    """Ancestral sampling that hides visible tokens again by chance, σ = min(η, σ_max).
+    """Ancestral sampling that hides visible tokens again by chance, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307).
 
-    Wang et al., arXiv:2503.00307. The share of masked tokens follows the grid as without remasking, and a step
-    in which nothing is unmasked costs no evaluation.
+    The share of masked tokens follows the grid as without remasking.
     """
 
     name = "remdm_cap"
@@ -343,10 +330,7 @@ class ReMDMRescaleSampler(_Reworked):
 
 @component
 class ReMDMConfSampler(_Reworked):
-    """Ancestral sampling that hides unlikely tokens again, σ_i = η σ_max · softmax(−ψ)_i.
-
-    ψ_i is the probability that token i had when it was drawn (Wang et al., arXiv:2503.00307).
-    """
+    """Ancestral sampling that hides unlikely tokens again; see `ReMDMConfRemask` (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_conf"
     summary = "ancestral, and tokens that were drawn with little confidence may be hidden again"
@@ -360,11 +344,7 @@ class ReMDMConfSampler(_Reworked):
 
 @component
 class ReMDMLoopSampler(_Reworked):
-    """Write most of the text, rework it at a constant share of masked tokens, fill in the rest.
-
-    Wang et al., arXiv:2503.00307: from `begin` to `end` α stays at `height`, while each step hides visible tokens with
-    probability η and unmasks as many.
-    """
+    """Write most of the text, rework it from `begin` to `end`, fill in the rest (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_loop"
     summary = "write most of a text, rework it for many steps, fill in the rest"
@@ -382,10 +362,9 @@ class ReMDMLoopSampler(_Reworked):
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: draw a token for every mask, then retain the best of new and old.
+    """Path planning: draw a token for every mask, then retain the best of new and old; see `PlannerRemask`.
 
-    A token's score is its log-probability by the model itself, times η for a token that was there before (self-planning
-    of Peng et al., arXiv:2502.03540). It needs a model that reads both sides and predicts every position.
+    Peng et al., arXiv:2502.03540. It needs a model that reads both sides and predicts every position.
     """
 
     name = "p2"

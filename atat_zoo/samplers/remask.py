@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component, component_base, param
+from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,28 +14,17 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
 
 
-class Remask(Protocol):
+class Remask(SamplerPart, Protocol):
     """A component of the kind remask: a callable on a step, asked after the draw in every step but the final.
 
-    Attributes:
-        active: False for one that never hides anything: it is not asked, and the
-            loop knows how much is left without asking the device.
-        needs: "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
-
+    It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
     Beside an active one the pace must have a number of steps that does not depend on the text, or nothing would end it.
     """
 
-    name: str
-
     @property
     def active(self) -> bool:
-        """Whether it ever hides a token."""
-        ...
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the loop must fill in."""
-        ...
+        """Whether it ever hides a token. If not, it is not asked, and the loop counts without asking the device."""
+        return True
 
     @property
     def needs_grid(self) -> bool:
@@ -44,14 +34,14 @@ class Remask(Protocol):
     def rate(self, step: Step) -> float | Tensor:
         """Return σ, the share of visible tokens that the pace makes up for, a number or [A] on the CPU; 0 by default.
 
-        The binomial pace does so (ReMDM, arXiv:2503.00307). `step.rates` tells what the pace expects.
+        The binomial pace does so (ReMDM, arXiv:2503.00307); its grid is `step.rates`.
         """
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return what is hidden again, bool [A, L]; given tokens stay, whatever it says.
+        """Return which tokens are hidden again, bool [A, L]; the loop ignores those that were given.
 
-        `step.tokens` has the tokens of this step in it; `step.fresh` says which those are.
+        `step.tokens` has the tokens of this step in it; `step.fresh` marks them.
         """
         ...
 
@@ -64,58 +54,36 @@ class NoRemask(Remask):
     summary = "a token that was drawn stays"
     refs = ()
     active = False
-    needs = frozenset[str]()
 
     def __call__(self, step: Step) -> Tensor:
         """Return false everywhere, bool [A, L]."""
-        import torch
-
-        return torch.zeros_like(step.open)
+        return step.open.new_zeros(step.open.shape)
 
 
-def grid(step: Step, name: str) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s.
-
-    Raises:
-        UserError: when the pace has no grid.
-    """
-    if step.rates is None:
-        raise UserError(
-            f"sampler: the remask {name} follows the pace's grid of mask rates, and this pace has none; set "
-            'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask'
-        )
+def grid(step: Step) -> tuple[float, float]:
+    """Return 1 − α_t and 1 − α_s; `SamplerParts.misfits` refuses a pace that has none."""
+    assert step.rates is not None
     return step.rates
 
 
-def greatest(before: float, after: float) -> float:
+def greatest(step: Step) -> float:
     """Return σ_max = min(1, (1 − α_s)/α_t): with more, more would be hidden than α_s leaves room for."""
+    before, after = grid(step)
     return min(1.0, after / (1 - before)) if before < 1 else 1.0
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
-    """Return each token that is visible since before this step with its probability, bool [A, L].
-
-    Args:
-        step: after the draw.
-        rate: a number, [A] or [A, L].
-    """
-    import torch
-
-    from atat_zoo.diffusion.randomness import uniform
-
-    if isinstance(rate, torch.Tensor):
+    """Return each settled token with the probability `rate`, a number, [A] or [A, L]; bool [A, L]."""
+    if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
-    u = uniform(step.keys("remask"), step.open.shape[1], torch.float64)
-    return (u < rate) & settled(step)
+    return (step.uniform("remask") < rate) & settled(step)
 
 
 def settled(step: Step) -> Tensor:
     """Return what was drawn before this step and is still there, bool [A, L]."""
-    import torch
-
-    fresh = torch.zeros_like(step.open) if step.fresh is None else step.fresh
-    return step.free & ~step.open & ~fresh
+    drawn = step.free & ~step.open
+    return drawn if step.fresh is None else drawn & ~step.fresh
 
 
 @component_base
@@ -123,9 +91,7 @@ class GridRemask(Remask):
     """A remask that follows the pace's grid; by default it hides each settled token with probability σ."""
 
     refs = ("arXiv:2503.00307",)
-    active = True
     needs_grid = True
-    needs = frozenset[str]()
 
     def __call__(self, step: Step) -> Tensor:
         """Return each settled token with probability σ, bool [A, L]."""
@@ -144,9 +110,9 @@ class SwitchedRemask(GridRemask):
         if self.switch_off > self.switch_on:
             raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
 
-    def is_on(self, before: float) -> bool:
-        """Return whether a step that begins with this mask rate is in the interval."""
-        return self.switch_off < before <= self.switch_on
+    def is_on(self, step: Step) -> bool:
+        """Return whether the mask rate with which a step begins is in the interval."""
+        return self.switch_off < grid(step)[0] <= self.switch_on
 
 
 @component
@@ -167,18 +133,12 @@ class ReMDMCapRemask(SwitchedRemask):
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max), or 0 outside the interval."""
-        before, after = grid(step, self.name)
-        return min(self.eta, greatest(before, after)) if self.is_on(before) else 0.0
+        return min(self.eta, greatest(step)) if self.is_on(step) else 0.0
 
 
 @component
 class ReMDMRescaleRemask(SwitchedRemask):
-    """σ = η σ_max: by chance, all tokens alike, a fixed share of the most that the grid allows.
-
-    Every token that was visible before the step is hidden with probability σ, and the paces `binomial` and `plateau`
-    unmask as much more, so that the share of masked tokens is that of the grid (Wang et al., arXiv:2503.00307). With
-    an exact denoiser and many steps the joint stays what it is. With `switch_on` below 1 this is ReMDM-switch.
-    """
+    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the most that the grid allows."""
 
     name = "remdm_rescale"
     summary = "every visible token by chance, with a share of the largest probability that the grid allows"
@@ -187,8 +147,7 @@ class ReMDMRescaleRemask(SwitchedRemask):
 
     def rate(self, step: Step) -> float:
         """Return η σ_max, or 0 outside the interval."""
-        before, after = grid(step, self.name)
-        return self.eta * greatest(before, after) if self.is_on(before) else 0.0
+        return self.eta * greatest(step) if self.is_on(step) else 0.0
 
 
 @component
@@ -208,16 +167,12 @@ class ReMDMConfRemask(SwitchedRemask):
 
     def __call__(self, step: Step) -> Tensor:
         """Return each settled token with its own probability, bool [A, L]."""
-        import torch
-
-        before, after = grid(step, self.name)
         assert step.confidence is not None
-        if not self.is_on(before):
-            return torch.zeros_like(step.open)
-        scores = -step.confidence.double()
+        if not self.is_on(step):
+            return step.open.new_zeros(step.open.shape)
         # A row in which nothing is settled has no softmax; by_chance leaves it alone.
-        weight = scores.masked_fill(~settled(step), -torch.inf).softmax(1).nan_to_num(0.0)
-        return by_chance(step, self.eta * greatest(before, after) * weight)
+        weight = (-step.confidence.double()).masked_fill(~settled(step), -math.inf).softmax(1).nan_to_num(0.0)
+        return by_chance(step, self.eta * greatest(step) * weight)
 
 
 @component
@@ -235,8 +190,8 @@ class ReMDMLoopRemask(GridRemask):
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max) on the plateau, or 0."""
-        before, after = grid(step, self.name)
-        return min(self.eta, greatest(before, after)) if 0 < before == after < 1 else 0.0
+        before, after = grid(step)
+        return min(self.eta, greatest(step)) if 0 < before == after < 1 else 0.0
 
 
 @component
@@ -248,7 +203,7 @@ class PlannerRemask(GridRemask):
     where it stands. η = 0 never hides an old token; the higher, the more of them go back. With the pace `everything`
     this is P2; with another one nothing is hidden until more is visible than its grid says.
 
-    A masked model takes no loss at visible tokens, so what it says of them is what it happens to have learned.
+    A masked model is not trained at visible tokens, so its probability of them is not reliable.
     """
 
     name = "planner"
@@ -263,16 +218,13 @@ class PlannerRemask(GridRemask):
         import torch
 
         assert step.confidence is not None
-        _, after = grid(step, self.name)
         score = step.confidence.double().clamp(min=1e-300).log()
         score = torch.where(settled(step), self.eta * score, score)
         # What cannot be hidden comes first, and takes no part in the count.
         drawn = step.free & ~step.open
         order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
         # Rounding must not turn ⌊0.3 · 10⌋ masked into 2.
-        hidden = (step.total * after + 1e-9).floor().long().to(order.device, non_blocking=True)
+        hidden = (step.total * grid(step)[1] + 1e-9).floor().long().to(order.device, non_blocking=True)
         visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
-        stays = torch.zeros_like(drawn).scatter_(
-            1, order, torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)
-        )
-        return drawn & ~stays
+        first = torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)
+        return drawn & ~torch.zeros_like(drawn).scatter_(1, order, first)

@@ -8,11 +8,11 @@ import attrs
 
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.samplers import Sample, Sampler
+from atat_zoo.samplers import Observer, Sample, Sampler, shifted
 from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import Tensor
 
@@ -57,7 +57,7 @@ class SemiAutoregressiveSampler(Sampler):
             yield f"sampler.steps: {name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
 
     def parts_of(self, block: int, blocks: int) -> SamplerParts:
-        """Return how a block is filled, the share of the steps that falls to it included."""
+        """Return the parts that fill a block, with its share of the steps."""
         within: Any = self.within
         if self.steps is not None:
             share = self.steps * (block + 1) // blocks - self.steps * block // blocks
@@ -65,22 +65,11 @@ class SemiAutoregressiveSampler(Sampler):
         parts: SamplerParts = within.parts()
         return parts
 
-    def sample(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        *,
-        observe: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Sample:
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask; see `Sampler.sample`.
 
-        Args:
-            denoiser: p_θ. The draft that importance is asked of is that of its window, or, with a model that reads
-                block by block, of the block alone.
-            tokens: int64 [B, L].
-            seeds: int64 [B].
-            observe: see `Sampler.sample`.
+        The draft that importance is asked of is that of the denoiser's window, or, with a model that reads block by
+        block, of the block alone.
 
         Raises:
             UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.
@@ -91,7 +80,6 @@ class SemiAutoregressiveSampler(Sampler):
         from atat_zoo.diffusion.randomness import fold
         from atat_zoo.errors import UserError
         from atat_zoo.samplers.loop import run
-        from atat_zoo.samplers.observing import shifted
 
         for sentence in self.misfits():
             raise UserError(sentence)
@@ -123,15 +111,9 @@ class SemiAutoregressiveSampler(Sampler):
                 low = max(0, high - window)
             within = torch.zeros_like(z[:, low:high], dtype=torch.bool)
             within[:, start - low : stop - low] = True
-            parts = self.parts_of(block, blocks)
-            made = run(
-                parts,
-                decoder or denoiser,
-                z[:, low:high],
-                fold(seeds, block),
-                fill=within,
-                observe=observe and shifted(observe, positions=low, steps=steps),
-            )
-            z[:, low:high] = made.tokens
-            nfe, most, steps = nfe + made.nfe, most + made.max_nfe, steps + parts.pace.most(stop - start)
+            parts, seen = self.parts_of(block, blocks), z[:, low:high]
+            observer = observe and shifted(observe, positions=low, steps=steps)
+            sample = run(parts, decoder or denoiser, seen, fold(seeds, block), fill=within, observe=observer)
+            z[:, low:high] = sample.tokens
+            nfe, most, steps = nfe + sample.nfe, most + sample.max_nfe, steps + parts.pace.most(stop - start)
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from atat_zoo.registry import component, param, part
+from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,25 +14,16 @@ if TYPE_CHECKING:
     from atat_zoo.uncertainty import Uncertainty
 
 
-class Stop(Protocol):
+class Stop(SamplerPart, Protocol):
     """A component of the kind stop: a callable on a step, asked after the network and before the draw.
 
-    Attributes:
-        active: False for one that never stops early: it is not asked.
-        needs: "log_probs", "history" or nothing.
+    It needs "log_probs", "history" or nothing.
     """
-
-    name: str
 
     @property
     def active(self) -> bool:
-        """Whether it ever stops early."""
-        ...
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the loop must fill in."""
-        ...
+        """Whether it ever stops early; if not, it is not asked."""
+        return True
 
     def __call__(self, step: Step) -> Tensor:
         """Return which rows are finished in this step, bool [A]."""
@@ -39,24 +31,21 @@ class Stop(Protocol):
 
 
 @component
-class StepsStop:
+class StepsStop(Stop):
     """Never early: the sampler runs until the pace has unmasked everything."""
 
     name = "steps"
     summary = "runs until the pace has unmasked everything"
     refs = ()
     active = False
-    needs = frozenset[str]()
 
     def __call__(self, step: Step) -> Tensor:
         """Return false for every row, bool [A]."""
-        import torch
-
-        return torch.zeros_like(step.rows, dtype=torch.bool)
+        return step.rows < 0
 
 
 @component
-class UncertaintyStop:
+class UncertaintyStop(Stop):
     """When the mean uncertainty of what is masked falls below a threshold, the rest is filled in one draw.
 
     The draw uses the distributions that were judged, so stopping costs no evaluation.
@@ -65,7 +54,6 @@ class UncertaintyStop:
     name = "uncertainty"
     summary = "fills the rest when the mean uncertainty of what is masked is below a threshold"
     refs = ("ATAT",)
-    active = True
     needs = frozenset({"log_probs"})
 
     threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
@@ -77,7 +65,7 @@ class UncertaintyStop:
 
 
 @component
-class ConfidenceHistoryStop:
+class ConfidenceHistoryStop(Stop):
     """When the running confidence is above a threshold, the rest is filled in one draw.
 
     The confidence of an evaluation is the mean of max p_θ over what is masked; the running confidence its mean
@@ -88,7 +76,6 @@ class ConfidenceHistoryStop:
     name = "confidence_history"
     summary = "fills the rest when the mean confidence of the last evaluations is above a threshold"
     refs = ("ATAT",)
-    active = True
     needs = frozenset({"history"})
 
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
@@ -96,10 +83,8 @@ class ConfidenceHistoryStop:
 
     def __call__(self, step: Step) -> Tensor:
         """Return which rows are finished, bool [A]."""
-        import torch
-
         assert step.history is not None
         if step.history.shape[1] < self.window:
-            return torch.zeros_like(step.rows, dtype=torch.bool)
+            return step.rows < 0  # none
         # A mean with a NaN, where there was no evaluation yet, is above nothing.
         return step.history[:, -self.window :].mean(1) > self.threshold

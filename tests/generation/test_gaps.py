@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.gaps import Gap, parse
+from atat_zoo.generation.layout import Gap, parse
 
 PIECES = st.text(st.characters(exclude_characters="["))
 GAPS = st.tuples(st.integers(1, 50), st.integers(0, 20)).map(lambda pair: Gap(pair[0], sum(pair)))
@@ -16,7 +16,7 @@ GAPS = st.tuples(st.integers(1, 50), st.integers(0, 20)).map(lambda pair: Gap(pa
 def written(gap: Gap) -> str:
     if gap == Gap(1, 1):
         return "[MASK]"
-    return f"[MASK:{gap.shortest}-{gap.longest}]" if gap.bounded else f"[MASK:{gap.shortest}]"
+    return f"[MASK:{gap.shortest}-{gap.longest}]" if gap.shortest < gap.longest else f"[MASK:{gap.shortest}]"
 
 
 @given(PIECES, st.lists(st.tuples(GAPS, PIECES), min_size=1, max_size=4))

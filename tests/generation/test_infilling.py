@@ -13,10 +13,9 @@ from scipy.stats import chisquare
 from atat_zoo import Zoo
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer, infill
-from atat_zoo.generation.gaps import parse
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.generation.infilling import layouts_of, log_evidence, posterior, questions
-from atat_zoo.generation.layout import Words, opened
+from atat_zoo.generation.layout import Words, opened, parse
 from atat_zoo.samplers.published import AncestralSampler, LearnedOrderSampler, LeftToRightSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint, hashed_importance
 
@@ -202,7 +201,7 @@ def test_a_gap_at_the_end_has_any_of_its_lengths():
 
 def test_the_first_token_after_a_space_is_drawn_given_that_it_begins_with_one():
     words = Words(Letters())
-    assert words.openers() == list(range(8, 17))
+    assert words.openers == list(range(8, 17))
     told = opened(letters(), (3,), words).denoiser
     z = torch.full((2, 5), 17)
     where = torch.ones(2, 5, dtype=torch.bool)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.gaps import parse
-from atat_zoo.generation.layout import CHOICES, Words, lay_out, prompted
+from atat_zoo.generation.layout import CHOICES, Words, lay_out, parse, prompted
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.tokenizers.library import LibraryModel
 
@@ -66,7 +65,7 @@ def test_the_text_outside_the_gaps_comes_back_byte_for_byte(name: str, pieces: l
     masked = [i for span in layout.spans(lengths) for i in span]
     assert [i for i, token in enumerate(row) if token == V] == masked
     for i in masked:
-        allowed = words(name).openers() if i in layout.opening(lengths) else range(V)
+        allowed = words(name).openers if i in layout.opening(lengths) else range(V)
         row[i] = data.draw(st.sampled_from(allowed))
     fills = layout.fills(row, lengths, words(name))
     assert layout.text(fills) == "".join(p + f for p, f in zip(pieces, [*fills, ""], strict=True))

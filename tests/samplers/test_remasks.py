@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from atat_zoo.errors import UserError
+from atat_zoo.samplers.loop import run
+from atat_zoo.samplers.pace import OneAtATimePace
+from atat_zoo.samplers.parts import SamplerParts
 from atat_zoo.samplers.remask import (
     PlannerRemask,
     ReMDMCapRemask,
@@ -47,10 +50,10 @@ def step_with(rates, rows=3000, length=10):
 
 def test_sigma_is_that_of_the_paper():
     # α_t = 0.4, α_s = 0.5: σ_max = 0.5/0.4, more than 1. α_t = 0.8, α_s = 0.9: 0.1/0.8.
-    assert greatest(0.6, 0.5) == 1
-    assert greatest(0.2, 0.1) == pytest.approx(0.125)
-    assert greatest(1.0, 0.9) == 1
-    assert greatest(0.1, 0.0) == 0
+    assert greatest(step_with((0.6, 0.5))) == 1
+    assert greatest(step_with((0.2, 0.1))) == pytest.approx(0.125)
+    assert greatest(step_with((1.0, 0.9))) == 1
+    assert greatest(step_with((0.1, 0.0))) == 0
     early, late = step_with((0.6, 0.5), rows=2), step_with((0.2, 0.1), rows=2)
     assert [ReMDMCapRemask(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.125])
     assert [ReMDMRescaleRemask(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.0375])
@@ -113,11 +116,9 @@ def test_the_planner_keeps_the_best_down_to_the_share():
 
 @pytest.mark.parametrize("remask", ALL, ids=lambda remask: remask.name)
 def test_without_a_grid_it_says_so(remask):
-    step = step_with(None, rows=2)
-    step.rates = None
-    ask = remask if isinstance(remask, ReMDMConfRemask | PlannerRemask) else remask.rate
+    parts = SamplerParts(pace=OneAtATimePace(), remask=remask)
     with pytest.raises(UserError, match=f"the remask {remask.name} follows the pace's grid"):
-        ask(step)
+        run(parts, None, None, None)
 
 
 @pytest.mark.parametrize("cls", [ReMDMCapRemask, ReMDMRescaleRemask, ReMDMConfRemask])

@@ -38,7 +38,7 @@ def module(use, seed=0):
 
 def banded(built, z, window):
     """Log-probabilities [B, L, V] of the whole text read at once, each place seeing its block and a window."""
-    size = 1 if not hasattr(built, "spec") else SIZE
+    size = getattr(built, "size", 1)
     inputs = torch.cat([torch.full_like(z[:, :1], V), z[:, :-1]], 1) if size == 1 else z
     place = torch.arange(z.shape[1])
     end = (place[:, None] // size + 1) * size

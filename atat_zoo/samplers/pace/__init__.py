@@ -6,9 +6,11 @@ a clean-up call, and none can run for ever.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,20 +22,13 @@ if TYPE_CHECKING:
     from atat_zoo.noise import Noise
 
 
-class Pace(Protocol):
+class Pace(SamplerPart, Protocol):
     """A component of the kind pace.
 
     One whose `needs` is empty decides on the CPU before the network is asked:
     rows that get nothing sit out the step and cost nothing. One that needs
     "log_probs" or "history" decides after, and finds `step.ranking` filled in.
     """
-
-    name: str
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the loop must fill in."""
-        ...
 
     def most(self, n: int) -> int:
         """Return the most steps for a row with n ≥ 1 open positions; at least 1, never falling in n."""
@@ -62,15 +57,17 @@ class Pace(Protocol):
 
 @component_base
 class SteppedPace(Pace):
-    """A pace in a fixed number of steps, known before the network is asked."""
-
-    needs = frozenset[str]()
+    """A pace in a fixed number of steps, known before the network is asked, by default with an even grid."""
 
     steps: int = param(64, help="T, steps", ge=1)
 
     def most(self, n: int) -> int:
         """Return T."""
         return self.steps
+
+    def rates(self, number: int) -> tuple[float, float]:
+        """Return 1 − k/T and 1 − (k + 1)/T: the share that is masked before and after step k."""
+        return 1 - number / self.steps, 1 - (number + 1) / self.steps
 
 
 @component_base
@@ -88,8 +85,30 @@ class CappedPace(Pace):
         return n if self.steps is None else self.steps
 
 
+@component_base
+class ByChancePace(SteppedPace):
+    """A pace that unmasks each masked token by chance, as its grid has it."""
+
+    def take(self, step: Step) -> Tensor:
+        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remask rate, int64 [A] on the CPU."""
+        import torch
+
+        from atat_zoo.diffusion.randomness import uniform
+
+        before, after = step.rates or self.rates(step.number)
+        if before <= 0:
+            return step.remaining
+        chance = (before - after + step.remask_rate * (1 - before)) / before
+        if isinstance(chance, torch.Tensor):
+            chance = chance.unsqueeze(-1)
+        # One uniform per masked token: the count is exact, and does not depend on how long other rows are.
+        most = int(step.remaining.max())
+        u = uniform(step.host_keys("pace"), most, torch.float64)
+        return ((u < chance) & (torch.arange(most) < step.remaining.unsqueeze(-1))).sum(-1)
+
+
 @component
-class BinomialPace(SteppedPace):
+class BinomialPace(ByChancePace):
     """As in ancestral sampling: each masked token is unmasked by chance, on a grid of times.
 
     With t = 1 − k/T and s = t − 1/T, a token that is masked at t is unmasked with probability
@@ -112,33 +131,6 @@ class BinomialPace(SteppedPace):
         before, after = (1 - self.noise.alpha(times)).tolist()
         return before, after
 
-    def take(self, step: Step) -> Tensor:
-        """Return Binomial(remaining, reverse probability), int64 [A] on the CPU."""
-        return by_chance(step, *(step.rates or self.rates(step.number)))
-
-
-def by_chance(step: Step, before: float, after: float) -> Tensor:
-    """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)), int64 [A] on the CPU.
-
-    Args:
-        step: its `remask_rate` is σ.
-        before: 1 − α_t.
-        after: 1 − α_s.
-    """
-    import torch
-
-    from atat_zoo.diffusion.randomness import uniform
-
-    if before <= 0:
-        return step.remaining
-    chance = (before - after + step.remask_rate * (1 - before)) / before
-    if isinstance(chance, torch.Tensor):
-        chance = chance.unsqueeze(-1)
-    # One uniform per masked token: the count is exact, and does not depend on how long other rows are.
-    most = int(step.remaining.max())
-    u = uniform(step.host_keys("pace"), most, torch.float64)
-    return ((u < chance) & (torch.arange(most) < step.remaining.unsqueeze(-1))).sum(-1)
-
 
 @component
 class FixedPace(SteppedPace):
@@ -151,10 +143,6 @@ class FixedPace(SteppedPace):
     name = "fixed"
     summary = "the same number of positions in every step"
     refs = ("arXiv:2406.04329",)
-
-    def rates(self, number: int) -> tuple[float, float]:
-        """Return 1 − k/T and 1 − (k + 1)/T."""
-        return 1 - number / self.steps, 1 - (number + 1) / self.steps
 
     def take(self, step: Step) -> Tensor:
         """Return what brings each row to its share, int64 [A] on the CPU."""
@@ -169,17 +157,14 @@ class OneAtATimePace(Pace):
     name = "one_at_a_time"
     summary = "one position in every step, as many steps as positions"
     refs = ()
-    needs = frozenset[str]()
 
     def most(self, n: int) -> int:
         """Return n."""
         return n
 
     def take(self, step: Step) -> Tensor:
-        """Return 1 for every row, int64 [A] on the CPU; the loop leaves out the rows that are done."""
-        import torch
-
-        return torch.ones_like(step.remaining)
+        """Return 1, or 0 for rows that are done, int64 [A] on the CPU."""
+        return quota(step, None)
 
 
 @component
@@ -196,8 +181,6 @@ class CosinePace(SteppedPace):
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return cos(π/2 · k/T) and cos(π/2 · (k + 1)/T)."""
-        import math
-
         # Exactly 0 at the end, which the cosine of a rounded π/2 misses by 6e-17.
         before, after = (math.cos(math.pi / 2 * k / self.steps) for k in (number, number + 1))
         return before, after if number + 1 < self.steps else 0.0
@@ -209,7 +192,7 @@ class CosinePace(SteppedPace):
 
 
 @component
-class PlateauPace(SteppedPace):
+class PlateauPace(ByChancePace):
     """`binomial` on a grid that stands still in the middle, for a remask that reworks what is there.
 
     α rises linearly to `height` while t falls from 1 to `begin`, stays there until `end`, and rises to 1 after it. On
@@ -240,10 +223,6 @@ class PlateauPace(SteppedPace):
         if t >= self.end:
             return 1 - self.height
         return (1 - self.height) * t / self.end
-
-    def take(self, step: Step) -> Tensor:
-        """Return Binomial(remaining, reverse probability), int64 [A] on the CPU."""
-        return by_chance(step, *(step.rates or self.rates(step.number)))
 
 
 @component
@@ -315,10 +294,6 @@ class EverythingPace(SteppedPace):
     name = "everything"
     summary = "all that is masked in every step, for a remask that gives most of it back"
     refs = ("arXiv:2502.03540",)
-
-    def rates(self, number: int) -> tuple[float, float]:
-        """Return 1 − k/T and 1 − (k + 1)/T: the share that is to be masked between the steps."""
-        return 1 - number / self.steps, 1 - (number + 1) / self.steps
 
     def take(self, step: Step) -> Tensor:
         """Return all that is open, int64 [A] on the CPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from atat_zoo.registry import component, param, part
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 class AdaptivePace(Pace):
     """Fewer positions a step while the model is unsure, more when it is sure.
 
-    With u the mean uncertainty of what is masked, S = min_steps + u · (max_steps − min_steps) is the number of
-    steps that the complete text would take at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
-    So it takes between min_steps and max_steps steps (or n, if that is fewer).
+    With u the mean uncertainty over masked positions, S = min_steps + u · (max_steps − min_steps) is the number of
+    steps for the complete text at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
     """
 
     name = "adaptive"
@@ -85,13 +85,11 @@ class EntropyBoundedPace(CappedPace):
 
     def take(self, step: Step) -> Tensor:
         """Return how many positions are filled, int64 [A]."""
-        import torch
-
         assert step.ranking is not None
         log_probs = step.distributions()
         # Half the time of `torch.special.entr`, which takes the logarithm again; a probability of 0 adds 0 · 1e4.
         entropy = -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1).double()
-        ranked = step.spread(entropy, torch.inf).gather(1, step.ranking)
+        ranked = step.spread(entropy, math.inf).gather(1, step.ranking)
         # Behind the open positions this is ∞ − ∞, which is at or below nothing.
         within = (ranked.cumsum(1) - ranked.cummax(1).values <= self.gamma).sum(1)
         return within.maximum(quota(step, self.steps).to(within.device, non_blocking=True))
