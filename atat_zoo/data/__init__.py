@@ -13,7 +13,9 @@ Only `stream` and `sequences` import torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 Split = Literal["train", "validation", "test"]
+Progress = Callable[[str, int, int | None], None]  # a stage, what is done of it, and all of it if known
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
