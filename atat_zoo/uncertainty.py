@@ -148,7 +148,7 @@ METRICS = {"entropy": entropy, "variance": variance, "confidence": confidence, "
 def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the softmax, [..., V], and the number of tokens that −∞ does not exclude, [...].
 
-    p is float64 for float64 and float32 otherwise, and the one large tensor that is made.
+    p is float64 for float64 and float32 otherwise, and the only large tensor.
     """
     import torch
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atat_zoo.data import Split
 
 TEXT8_CHARACTERS = 100_000_000
-# What the transcribers added about the hall, not a part of the speech.
+# Remarks of the transcribers about the hall; no part of the speech.
 _STAGE_NOTE = re.compile(
     r"[ \t]*\[\s*(?:applause|laughter|inaudible|see app note|as delivered[^\]]*|delivered [^\]]*)\.?\s*\]",
     re.IGNORECASE,
@@ -196,7 +196,7 @@ class Text8Corpus:
     """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as the literature does.
 
     Every split is one document. A prefix of the file is split in the same ratio;
-    its figures are not text8 figures, and the fingerprint records that.
+    its figures are not text8 figures, and the fingerprint says so.
     """
 
     name = "text8"

@@ -180,10 +180,8 @@ def _open(path: Path) -> Iterator[IO[str]]:
         except ImportError:
             raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
         try:
-            with (
-                path.open("rb") as raw,
-                zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as data,
-            ):
+            reader = zstandard.ZstdDecompressor().stream_reader
+            with path.open("rb") as raw, reader(raw, read_across_frames=True) as data:
                 yield io.TextIOWrapper(data, encoding="utf-8")
         except zstandard.ZstdError as error:
             raise EOFError(error) from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CurriculumModule(Protocol):
-    """What `build` returns. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
+    """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the metrics."""
@@ -110,8 +110,8 @@ class ThreeStageCurriculum:
 class DynamicCurriculum:
     """The stages of `three_stage`, entered and left on the trend of the loss.
 
-    A stage has two running means of the masked cross-entropy, a fast and a slow one. Their relative difference, gain =
-    (slow − fast)/slow, is the trend of the loss:
+    A stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
+    relative difference, gain = (slow − fast)/slow:
 
     - gain ≥ `threshold`: it falls, the stage has work left, wait;
     - gain < −`tolerance`: it rises, the stage is too hard, go back one;

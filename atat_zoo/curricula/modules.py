@@ -1,4 +1,4 @@
-"""What the curricula build: a timetable, and a module that follows the loss. B sequences, L tokens."""
+"""The modules of the curricula: a timetable, and a module that follows the loss. B sequences, L tokens."""
 
 from __future__ import annotations
 

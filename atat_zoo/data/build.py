@@ -101,15 +101,15 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
 
 def _given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere are those that the experiment describes."""
-    made = manifest.verify(folder)
+    contents = manifest.verify(folder)
     tokenizer = experiment.parts["tokenizer"]
     wanted = {
-        "data.length": (experiment.data.length, made.length),
-        "data.special": (experiment.data.special, made.special),
-        "tokenizer": (_table(tokenizer), made.tokenizer),
+        "data.length": (experiment.data.length, contents.length),
+        "data.special": (experiment.data.special, contents.special),
+        "tokenizer": (_table(tokenizer), contents.tokenizer),
     }
     if hasattr(tokenizer, "like"):
-        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), made.sha256[_TOKENIZER])
+        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), contents.sha256[_TOKENIZER])
     for key, (asked, there) in wanted.items():
         if asked != there:
             raise UserError(f"{key}: the shards in {folder} have {_show(there)}, the experiment says {_show(asked)}")
@@ -149,7 +149,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         if train:
             with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
                 np.save(file, packer.counts, allow_pickle=False)
-    made = manifest.Manifest(
+    contents = manifest.Manifest(
         format=manifest.FORMAT,
         settings=settings,
         made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
@@ -170,7 +170,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
     )
     forget_states(work)
     (work / "settings").unlink()
-    write_text(work / manifest.FILE, made.to_json())
+    write_text(work / manifest.FILE, contents.to_json())
 
 
 def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:

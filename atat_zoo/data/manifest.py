@@ -1,4 +1,4 @@
-"""`manifest.json`: what a folder of shards holds, and whether it still does."""
+"""`manifest.json`: the contents of a folder of shards, and the check that they are still the same."""
 
 from __future__ import annotations
 

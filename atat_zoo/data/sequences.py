@@ -33,22 +33,22 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
         UserError: when the split has no sequence.
     """
     folder = Path(folder)
-    made = manifest.verify(folder)
-    total = made.splits[split].sequences
+    contents = manifest.verify(folder)
+    total = contents.splits[split].sequences
     if not total:
         raise UserError(
-            f"the {split} split in {folder} has no sequence of {made.length} tokens; "
+            f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
             'hold out more text, shorten data.length, or set data.remainder = "pad"'
         )
     wanted = _evenly(total, limit)
     parts, first = [], 0
-    for shard in made.splits[split].shards:
+    for shard in contents.splits[split].shards:
         inside = wanted[(wanted >= first) & (wanted < first + shard.sequences)] - first
         if len(inside):
-            rows = read_shard(folder / shard.name, shard.sequences, made.length, made.dtype, shard.sha256)
+            rows = read_shard(folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
             parts.append(rows[inside])
         first += shard.sequences
-    return _tensors(np.concatenate(parts), pad_of(made.dtype))
+    return _tensors(np.concatenate(parts), pad_of(contents.dtype))
 
 
 def sequences(

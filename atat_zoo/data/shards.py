@@ -101,10 +101,8 @@ def forget_states(work: Path) -> None:
 
 def _write_group(work: Path, split: str, rows: NDArray[Any], count: int, first: int, block: int) -> list[Shard]:
     """Write rows as `count` shards whose sizes differ by one at most."""
-    return [
-        write_shard(work / f"{split}-{first + i:06d}.tar", part, block)
-        for i, part in enumerate(np.array_split(rows, count))
-    ]
+    parts = np.array_split(rows, count)
+    return [write_shard(work / f"{split}-{first + i:06d}.tar", part, block) for i, part in enumerate(parts)]
 
 
 def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finished: bool) -> None:

@@ -104,8 +104,7 @@ class TokenStream(IterableDataset["Sample"]):
             num_samples: samples trained on, over all ranks.
             from_beginning: whether they are counted from the first of the stream or from `start`.
         """
-        done = int(num_samples) if from_beginning else self.start + int(num_samples)
-        return {"sample": done, **self._identity()}
+        return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the next sample; takes effect when the stream is iterated next.
@@ -129,8 +128,8 @@ class TokenStream(IterableDataset["Sample"]):
         return Order([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
 
     def _read(self, number: int) -> NDArray[Any]:
-        shard, made = self._shards[number], self.manifest
-        return read_shard(self.folder / shard.name, shard.sequences, made.length, made.dtype, shard.sha256)
+        shard, contents = self._shards[number], self.manifest
+        return read_shard(self.folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
 
 
 def collate(samples: list[Sample]) -> Batch:

@@ -1,7 +1,7 @@
 """Importance estimators: which tokens of a text are hard to predict.
 
-An estimator is a specification with `build(context) -> nn.Module`. The module maps clean tokens to importance in [0,
-1]. It never holds the backbone's embedding: that comes in detached, so the backbone is not trained through it.
+The module of an estimator maps clean tokens to importance in [0, 1]. It never contains the backbone's embedding: that
+comes in detached, so the backbone is not trained through it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
 
 class EstimatorModule(Protocol):
-    """What `build` returns: an `nn.Module` with this `forward`.
+    """The result of `build`: an `nn.Module` with this `forward`."""
 
-    Attributes:
-        reads_time: whether `t` changes the result.
-    """
-
-    reads_time: bool
+    reads_time: bool  # whether `t` changes the result
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1].
@@ -169,7 +165,7 @@ class HybridEstimator(_ComposedEstimator):
 
 @component
 class TermBiasEstimator(_ComposedEstimator):
-    """Another estimator, with the words of a domain made more important: I + s · (1 − I) at the tokens of one.
+    """Another estimator, that raises the importance of a domain's words: I + s · (1 − I) at the tokens of one.
 
     A negative strength makes it I + s · I. Masking does not change the mean rate of a row, so the words are masked
     more often and the rest less. In sampling the guidance `importance_bias` does the same to a model that was trained

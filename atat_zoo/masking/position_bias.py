@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PositionBiasModule(Protocol):
-    """What `build` returns: an `nn.Module`; one that learns implements `StatefulPart`."""
+    """The result of `build`: an `nn.Module`; one that learns implements `StatefulPart`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""

@@ -207,8 +207,8 @@ class PretrainedTokenizer:
 class RunTokenizer:
     """The tokenizer of a finished run, so that two models read the same ids.
 
-    An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it (`atat
-    resolve` shows them). Once the shards are built, the run is not needed any more. An experiment with `init_from` has
+    An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it, as
+    `atat resolve` shows. Once the shards are built, the run is not needed any more. An experiment with `init_from` has
     this tokenizer by itself.
     """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _END_OF_TEXT = "<|endoftext|>"
-# Threads are wanted: said here, so that the library does not warn when loader workers fork.
+# An explicit choice of threads: without one the library warns when loader workers fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -64,9 +64,9 @@ def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
         tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"tokenizer.path: {vocabulary} and {merges} are no byte-pair encoding: {error}") from None
-    known = tokenizer.get_vocab()
     # GPT-2's one special token is an ordinary entry of its vocabulary; it stands for no text.
-    tokenizer.add_special_tokens([name for name in (_END_OF_TEXT,) if name in known])
+    if _END_OF_TEXT in tokenizer.get_vocab():
+        tokenizer.add_special_tokens([_END_OF_TEXT])
     return tokenizer
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Comparisons of one block of rows: what is in memory at once.
 _AT_ONCE = 1 << 23
 
-
 Form = tuple[int, ...]  # the tokens of one way to write a word
 
 
