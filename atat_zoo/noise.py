@@ -12,18 +12,13 @@ if TYPE_CHECKING:
 
 
 class Noise(Protocol):
-    """A component of the kind noise: α falls from α(0) to α(1), for t in [0, 1].
-
-    Attributes:
-        complete: whether α(0) = 1 and α(1) = 0. Where it is not, the terms at the ends of a bound that follows the
-            schedule are infinite or missing.
-    """
+    """A component of the kind noise: α falls from α(0) to α(1), for t in [0, 1]."""
 
     name: str
 
     @property
     def complete(self) -> bool:
-        """See above."""
+        """Whether α(0) = 1 and α(1) = 0; else a bound that follows the schedule has infinite or missing end terms."""
         ...
 
     def alpha(self, t: Tensor) -> Tensor:
@@ -127,7 +122,6 @@ class GeometricNoise:
     sigma_max: float = param(20.0, help="total noise at t = 1", ge=1e-9, le=100)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse noise that does not grow."""
         if self.sigma_min >= self.sigma_max:
             raise ValueError(f"sigma_min must be less than sigma_max, not {self.sigma_min} and {self.sigma_max}")
 

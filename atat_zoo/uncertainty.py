@@ -1,15 +1,14 @@
 """Uncertainty metrics: how unsure a prediction is, from 0 (one token) to 1 (all alike).
 
-Each is invariant to permuting the vocabulary and, to rounding, to adding a
-constant to the logits. Logits of −∞ are tokens that are excluded: they do not
-count in V. One token left gives 0.
+Each is invariant to permuting the vocabulary and, to rounding, to adding a constant to the logits. Logits of −∞ are
+tokens that are excluded: they do not count in V. One token left gives 0.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,9 +41,8 @@ class EntropyUncertainty:
 class VarianceUncertainty:
     """(V/(V−1))(1 − Σp²): the Gini impurity, scaled to reach 1.
 
-    It is the total variance of the one-hot token. The variance of the
-    probabilities themselves, which the source documents name, is largest when the
-    model is sure, and so has the opposite sign.
+    It is the total variance of the one-hot token. The variance of the probabilities themselves, which the source
+    documents name, is largest when the model is sure, and so has the opposite sign.
     """
 
     name = "variance"
@@ -100,24 +98,18 @@ class CombinedUncertainty:
     margin: float = param(1.0, help="weight of the margin", ge=0)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a mean of nothing."""
         if not self.entropy + self.variance + self.confidence + self.margin > 0:
             raise ValueError("one of entropy, variance, confidence and margin must have a weight above 0")
 
     def __call__(self, logits: Tensor) -> Tensor:
         """See `Uncertainty`."""
         p, count = probabilities(logits)
-        metrics = (
-            (self.entropy, entropy),
-            (self.variance, variance),
-            (self.confidence, confidence),
-            (self.margin, margin),
-        )
-        total = sum(weight for weight, _ in metrics)
+        weights = values_of(self)
+        total = sum(weights.values())
         mean = p.new_zeros(())
-        for weight, metric in metrics:
+        for name, weight in weights.items():
             if weight > 0:
-                mean = mean + weight / total * metric(p, count)
+                mean = mean + weight / total * METRICS[name](p, count)
         return bounded(mean, count)
 
 
@@ -150,15 +142,13 @@ def margin(p: Tensor, count: Tensor) -> Tensor:
     return bounded(1 - (top[..., 0] - top[..., -1]), count)
 
 
+METRICS = {"entropy": entropy, "variance": variance, "confidence": confidence, "margin": margin}
+
+
 def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax and how many tokens take part.
+    """Return the softmax, [..., V], and the number of tokens that −∞ does not exclude, [...].
 
-    Args:
-        logits: [..., V], in any floating type; −∞ excludes a token.
-
-    Returns:
-        p, [..., V], float64 for float64 and float32 otherwise, the one large tensor
-        that is made; and the number of tokens that are not excluded, [...].
+    p is float64 for float64 and float32 otherwise, and the only large tensor.
     """
     import torch
 

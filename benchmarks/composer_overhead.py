@@ -12,7 +12,7 @@ import torch
 from composer import Callback
 
 from atat_zoo.data.build import folder_of
-from atat_zoo.data.stream import train_loader
+from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.training import train
@@ -40,15 +40,9 @@ class BareLoop(Callback):
         self.bf16 = zoo_model.bf16
         self.optimizer = self.experiment.parts["optimizer"].build(self.module)
         self.scheduler = self.experiment.parts["schedule"].build(self.optimizer, spec.steps)
-        self.batches = iter(
-            train_loader(
-                self.folder,
-                seed=self.experiment.seed,
-                lanes=self.experiment.data.lanes,
-                batch_size=spec.batch_size,
-                workers=self.experiment.data.workers,
-            )
-        )
+        data = self.experiment.data
+        stream = TokenStream(self.folder, seed=self.experiment.seed, lanes=data.lanes, batch_size=spec.batch_size)
+        self.batches = iter(train_loader(stream, workers=data.workers))
         self.resumed = time.perf_counter()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:

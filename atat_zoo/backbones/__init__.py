@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BackboneModule(Protocol):
-    """What `build` returns: an `nn.Module`.
+    """The result of `build`: an `nn.Module`.
 
     Attributes:
         embedding: `nn.Embedding` with V + 1 rows of width D.

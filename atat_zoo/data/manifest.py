@@ -1,16 +1,15 @@
-"""`manifest.json`: what a folder of shards holds, and whether it still does."""
+"""`manifest.json`: the contents of a folder of shards, and the check that they are still the same."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from atat_zoo.data import SPLITS, Split
+from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,14 +19,16 @@ if TYPE_CHECKING:
 FORMAT = 1
 FILE = "manifest.json"
 COUNTS = "counts.npy"
-_NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
+# A manifest may come from elsewhere; it must not name files outside of its folder.
+_of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
+_T = TypeVar("_T")
 
 
 @attrs.frozen(kw_only=True)
 class Shard:
     """One tar file."""
 
-    name: str
+    name: str = attrs.field(validator=_of_a_shard_folder)
     sequences: int
     bytes: int
     sha256: str
@@ -35,29 +36,17 @@ class Shard:
 
 @attrs.define(kw_only=True)
 class Totals:
-    """Counts of a split.
-
-    Attributes:
-        documents: documents, all of them; so are characters, UTF-8 bytes and words (between white space).
-        characters: of all documents.
-        bytes: of all documents in UTF-8.
-        words: of all documents.
-        tokens: tokens stored, with special ones, without padding.
-        special_tokens: BOS and EOS among them.
-        dropped: tokens left over at the end and not stored.
-        padded: positions filled with padding.
-        sequences: sequences stored; sequences · L = tokens + padded.
-    """
+    """Counts of a split."""
 
     documents: int = 0
     characters: int = 0
-    bytes: int = 0
-    words: int = 0
-    tokens: int = 0
-    special_tokens: int = 0
-    dropped: int = 0
-    padded: int = 0
-    sequences: int = 0
+    bytes: int = 0  # in UTF-8
+    words: int = 0  # between white space
+    tokens: int = 0  # stored, with special ones, without padding
+    special_tokens: int = 0  # BOS and EOS among them
+    dropped: int = 0  # tokens left over at the end and not stored
+    padded: int = 0  # positions filled with padding
+    sequences: int = 0  # stored; sequences · L = tokens + padded
 
 
 @attrs.define(kw_only=True)
@@ -70,53 +59,29 @@ class SplitRecord(Totals):
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """A folder of shards.
+    """A folder of shards."""
 
-    Attributes:
-        format: version of this format.
-        settings: hash of everything that determines the bytes.
-        made_by: versions of the packages that wrote it.
-        length: L.
-        special: `none`, `document` or `sequence`.
-        remainder: `drop` or `pad`.
-        dtype: type of a stored token.
-        block: sequences in a member of a shard, at most.
-        lanes: the C that the shards were cut for.
-        vocabulary_size: V.
-        bos: id, or None.
-        eos: id, or None.
-        tokenizer: the tokenizer's table.
-        corpus: the corpus' table.
-        fingerprint: what identifies the corpus' text.
-        sha256: hashes of `tokenizer.json` and `counts.npy`.
-        splits: by name.
-    """
-
-    format: int
-    settings: str
-    made_by: dict[str, str]
-    length: int
-    special: str
-    remainder: str
-    dtype: str
-    block: int
-    lanes: int
-    vocabulary_size: int
+    format: int  # the version of this format
+    settings: str  # hash of everything that determines the bytes
+    made_by: dict[str, str]  # versions of the packages that wrote it
+    length: int  # L
+    special: str  # `none`, `document` or `sequence`
+    remainder: str  # `drop` or `pad`
+    dtype: str  # of a stored token
+    block: int  # sequences in a member of a shard, at most
+    lanes: int  # the C that the shards were cut for
+    vocabulary_size: int  # V
     bos: int | None
     eos: int | None
-    tokenizer: dict[str, Any]
-    corpus: dict[str, Any]
-    fingerprint: dict[str, Any]
-    sha256: dict[str, str]
+    tokenizer: dict[str, Any]  # its table
+    corpus: dict[str, Any]  # its table
+    fingerprint: dict[str, Any]  # of the corpus' text
+    sha256: dict[str, str] = attrs.field(validator=attrs.validators.deep_mapping(_of_a_shard_folder))
     splits: dict[str, SplitRecord]
 
     def to_json(self) -> str:
         """Return the manifest as text."""
         return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
-
-    def split(self, name: Split) -> SplitRecord:
-        """Return one split."""
-        return self.splits[name]
 
     @property
     def digest(self) -> str:
@@ -204,38 +169,21 @@ def _manifest(content: Any) -> Manifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
         raise ValueError(f"its splits are {list(splits)}")
-    rest = {key: value for key, value in content.items() if key != "splits"}
-    _check(rest, Manifest)
-    for name in rest["sha256"]:
-        _check_name(name)
-    return Manifest(**rest, splits=splits)
+    return _record(Manifest, content | {"splits": splits})
 
 
 def _split(content: Any) -> SplitRecord:
-    shards = []
-    for table in content["shards"]:
-        _check(table, Shard)
-        _check_name(table["name"])
-        shards.append(Shard(**table))
-    rest = {key: value for key, value in content.items() if key != "shards"}
-    _check(rest, SplitRecord)
-    record = SplitRecord(**rest, shards=tuple(shards))
-    if sum(shard.sequences for shard in shards) != record.sequences:
+    shards = tuple(_record(Shard, table) for table in content["shards"])
+    split = _record(SplitRecord, content | {"shards": shards})
+    if sum(shard.sequences for shard in shards) != split.sequences:
         raise ValueError("its shards do not add up to its sequences")
-    return record
+    return split
 
 
-def _check(table: dict[str, Any], cls: type) -> None:
-    """Compare the types of the plain fields with the class, so that a broken file is refused here."""
-    plain = {"int": int, "str": str}
-    for field in attrs.fields(cls):
-        if field.type in plain and type(table[field.name]) is not plain[field.type]:
+def _record(cls: type[_T], table: dict[str, Any]) -> _T:
+    """Return an instance of a class, if the plain values have its types, so that a broken file is refused here."""
+    for field in attrs.fields(cls):  # type: ignore[arg-type]
+        plain = {"int": int, "str": str, "dict": dict}.get(str(field.type).partition("[")[0])
+        if plain and type(table[field.name]) is not plain:
             raise TypeError(f"{field.name} is {table[field.name]!r}")
-        if str(field.type).startswith("dict") and field.name != "splits" and not isinstance(table[field.name], dict):
-            raise TypeError(f"{field.name} is {table[field.name]!r}")
-
-
-def _check_name(name: str) -> None:
-    # A manifest may come from elsewhere; it must not name files outside of its folder.
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no file of a folder of shards")
+    return cls(**table)

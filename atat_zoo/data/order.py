@@ -1,11 +1,9 @@
 """The order of the training stream: a pure function of (seed, lanes, shard sizes, n).
 
-Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In
-its epoch e a lane reads the shards perm(seed, e)[c::C] one after the other, each
-with its rows in the order perm(seed, e, shard). A lane that has read all continues
-with its epoch e + 1 by itself, so lanes of unequal size drift apart, but each of
-them sees each of its rows once per epoch, and over all lanes an epoch is every
-row once.
+Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In its epoch e a lane reads the shards
+perm(seed, e)[c::C] one after the other, each with its rows in the order perm(seed, e, shard). A lane that has read all
+continues with its epoch e + 1 by itself, so lanes of unequal size drift apart, but each of them sees each of its rows
+once per epoch, and over all lanes an epoch is every row once.
 
 Permutations sort 64-bit hashes and not numpy's generators, whose sequences may
 change between versions: a resumed run must find the same order.
@@ -82,10 +80,8 @@ class Order:
     """
 
     def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int) -> None:
-        """Look at the sizes; nothing is computed yet."""
         self.sizes = np.asarray(sizes, np.int64)
-        self.lanes = lanes
-        self.seed = seed
+        self.lanes, self.seed = lanes, seed
         if len(self.sizes) < lanes:
             raise UserError(
                 f"data.lanes = {lanes}, but the training split has {len(self.sizes)} shards and every lane needs one; "

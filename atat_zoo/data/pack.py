@@ -6,7 +6,7 @@ L: tokens in a sequence, special ones included.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -19,23 +19,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from atat_zoo.tokenizers import TokenizerModel
+
 PIECE = 1 << 20  # characters that are encoded at once
 BATCH = 1024  # pieces that are encoded at once
 SHUFFLED = 1 << 27  # characters of documents that are in memory at once to be put in another order
 
 _CUT = re.compile(r"(?<=\S) (?=\S)")
-
-
-class Encoder(Protocol):
-    """What packing needs of a tokenizer."""
-
-    vocabulary_size: int
-    bos: int | None
-    eos: int | None
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts."""
-        ...
 
 
 class Piece(NamedTuple):
@@ -49,10 +39,9 @@ class Piece(NamedTuple):
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
     """Cut a long document into pieces of at most `size` characters.
 
-    A cut falls before a single space between two words where there is one. There
-    byte-level BPE ends a token in any case, so encoding the pieces gives the
-    tokens of the document; for bytes and characters every cut does. Other pretrained
-    tokenizers may put another token at a cut, one in a megabyte.
+    A cut falls before a single space between two words where there is one. There byte-level BPE ends a token in any
+    case, so encoding the pieces gives the tokens of the document; for bytes and characters every cut does. Other
+    pretrained tokenizers may put another token at a cut, one in a megabyte.
     """
     start = 0
     joined = False  # whether a cut fell inside a word
@@ -114,31 +103,34 @@ class Packer:
     """
 
     def __init__(
-        self, encoder: Encoder, *, length: int, special: str, remainder: str, dtype: str, limit: int | None = None
+        self,
+        tokenizer: TokenizerModel,
+        *,
+        length: int,
+        special: str,
+        remainder: str,
+        dtype: str,
+        limit: int | None = None,
     ) -> None:
         """Check that the tokenizer has the special tokens that are asked for; `limit` is of the sequences.
 
         Raises:
             UserError: when it has not, or when nothing fits between BOS and EOS.
         """
-        self.length = length
-        self.special = special
-        self.remainder = remainder
-        self.limit = limit
-        self.dtype = np.dtype(dtype)
-        self.pad = pad_of(dtype)
+        self.length, self.special, self.remainder, self.limit = length, special, remainder, limit
+        self.dtype, self.pad = np.dtype(dtype), pad_of(dtype)
         self.body = length - 2 if special == "sequence" else length
-        self.encoder = encoder
+        self.tokenizer = tokenizer
         if self.body < 1:
             raise UserError(f'data.length = {length} leaves no room between BOS and EOS of data.special = "sequence"')
-        if (special != "none" and encoder.eos is None) or (special == "sequence" and encoder.bos is None):
+        if (special != "none" and tokenizer.eos is None) or (special == "sequence" and tokenizer.bos is None):
             needed = "BOS and EOS" if special == "sequence" else "EOS"
             raise UserError(
                 f'data.special = "{special}" needs a tokenizer with {needed}; set tokenizer.special = true '
                 f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special = "none"'
             )
         self.totals = Totals()
-        self.counts: NDArray[np.int64] = np.zeros(encoder.vocabulary_size, np.int64)
+        self.counts: NDArray[np.int64] = np.zeros(tokenizer.vocabulary_size, np.int64)
         self._waiting: list[NDArray[Any]] = []
         self._tokens = 0
 
@@ -155,17 +147,19 @@ class Packer:
 
     def add(self, batch: Sequence[Piece]) -> None:
         """Encode pieces and count them."""
-        totals = self.totals
-        for piece, ids in zip(batch, self.encoder.encode_batch([p.text for p in batch]), strict=True):
+        totals, size = self.totals, self.tokenizer.vocabulary_size
+        for piece, ids in zip(batch, self.tokenizer.encode_batch([p.text for p in batch]), strict=True):
             totals.documents += piece.last
             totals.characters += len(piece.text)
             totals.bytes += len(piece.text.encode())
             totals.words += piece.words
             if piece.last and self.special == "document":
-                ids.append(self.encoder.eos)  # type: ignore[arg-type]  # checked above
+                ids.append(self.tokenizer.eos)  # type: ignore[arg-type]  # checked above
             if ids:
                 tokens = np.asarray(ids, np.int64)
-                self._check(tokens)
+                if tokens.min() < 0 or tokens.max() >= size:  # they would be stored as other tokens
+                    ids_from = f"ids from {tokens.min()} to {tokens.max()}"
+                    raise ValueError(f"the tokenizer returned {ids_from}, outside 0 … {size - 1}")
                 self._push(tokens.astype(self.dtype))
 
     def take(self, rows: int) -> NDArray[Any]:
@@ -207,7 +201,7 @@ class Packer:
         rows = body
         if self.special == "sequence":
             edge = np.ones((len(body), 1), self.dtype)
-            rows = np.concatenate([edge * self.encoder.bos, body, edge * self.encoder.eos], 1).astype(self.dtype)
+            rows = np.concatenate([edge * self.tokenizer.bos, body, edge * self.tokenizer.eos], 1).astype(self.dtype)
         self.counts += np.bincount(rows.reshape(-1), minlength=len(self.counts))
         totals = self.totals
         totals.sequences += len(rows)
@@ -216,14 +210,8 @@ class Packer:
         if self.special == "sequence":
             totals.special_tokens += 2 * len(rows)
         elif self.special == "document":
-            totals.special_tokens += int((rows == self.encoder.eos).sum())
+            totals.special_tokens += int((rows == self.tokenizer.eos).sum())
         return rows
-
-    def _check(self, ids: NDArray[np.int64]) -> None:
-        """A tokenizer that breaks its promise would otherwise be stored as other tokens."""
-        if ids.min() < 0 or ids.max() >= self.encoder.vocabulary_size:
-            size = self.encoder.vocabulary_size
-            raise ValueError(f"the tokenizer returned ids from {ids.min()} to {ids.max()}, outside 0 … {size - 1}")
 
 
 def pad_of(dtype: str) -> int:

@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.data import Split
-    from atat_zoo.data.pack import Encoder
+    from atat_zoo.tokenizers import TokenizerModel
 
 
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return sequences of a split for an evaluation, always the same ones.
 
-    Args:
-        folder: the shards.
-        split: `validation` or `test` (or `train`, to compare).
-        limit: sequences at most, spread evenly over the split; 0 takes all.
+    At most `limit`, spread evenly over the split; 0 takes all.
 
     Returns:
         tokens int64 [n, L] and maskable bool [n, L].
@@ -36,40 +33,31 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
         UserError: when the split has no sequence.
     """
     folder = Path(folder)
-    made = manifest.verify(folder)
-    record = made.split(split)
-    total = record.sequences
+    contents = manifest.verify(folder)
+    total = contents.splits[split].sequences
     if not total:
         raise UserError(
-            f"the {split} split in {folder} has no sequence of {made.length} tokens; "
+            f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
             'hold out more text, shorten data.length, or set data.remainder = "pad"'
         )
     wanted = _evenly(total, limit)
-    parts = []
-    first = 0
-    for shard in record.shards:
+    parts, first = [], 0
+    for shard in contents.splits[split].shards:
         inside = wanted[(wanted >= first) & (wanted < first + shard.sequences)] - first
         if len(inside):
-            rows = read_shard(folder / shard.name, shard.sequences, made.length, made.dtype, shard.sha256)
+            rows = read_shard(folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
             parts.append(rows[inside])
         first += shard.sequences
-    return _tensors(np.concatenate(parts), pad_of(made.dtype))
+    return _tensors(np.concatenate(parts), pad_of(contents.dtype))
 
 
 def sequences(
-    corpus: Any, tokenizer: Encoder, split: Split, *, length: int, special: str, limit: int
+    corpus: Any, tokenizer: TokenizerModel, split: Split, *, length: int, special: str, limit: int
 ) -> tuple[Tensor, Tensor]:
     """Pack a split of a corpus with a model's own tokenizer, as its training text was packed.
 
-    The remainder is padded, so that no text is left out.
-
-    Args:
-        corpus: a specification of the kind corpus.
-        tokenizer: the model's.
-        split: which part of the corpus.
-        length: L.
-        special: as in `[data]`.
-        limit: sequences at most, taken evenly over the split; 0 takes all.
+    The remainder is padded, so that no text is left out. At most `limit` sequences of `length` tokens are taken, evenly
+    over the split; 0 takes all. `special` is as in `[data]`.
 
     Returns:
         tokens int64 [n, L] and maskable bool [n, L].

@@ -3,10 +3,9 @@
 A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member
 would spend half of the bytes on tar headers.
 
-A split is written in groups of C shards. After each group the state is saved
-beside them: the batches of documents that have been read, the tokens that wait,
-the counts, the shards with their hashes. A build that was killed reads past
-those batches without encoding them again, checks the hashes, and continues.
+A split is written in groups of C shards. After each group the state is saved beside them: the batches of documents that
+have been read, the tokens that wait, the counts, the shards with their hashes. A build that was killed reads past those
+batches without encoding them again, checks the hashes, and continues.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard, SplitRecord, broken, sha256_of
+from atat_zoo.data.manifest import Shard, broken, sha256_of
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from atat_zoo.data import Split
+    from atat_zoo.data import Progress, Split
     from atat_zoo.data.pack import Packer
+    from atat_zoo.experiment.schema import DataSpec
 
 
 def write_split(
@@ -41,41 +41,34 @@ def write_split(
     split: Split,
     documents: Iterable[str],
     packer: Packer,
-    *,
-    block: int,
-    shard: int,
-    lanes: int,
-    order: str,
-    report: Callable[[int], None],
-) -> tuple[SplitRecord, NDArray[np.int64]]:
+    spec: DataSpec,
+    report: Progress,
+    characters: int | None,
+) -> list[Shard]:
     """Write the shards of a split, or what is missing of them.
 
-    Full groups are C shards of `shard` sequences; the last group is C smaller
-    ones, or a single one if it has fewer than C sequences.
+    Full groups are C shards of `spec.sequences_per_shard` sequences; the last group is C smaller ones, or a single one
+    if it has fewer than C sequences. Only the training split has lanes: C is 1 for the others.
 
     Args:
         work: folder of the unfinished build.
         split: its name, with which the files' names begin.
         documents: all of them, in their order, whatever was done before.
-        packer: a fresh one.
-        block: sequences in a member, at most.
-        shard: sequences in a shard, at most.
-        lanes: C; the split has at least as many shards.
-        order: for the manifest.
-        report: called with the characters done.
-
-    Returns:
-        The split's record for the manifest, and the token counts int64 [V].
+        packer: a fresh one; afterwards it has the counts of the split.
+        spec: the sizes of shards and members, and the lanes.
+        report: called with the split, the characters done, and `characters`.
+        characters: of all documents, if known.
 
     Raises:
         UserError: when there are fewer sequences than lanes, or the disk is full.
     """
+    lanes, block = spec.lanes if split == "train" else 1, spec.sequences_per_member
     path = work / f"{split}.state.npz"
     shards, done, finished = _resume(path, work, packer)
     if not finished:
-        group = lanes * shard
+        group = lanes * spec.sequences_per_shard
         number = 0
-        report(packer.totals.characters)
+        report(split, packer.totals.characters, characters)
         for number, batch in enumerate(batches(documents), 1):
             if number <= done:
                 continue
@@ -87,7 +80,7 @@ def write_split(
                 shards += _write_group(work, split, packer.take(group), lanes, len(shards), block)
             if len(shards) > before:
                 _save(path, packer, shards, number, finished=False)
-            report(packer.totals.characters)
+            report(split, packer.totals.characters, characters)
         rows = np.concatenate([packer.take(packer.ready), packer.finish()]) if packer.ready else packer.finish()
         if not shards and len(rows) < lanes and split == "train":
             raise UserError(
@@ -97,8 +90,7 @@ def write_split(
         if len(rows):
             shards += _write_group(work, split, rows, lanes if len(rows) >= lanes else 1, len(shards), block)
         _save(path, packer, shards, number, finished=True)
-    record = SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
-    return record, packer.counts
+    return shards
 
 
 def forget_states(work: Path) -> None:
@@ -109,10 +101,8 @@ def forget_states(work: Path) -> None:
 
 def _write_group(work: Path, split: str, rows: NDArray[Any], count: int, first: int, block: int) -> list[Shard]:
     """Write rows as `count` shards whose sizes differ by one at most."""
-    return [
-        write_shard(work / f"{split}-{first + i:06d}.tar", part, block)
-        for i, part in enumerate(np.array_split(rows, count))
-    ]
+    parts = np.array_split(rows, count)
+    return [write_shard(work / f"{split}-{first + i:06d}.tar", part, block) for i, part in enumerate(parts)]
 
 
 def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finished: bool) -> None:

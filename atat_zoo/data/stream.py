@@ -30,16 +30,13 @@ if TYPE_CHECKING:
 class TokenStream(IterableDataset["Sample"]):
     """The endless training stream of one rank.
 
-    Sample n of the stream, n counted over all ranks, is for rank n mod R, which
-    therefore reads only its own lanes. With W loader workers, worker w makes the
-    batches w, w + W, … of the rank; a DataLoader takes its workers in turn, so
-    the order is the same for every W.
+    Sample n of the stream, n counted over all ranks, is for rank n mod R, which therefore reads only its own lanes.
+    With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader takes its workers in turn,
+    so the order is the same for every W.
 
-    Yields `{"tokens": int64 [L], "maskable": bool [L], "index": n}` as numpy
-    values; padding is token 0 and not maskable.
+    Yields `{"tokens": int64 [L], "maskable": bool [L], "index": n}` in numpy; padding is token 0 and not maskable.
 
-    Memory: one shard per lane of the rank, in every worker. With several workers
-    each of them reads all of the rank's shards, so W reads instead of one.
+    Memory: one shard per lane of the rank, in every worker, each of which reads all of the rank's shards.
 
     Args:
         folder: the shards.
@@ -65,26 +62,20 @@ class TokenStream(IterableDataset["Sample"]):
         world_size: int = 1,
         start: int = 0,
     ) -> None:
-        """Check the folder and the sizes."""
         self.folder = Path(folder)
         self.manifest = manifest.verify(self.folder)
         for key, value in (("data.lanes", lanes), ("train.batch_size", batch_size)):
             if value % world_size:
                 raise UserError(
                     f"{key} = {value} is not a multiple of the {world_size} ranks; "
-                    f"set it to {_multiple(value, world_size)}, or start another number of ranks"
+                    f"set it to {max(1, round(value / world_size)) * world_size}, or start another number of ranks"
                 )
-        self.seed = seed
-        self.lanes = lanes
-        self.batch_size = batch_size
-        self.rank = rank
-        self.world_size = world_size
-        self.start = start
-        self._shards = self.manifest.split("train").shards
+        self.seed, self.lanes, self.batch_size = seed, lanes, batch_size
+        self.rank, self.world_size, self.start = rank, world_size, start
+        self._shards = self.manifest.splits["train"].shards
         self._order()
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield the samples of this rank, and of this worker if there are workers."""
         worker = get_worker_info()
         worker_id, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         per_rank = self.batch_size // self.world_size
@@ -113,8 +104,7 @@ class TokenStream(IterableDataset["Sample"]):
             num_samples: samples trained on, over all ranks.
             from_beginning: whether they are counted from the first of the stream or from `start`.
         """
-        done = int(num_samples) if from_beginning else self.start + int(num_samples)
-        return {"sample": done, **self._identity()}
+        return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the next sample; takes effect when the stream is iterated next.
@@ -138,9 +128,8 @@ class TokenStream(IterableDataset["Sample"]):
         return Order([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
 
     def _read(self, number: int) -> NDArray[Any]:
-        shard = self._shards[number]
-        manifest = self.manifest
-        return read_shard(self.folder / shard.name, shard.sequences, manifest.length, manifest.dtype, shard.sha256)
+        shard, contents = self._shards[number], self.manifest
+        return read_shard(self.folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
 
 
 def collate(samples: list[Sample]) -> Batch:
@@ -152,50 +141,33 @@ def collate(samples: list[Sample]) -> Batch:
     }
 
 
-def _multiple(value: int, of: int) -> int:
-    return max(1, round(value / of)) * of
-
-
 class StreamLoader(DataLoader[Any]):
     """A DataLoader over a `TokenStream`, which on a GPU copies the next batch beside the computation."""
 
     gpu: torch.device | None = None
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Yield batches, on the GPU if the loader is for one."""
         batches = _readable(super().__iter__())
         return batches if self.gpu is None else _copied_ahead(batches, self.gpu)
 
 
-def train_loader(
-    folder: Path | str,
-    *,
-    seed: int,
-    lanes: int,
-    batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    workers: int = 0,
-    device: str = "cpu",
-    start: int = 0,
-) -> StreamLoader:
+def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
     """Return the loader of a rank's training batches.
 
-    The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index`
-    int64 [B], B = batch_size / world_size. The loader has no length.
+    The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size.
+    The loader has no length.
 
-    With `workers` loader processes of this rank, on which the order does not depend; `device` is where the batches
-    will be used: `cpu`, `cuda`, `cuda:1`. For the rest see `TokenStream`.
+    Args:
+        stream: the samples of the rank.
+        workers: loader processes of this rank; the order does not depend on their number.
+        device: where the batches will be used: `cpu`, `cuda`, `cuda:1`.
     """
-    stream = TokenStream(
-        folder, seed=seed, lanes=lanes, batch_size=batch_size, rank=rank, world_size=world_size, start=start
-    )
     on_gpu = device.startswith("cuda")
     # Workers do not outlive an iteration: a stream never ends, and a worker that stayed would not see where a
     # checkpoint continues.
     loader = StreamLoader(
         stream,
-        batch_size=batch_size // world_size,
+        batch_size=stream.batch_size // stream.world_size,
         num_workers=workers,
         collate_fn=collate,
         pin_memory=on_gpu,

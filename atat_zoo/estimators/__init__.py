@@ -1,15 +1,14 @@
 """Importance estimators: which tokens of a text are hard to predict.
 
-An estimator is a specification with `build(context) -> nn.Module`. The module
-maps clean tokens to importance in [0, 1]. It never holds the backbone's
-embedding: that comes in detached, so the backbone is not trained through it.
+The module of an estimator maps clean tokens to importance in [0, 1]. It never contains the backbone's embedding: that
+comes in detached, so the backbone is not trained through it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from atat_zoo.registry import component, param, part, values_of
+from atat_zoo.registry import component, component_base, param, part, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +20,9 @@ if TYPE_CHECKING:
 
 
 class EstimatorModule(Protocol):
-    """What `build` returns: an `nn.Module` with this `forward`.
+    """The result of `build`: an `nn.Module` with this `forward`."""
 
-    Attributes:
-        reads_time: whether `t` changes the result.
-    """
-
-    reads_time: bool
+    reads_time: bool  # whether `t` changes the result
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1].
@@ -76,9 +71,8 @@ class UniformEstimator:
 class FrequencyEstimator:
     """Importance from the unigram prior of the training shards.
 
-    I(v) = log p(v) / min log p, with one added to every count: 0 would be a
-    token that is certain, 1 is a token that was never seen. The table is a buffer
-    of the model.
+    I(v) = log p(v) / min log p, with one added to every count: 0 would be a token that is certain, 1 is a token that
+    was never seen. The table is a buffer of the model.
     """
 
     name = "frequency"
@@ -130,26 +124,37 @@ class TransformerEstimator:
         return TransformerModule(context.vocabulary_size, context.width, context.length, **values_of(self))
 
 
+@component_base
+class _ComposedEstimator:
+    """An estimator with others inside."""
+
+    inside: ClassVar[tuple[str, ...]]  # the parameters that are estimators; the first is the one that is trained
+
+    @property
+    def learns(self) -> bool:
+        """See `Estimator`."""
+        return getattr(self, self.inside[0]).learns
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit the estimators inside."""
+        for key in self.inside:
+            inner = getattr(self, key)
+            if hasattr(inner, "check"):
+                # Its messages name the table `estimator`; here it stands one table further in.
+                yield from (text.replace("estimator.", f"estimator.{key}.") for text in inner.check(experiment))
+
+
 @component
-class HybridEstimator:
+class HybridEstimator(_ComposedEstimator):
     """I = mix · learned + (1 − mix) · prior; only the learned part is trained."""
 
     name = "hybrid"
     summary = "a learned estimator and the frequency prior, mixed 0.7 to 0.3"
     refs = ("ATAT",)
+    inside = ("learned", "prior")
     mix: float = param(0.7, help="share of the learned estimator", ge=0, le=1)
     learned: Estimator = part("estimator", "transformer", help="the estimator that is trained")
     prior: Estimator = part("estimator", "frequency", help="the estimator that it is mixed with")
-
-    @property
-    def learns(self) -> bool:
-        """Return whether the estimator that is trained has anything to train."""
-        return self.learned.learns
-
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit its parts."""
-        yield from _problems_inside("learned", self.learned, experiment)
-        yield from _problems_inside("prior", self.prior, experiment)
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`."""
@@ -159,8 +164,8 @@ class HybridEstimator:
 
 
 @component
-class TermBiasEstimator:
-    """Another estimator, with the words of a domain made more important: I + s · (1 − I) at the tokens of one.
+class TermBiasEstimator(_ComposedEstimator):
+    """Another estimator, that raises the importance of a domain's words: I + s · (1 − I) at the tokens of one.
 
     A negative strength makes it I + s · I. Masking does not change the mean rate of a row, so the words are masked
     more often and the rest less. In sampling the guidance `importance_bias` does the same to a model that was trained
@@ -170,19 +175,11 @@ class TermBiasEstimator:
     name = "term_bias"
     summary = "another estimator, with the importance of some words raised or lowered"
     refs = ("ATAT",)
+    inside = ("base",)
 
     words: tuple[str, ...] = param((), help="words or phrases whose importance changes")
     strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
     base: Estimator = part("estimator", "uniform", help="the estimator whose importance it is")
-
-    @property
-    def learns(self) -> bool:
-        """Return whether the estimator inside has anything to train."""
-        return self.base.learns
-
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit the estimator inside."""
-        yield from _problems_inside("base", self.base, experiment)
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`.
@@ -200,10 +197,3 @@ class TermBiasEstimator:
             raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
         terms = Terms(context.tokenizer, self.words, longest=context.length, key="estimator.words")
         return BiasedModule(base, terms, self.strength)
-
-
-def _problems_inside(key: str, inner: Any, experiment: Experiment) -> Iterator[str]:
-    """Yield what does not fit an estimator that is the parameter `key` of another one."""
-    if hasattr(inner, "check"):
-        # Its messages name the table `estimator`; here it stands one table further in.
-        yield from (text.replace("estimator.", f"estimator.{key}.") for text in inner.check(experiment))

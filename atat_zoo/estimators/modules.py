@@ -63,16 +63,14 @@ class TransformerModule(nn.Module):
             half = torch.arange(32, device=t.device, dtype=torch.float32)
             angles = 1000.0 * t.float()[:, None] * torch.exp(-math.log(10_000.0) * half / 32)
             h = h + self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))[:, None].to(h.dtype)
-        # Padding is not read; a row that is all padding may read itself, and is not used.
-        seen = None if _without_padding(maskable) else (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]
+        # Padding is not read; a row that is all padding may read itself, and is not used. Whether there is any is asked
+        # on a CPU only: on a GPU the answer would cost a synchronisation.
+        seen = None
+        if maskable.device.type != "cpu" or not maskable.all():
+            seen = (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]
         for layer in self.blocks:
             h = layer(h, seen)
         return torch.sigmoid(self.out(self.norm(h)).squeeze(-1).float())
-
-
-def _without_padding(maskable: Tensor) -> bool:
-    """Return whether no row has padding, or False on a GPU, where the answer would cost a synchronisation."""
-    return maskable.device.type == "cpu" and bool(maskable.all())
 
 
 class Layer(nn.Module):

@@ -136,7 +136,7 @@ def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
     around every sequence are left out.
     """
     data = manifest.verify(folder)
-    for shard in data.split("train").shards:
+    for shard in data.splits["train"].shards:
         rows = read_shard(folder / shard.name, shard.sequences, data.length, data.dtype, shard.sha256)
         flat: Tokens = rows.reshape(-1).astype(np.int64)
         if data.special == "sequence":
@@ -161,7 +161,7 @@ def overlap(
     special = list(special)
     copies = [Copies([part for text in group for part in pieces(text, special)], sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)
-    total, done = manifest.load(folder).split("train").tokens, 0
+    total, done = manifest.load(folder).splits["train"].tokens, 0
     before: Tokens = np.zeros(0, np.int64)
     for tokens in training_text(folder, special):
         for start in range(0, len(tokens), _BLOCK):

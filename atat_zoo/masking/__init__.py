@@ -9,19 +9,15 @@ With r a row's rate and n its maskable tokens, every strategy has these properti
     (e) tokens that are not maskable have p = 0 and do not count
     (f) equal importance gives equal p; permuting tokens permutes p
 
-`atat_zoo.testing` checks any strategy, ours or a plugin's.
-
-Two more kinds have modules of their own here:
-
-    position_bias   what position masking adds to importance
-    mask_drawing    from probabilities to a mask
+`atat_zoo.testing` checks any strategy, ours or a plugin's. The kinds position_bias and mask_drawing have modules here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_base, param, part
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +30,7 @@ if TYPE_CHECKING:
 class Masking(Protocol):
     """A component of the kind masking, or what its `build(context)` returns.
 
-    One with a state has `build(context) -> nn.Module` with this method, which
-    implements `StatefulPart`.
+    One with a state has `build(context) -> nn.Module` with this method, which implements `StatefulPart`.
     """
 
     name: str
@@ -55,8 +50,7 @@ class Masking(Protocol):
 class UniformMasking:
     """p_i = r for every maskable token: importance is not read (MDLM, equation 3).
 
-    The only strategy whose training loss, with weight 1/r, estimates the bound
-    that is called perplexity.
+    The only strategy whose training loss, with weight 1/r, estimates the bound that is called perplexity.
     """
 
     name = "uniform"
@@ -66,34 +60,39 @@ class UniformMasking:
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """See `Masking`."""
-        del importance
         return rate.float().unsqueeze(-1) * maskable
 
 
+@component_base
+class _CalibratedMasking:
+    """A function of `diffusion.calibration` applied to I / T, or to −I / T where `direction` is −1."""
+
+    calibration: ClassVar[str]
+    direction: ClassVar[int] = 1
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """See `Masking`."""
+        function = getattr(import_module("atat_zoo.diffusion.calibration"), self.calibration)
+        return function(importance.double() / (self.direction * self.temperature), rate, maskable)
+
+
 @component
-class ImportanceMasking:
+class ImportanceMasking(_CalibratedMasking):
     """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
 
-    `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as
-    soon as one token is clamped; here the rest takes over what it lost.
+    `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as soon as one token is clamped; here the
+    rest takes over what it lost.
     """
 
     name = "importance"
     summary = "important tokens more often: softmax weights, filled up to the rate exactly"
     refs = ("doi:10.1007/0-387-34240-0",)
-    direction = 1
-
-    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
-
-    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """See `Masking`."""
-        from atat_zoo.diffusion.calibration import water_fill
-
-        return water_fill(importance.double() / self.temperature, rate, maskable)
+    calibration = "water_fill"
 
 
 @component
-class InverseMasking:
+class InverseMasking(_CalibratedMasking):
     """p_i = min(1, λ exp(−I_i / T)), with λ per row such that the mean over its maskable tokens is r.
 
     The control of `importance`: the same calibration, the opposite preference.
@@ -102,69 +101,45 @@ class InverseMasking:
     name = "inverse"
     summary = "important tokens less often: the control of importance masking"
     refs = ("doi:10.1007/0-387-34240-0",)
+    calibration = "water_fill"
     direction = -1
-
     temperature: float = param(1.0, help="large: like uniform; small: the least important first", ge=1e-6, le=1e9)
-
-    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """See `Masking`."""
-        from atat_zoo.diffusion.calibration import water_fill
-
-        return water_fill(importance.double() / -self.temperature, rate, maskable)
 
 
 @component
-class PowerMasking:
+class PowerMasking(_CalibratedMasking):
     """p_i = τ^{w_i} with w_i = exp(−I_i / T), and τ per row such that the mean over its maskable tokens is r.
 
-    Each token follows α_i = 1 − τ^{w_i} in its own clock τ, the polynomial path of
-    GenMD4; read backwards, tokens come back in a Plackett–Luce order with weights
-    w. No token is ever sure before r = 1.
+    Each token follows α_i = 1 − τ^{w_i} in its own clock τ, the polynomial path of GenMD4; read backwards, tokens come
+    back in a Plackett–Luce order with weights w. No token is ever sure before r = 1.
     """
 
     name = "power"
     summary = "important tokens earlier: each follows its own power of one clock, as in GenMD4"
     refs = ("arXiv:2406.04329",)
-    direction = 1
-
-    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
-
-    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """See `Masking`."""
-        from atat_zoo.diffusion.calibration import power_path
-
-        return power_path(importance.double() / self.temperature, rate, maskable)
+    calibration = "power_path"
 
 
 @component
-class LogitMasking:
+class LogitMasking(_CalibratedMasking):
     """p_i = σ(I_i / T + c), with c per row such that the mean over its maskable tokens is r.
 
-    With independent draws this is the distribution of largest entropy for a given
-    rate and a given mean importance of what is masked.
+    With independent draws this is the distribution of largest entropy for a given rate and a given mean importance of
+    what is masked.
     """
 
     name = "logit"
     summary = "important tokens more often: a sigmoid of importance, shifted to the rate"
     refs = ("doi:10.1007/0-387-34240-0",)
-    direction = 1
-
-    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
-
-    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """See `Masking`."""
-        from atat_zoo.diffusion.calibration import logit_shift
-
-        return logit_shift(importance.double() / self.temperature, rate, maskable)
+    calibration = "logit_shift"
 
 
 @component
 class PositionMasking:
     """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance and bias together.
 
-    The bias is in [0, 1] like importance, and a is what a difference of 1 in it is
-    worth in importance. Both are divided by T, so a high temperature is uniform
-    here too.
+    The bias is in [0, 1] like importance, and a is what a difference of 1 in it is worth in importance. Both are
+    divided by T, so a high temperature is uniform here too.
     """
 
     name = "position"
@@ -181,6 +156,9 @@ class PositionMasking:
 
     def build(self, context: Context) -> PositionModule:
         """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
-        from atat_zoo.masking.modules import position_module
+        from atat_zoo.diffusion.contracts import StatefulPart
+        from atat_zoo.masking.modules import AdaptivePositionModule, PositionModule
 
-        return position_module(self.bias.build(context), self.temperature, self.strength)
+        bias = self.bias.build(context)
+        module = AdaptivePositionModule if isinstance(bias, StatefulPart) else PositionModule
+        return module(bias, self.temperature, self.strength)

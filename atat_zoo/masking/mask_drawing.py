@@ -48,12 +48,10 @@ class BernoulliMaskDrawing:
 class SystematicMaskDrawing:
     """Systematic sampling: marginals exactly p, and the count is the floor or ceiling of Σp.
 
-    The row is shuffled, its p laid end to end on a line, and a comb with teeth at
-    u, u + 1, u + 2, … put on it with one uniform u: a token is masked where a tooth
-    falls into its piece. Pieces are at most 1 long, so none gets two.
+    The row is shuffled, its p laid end to end on a line, and a comb with teeth at u, u + 1, u + 2, … put on it with one
+    uniform u: a token is masked where a tooth falls into its piece. Pieces are at most 1 long, so none gets two.
 
-    Tokens are not independent and masks of two rates are not nested: for training
-    only, never for a bound.
+    Tokens are not independent and masks of two rates are not nested: for training only, never for a bound.
     """
 
     name = "systematic"
@@ -74,18 +72,10 @@ class SystematicMaskDrawing:
 
 
 def comb(p: Tensor, start: Tensor) -> Tensor:
-    """Return which pieces are hit by the teeth at start, start + 1, and so on.
+    """Return which pieces of lengths p [B, L] are hit by teeth at start [B], start + 1, …: bool [B, L].
 
-    Piece i lies between the cumulative sums before and after p_i, and is hit when
-    a tooth is in [before, after). Each sum is rounded once and shared by both of
-    its neighbours, so a tooth is never lost between them.
-
-    Args:
-        p: lengths in [0, 1], [B, L].
-        start: the first tooth, in [0, 1), [B].
-
-    Returns:
-        bool [B, L].
+    Piece i lies between the cumulative sums before and after p_i, and is hit when a tooth is in [before, after). Each
+    sum is rounded once and shared by both of its neighbours, so a tooth is never lost between them.
     """
     import torch
 

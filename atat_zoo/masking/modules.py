@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from atat_zoo.diffusion.calibration import water_fill
-from atat_zoo.diffusion.contracts import StatefulPart
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.diffusion.contracts import Masked, StatefulPart
     from atat_zoo.masking.position_bias import PositionBiasModule
 
 
@@ -21,11 +22,8 @@ class PositionModule(nn.Module):
     """Water-filling of (importance + strength · bias) / temperature."""
 
     def __init__(self, bias: nn.Module, temperature: float, strength: float) -> None:
-        """Hold a bias; `position_module` chooses the class for one that learns."""
         super().__init__()
-        self.bias = bias
-        self.temperature = temperature
-        self.strength = strength
+        self.bias, self.temperature, self.strength = bias, temperature, strength
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """See `Masking`."""
@@ -45,62 +43,32 @@ class AdaptivePositionModule(PositionModule):
         cast("StatefulPart", self.bias).update(total, progress)
 
 
-def position_module(bias: nn.Module, temperature: float, strength: float) -> PositionModule:
-    """Return the module for a bias: a `StatefulPart` if and only if the bias is one."""
-    kind = AdaptivePositionModule if isinstance(bias, StatefulPart) else PositionModule
-    return kind(bias, temperature, strength)
-
-
 class FixedBiasModule(nn.Module):
-    """A bias that is a function of the position alone. Nothing of it is saved."""
+    """A bias that is a function of the positions 0 … L−1 alone. Nothing of it is saved."""
 
     device_of: Tensor  # empty: it only knows the module's device
 
-    def __init__(self, number: float) -> None:
-        """Take the slope, or the exponent."""
+    def __init__(self, bias: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.number = number
+        self.bias = bias
         self.register_buffer("device_of", torch.empty(0), persistent=False)
 
     def values(self, length: int) -> Tensor:
         """See `PositionBiasModule`."""
-        raise NotImplementedError
-
-
-class LineBiasModule(FixedBiasModule):
-    """number · i/(L−1) for i = 0 … L−1; a single token has 0."""
-
-    def values(self, length: int) -> Tensor:
-        """See `PositionBiasModule`."""
-        position = torch.arange(length, device=self.device_of.device)
-        return (self.number * position.double() / max(1, length - 1)).float()
-
-
-class UShapeBiasModule(FixedBiasModule):
-    """|2i/(L−1) − 1|^number for i = 0 … L−1; a single token has 1."""
-
-    def values(self, length: int) -> Tensor:
-        """See `PositionBiasModule`."""
-        # Integers first, so that mirrored positions get exactly the same number.
-        distance = (2 * torch.arange(length, device=self.device_of.device) - (length - 1)).abs()
-        share = distance.double() / (length - 1) if length > 1 else distance.double() + 1
-        return share.pow(self.number).float()
+        return self.bias(torch.arange(length, device=self.device_of.device)).float()
 
 
 class RunningBiasModule(nn.Module):
     """Exponentially forgetting sums of the loss and the count at each position.
 
-    Sums and not means: a position that is seldom masked retains its estimate, and
-    the first steps need no correction.
+    Sums and not means: a position that is seldom masked retains its estimate, and the first steps need no correction.
     """
 
     sums: Tensor  # float64 [2, L]: sum of losses, count
 
     def __init__(self, length: int, decay: float, floor: float) -> None:
-        """Start with empty sums, for sequences of up to `length` tokens."""
         super().__init__()
-        self.decay = decay
-        self.floor = floor
+        self.decay, self.floor = decay, floor
         self.register_buffer("sums", torch.zeros(2, length, dtype=torch.float64))
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
@@ -111,7 +79,6 @@ class RunningBiasModule(nn.Module):
 
     def update(self, total: Tensor, progress: float) -> None:
         """Decay the sums and add those of the global batch."""
-        del progress
         self.sums.mul_(self.decay).add_(total)
 
     def values(self, length: int) -> Tensor:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.masking.modules import LineBiasModule, RunningBiasModule, UShapeBiasModule
+    from atat_zoo.masking.modules import FixedBiasModule, RunningBiasModule
     from atat_zoo.registry import Context
 
 
 class PositionBiasModule(Protocol):
-    """What `build` returns: an `nn.Module`; one that learns implements `StatefulPart`."""
+    """The result of `build`: an `nn.Module`; one that learns implements `StatefulPart`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
@@ -31,24 +31,36 @@ class PositionBias(Protocol):
         ...
 
 
+@component_base
+class _FixedBias:
+    """A bias that is a function of the positions alone."""
+
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return the bias of the positions 0 … L−1, float64 [L]."""
+        raise NotImplementedError
+
+    def build(self, context: Context) -> FixedBiasModule:
+        """See `PositionBias`."""
+        from atat_zoo.masking.modules import FixedBiasModule
+
+        return FixedBiasModule(self.bias)
+
+
 @component
-class FlatBias:
+class FlatBias(_FixedBias):
     """0 at every position: the position of a token does not matter."""
 
     name = "flat"
     summary = "fixed: 0 everywhere, no position before another"
     refs = ()
 
-    def build(self, context: Context) -> LineBiasModule:
-        """See `PositionBias`."""
-        from atat_zoo.masking.modules import LineBiasModule
-
-        del context
-        return LineBiasModule(0.0)
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return 0."""
+        return positions.double() * 0
 
 
 @component
-class LeftToRightBias:
+class LeftToRightBias(_FixedBias):
     """bias_i = i/(L−1): 0 at the first position, 1 at the last.
 
     A token with more bias is masked longer, so text appears from left to right, the more strictly the stronger it is.
@@ -58,16 +70,13 @@ class LeftToRightBias:
     summary = "fixed: rises evenly from 0 to 1, so that text appears from left to right"
     refs = ()
 
-    def build(self, context: Context) -> LineBiasModule:
-        """See `PositionBias`."""
-        from atat_zoo.masking.modules import LineBiasModule
-
-        del context
-        return LineBiasModule(1.0)
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return i/(L−1); a single token has 0."""
+        return positions.double() / max(1, len(positions) - 1)
 
 
 @component
-class UShapeBias:
+class UShapeBias(_FixedBias):
     """bias_i = |2i/(L−1) − 1|^e: 1 at both ends of the sequence, 0 in the middle.
 
     Tokens at the ends have context on one side only, so they are harder to predict.
@@ -79,22 +88,21 @@ class UShapeBias:
 
     exponent: float = param(2.0, help="e: how flat the middle is", gt=0, le=100)
 
-    def build(self, context: Context) -> UShapeBiasModule:
-        """See `PositionBias`."""
-        from atat_zoo.masking.modules import UShapeBiasModule
-
-        del context
-        return UShapeBiasModule(self.exponent)
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return |2i/(L−1) − 1|^e; a single token has 1."""
+        # Integers first, so that mirrored positions get exactly the same number.
+        last = len(positions) - 1
+        distance = (2 * positions - last).abs().double()
+        return (distance / last if last > 0 else distance + 1).pow(self.exponent)
 
 
 @component
 class RunningBias:
     """The running mean of the masked cross-entropy at each position, brought to [0, 1].
 
-    The easiest position has 0 and the hardest 1, unless all differ by less than
-    `floor` of the mean loss: then the spread is divided by that floor, so that
-    noise between equals does not become a preference. Positions that were never
-    masked take the mean of all. Until the first update every position has 0.
+    The easiest position has 0 and the hardest 1, unless all differ by less than `floor` of the mean loss: then the
+    spread is divided by that floor, so that noise between equals does not become a preference. Positions that were
+    never masked take the mean of all. Until the first update every position has 0.
     """
 
     name = "running"

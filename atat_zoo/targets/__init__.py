@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """A component of the kind target: a callable on tensors.
 
-    One with a state has `build(context) -> nn.Module` with this call, which
-    implements `StatefulPart`.
+    One with a state has `build(context) -> nn.Module` with this call, which implements `StatefulPart`.
     """
 
     name: str
@@ -38,14 +37,12 @@ class Target(Protocol):
 class DifficultyTarget:
     """The cross-entropy at masked tokens, on a scale from 0 to 1.
 
-    `rank`: its rank among the row's n masked tokens, (rank + ½)/n with rank 0 the
-    easiest and ties sharing their mean rank. A row has one rate, so tokens are
-    only compared where equally much was hidden. Rows with fewer than two masked
+    `rank`: its rank among the row's n masked tokens, (rank + ½)/n with rank 0 the easiest and ties sharing their mean
+    rank. A row has one rate, so tokens are only compared where equally much was hidden. Rows with fewer than two masked
     tokens have no order and do not count.
 
-    `running`: σ((CE − μ(r))/s(r)), with mean and standard deviation followed over
-    the training per mask rate, since cross-entropy grows with the rate. It
-    compares tokens of different rows. Nothing counts before the first update.
+    `running`: σ((CE − μ(r))/s(r)), with mean and standard deviation followed over the training per mask rate, since
+    cross-entropy grows with the rate. It compares tokens of different rows. Nothing counts before the first update.
 
     Targets exist at masked tokens only: elsewhere the denoiser predicts nothing.
     """
@@ -60,7 +57,6 @@ class DifficultyTarget:
 
     def build(self, context: Context) -> Callable[[Masked, Tensor], tuple[Tensor, Tensor]]:
         """Return itself for `rank`, a module with the running moments for `running`."""
-        del context
         if self.scale == "rank":
             return self
         from atat_zoo.targets.modules import RunningDifficulty
@@ -84,10 +80,9 @@ class DifficultyTarget:
 class WasMaskedTarget:
     """1 where the token was masked and 0 where it was not, over all maskable tokens.
 
-    It carries no information about difficulty. An estimator that minimises the squared error
-    to it converges to E_r[p_i(r)], the average masking which the estimator itself
-    caused: ½ everywhere with uniform masking and rates uniform in [0, 1]. It is
-    here because the source documents name it, and to compare with.
+    It carries no information about difficulty. An estimator that minimises the squared error to it converges to
+    E_r[p_i(r)], the average masking which the estimator itself caused: ½ everywhere with uniform masking and rates
+    uniform in [0, 1]. It is here because the source documents name it, and to compare with.
     """
 
     name = "was_masked"
@@ -96,5 +91,4 @@ class WasMaskedTarget:
 
     def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not read."""
-        del loss
         return masked.masked.float(), masked.maskable

@@ -40,15 +40,13 @@ def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
 class RunningDifficulty(nn.Module):
     """Mean and deviation of the cross-entropy per mask rate, and the logistic scale made of them.
 
-    The state is the exponentially forgetting sum of count, loss and squared loss
-    per interval of the rate, so an interval that is seldom visited retains its
-    moments, and the first steps need no correction.
+    The state is the exponentially forgetting sum of count, loss and squared loss per interval of the rate, so an
+    interval that is seldom visited retains its moments, and the first steps need no correction.
     """
 
     moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
 
     def __init__(self, decay: float, bins: int) -> None:
-        """Start with empty sums."""
         super().__init__()
         self.decay = decay
         self.register_buffer("moments", torch.zeros(3, bins, dtype=torch.float64))
@@ -68,7 +66,6 @@ class RunningDifficulty(nn.Module):
 
     def update(self, total: Tensor, progress: float) -> None:
         """Decay the sums and add those of the global batch."""
-        del progress
         self.moments.mul_(self.decay).add_(total)
 
     def forward(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from atat_zoo.tokenizers.tables import BytesModel, CharactersModel
+
 
 _FILE = "tokenizer.json"
 _BOS, _EOS = "<bos>", "<eos>"
@@ -22,17 +24,11 @@ _VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 
 class TokenizerModel(Protocol):
-    """A tokenizer that is ready.
+    """A tokenizer that is ready."""
 
-    Attributes:
-        vocabulary_size: V.
-        bos: id that begins a sequence, or None.
-        eos: id that ends one, or None.
-    """
-
-    vocabulary_size: int
-    bos: int | None
-    eos: int | None
+    vocabulary_size: int  # V
+    bos: int | None  # id that begins a sequence
+    eos: int | None  # id that ends one
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without BOS and EOS."""
@@ -58,10 +54,9 @@ class TokenizerModel(Protocol):
 class Tokenizer(Protocol):
     """A component of the kind tokenizer.
 
-    One that reads a file also has `fingerprint() -> str`, which changes with the
-    file, so that shards made with another file are not taken for its own. One that
-    is another experiment's has `like`, that experiment's own tokenizer, and its
-    fingerprint is the hash of `tokenizer.json`.
+    One that reads a file also has `fingerprint() -> str`, which changes with the file, so that shards made with another
+    file are not taken for its own. One that is another experiment's has `like`, that experiment's own tokenizer, and
+    its fingerprint is the hash of `tokenizer.json`.
     """
 
     name: str
@@ -83,7 +78,7 @@ class BytesTokenizer:
     summary = "one token per UTF-8 byte; V = 258 with BOS and EOS"
     refs = ("arXiv:2105.13626",)
 
-    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+    def train(self, documents: Callable[[], Iterator[str]]) -> BytesModel:
         """See `Tokenizer`."""
         from atat_zoo.tokenizers.tables import BytesModel
 
@@ -91,9 +86,7 @@ class BytesTokenizer:
 
     def load(self, folder: Path) -> TokenizerModel:
         """See `Tokenizer`."""
-        from atat_zoo.tokenizers.tables import BytesModel
-
-        return BytesModel().checked(folder)
+        return self.train(lambda: iter(())).checked(folder)
 
 
 @component
@@ -107,7 +100,7 @@ class CharactersTokenizer:
     special: bool = param(False, help="add BOS and EOS as ids 27 and 28")
     unknown: Literal["error", "space"] = param("error", help="what another character is: a mistake, or a space")
 
-    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+    def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
         """See `Tokenizer`."""
         from atat_zoo.tokenizers.tables import CharactersModel
 
@@ -115,18 +108,15 @@ class CharactersTokenizer:
 
     def load(self, folder: Path) -> TokenizerModel:
         """See `Tokenizer`."""
-        from atat_zoo.tokenizers.tables import CharactersModel
-
-        return CharactersModel(special=self.special, unknown=self.unknown).checked(folder)
+        return self.train(lambda: iter(())).checked(folder)
 
 
 @component
 class BPETokenizer:
     """Byte-pair encoding on bytes, as GPT-2 has it, trained on the training split.
 
-    Every text can be written: the 256 bytes are in the vocabulary. V counts BOS
-    and EOS, which are the last two ids. A small corpus may have fewer pairs than
-    asked for; then V is smaller. The same text gives the same merges.
+    Every text can be written: the 256 bytes are in the vocabulary. V counts BOS and EOS, which are the last two ids. A
+    small corpus may have fewer pairs than asked for; then V is smaller. The same text gives the same merges.
     """
 
     name = "bpe"
@@ -155,10 +145,9 @@ class BPETokenizer:
 class PretrainedTokenizer:
     """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
 
-    A vocabulary without special tokens works without BOS and EOS; name them to
-    pack with them. GPT-2's is "<|endoftext|>" for both. Ids of the text
-    are the file's; V is one more than the largest. Bytes per token are exact for
-    byte-level vocabularies; for others they are those of the token's own text.
+    A vocabulary without special tokens works without BOS and EOS; name them to pack with them. GPT-2's is
+    "<|endoftext|>" for both. Ids of the text are the file's; V is one more than the largest. Bytes per token are exact
+    for byte-level vocabularies; for others they are those of the token's own text.
     """
 
     name = "pretrained"
@@ -218,10 +207,9 @@ class PretrainedTokenizer:
 class RunTokenizer:
     """The tokenizer of a finished run, so that two models read the same ids.
 
-    An experiment file names the run; the run's own [tokenizer] and the hash of its
-    file are filled in from it (`atat resolve` shows them). Once the
-    shards are built, the run is not needed any more. An experiment with `init_from`
-    has this tokenizer by itself.
+    An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it, as
+    `atat resolve` shows. Once the shards are built, the run is not needed any more. An experiment with `init_from` has
+    this tokenizer by itself.
     """
 
     name = "run"
@@ -257,9 +245,7 @@ class RunTokenizer:
     def _file(self) -> Path:
         path = Path(self.path) / "model" / _FILE
         if not path.is_file():
-            raise UserError(
-                f"tokenizer.path: there is no file {path}; name a run that is finished and has this tokenizer"
-            )
+            raise UserError(f"tokenizer.path: there is no file {path}; name a run that is finished")
         return path
 
 

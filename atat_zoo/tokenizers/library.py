@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.tokenizers.tables import FILE, TableModel
@@ -14,22 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from tokenizers import Tokenizer
-
 _END_OF_TEXT = "<|endoftext|>"
+# An explicit choice of threads: without one the library warns when loader workers fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-def quiet() -> None:
-    """Let the library use threads explicitly, so that it does not warn when loader workers fork."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-
-
-def new_byte_level(model: Any = None) -> Tokenizer:
-    """Return a byte-level tokenizer, as GPT-2 has it, around a BPE model, by default an empty one."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    tokenizer = Tokenizer(model or models.BPE())
+def _byte_level(model: models.BPE) -> Tokenizer:
+    """Return a byte-level tokenizer, as GPT-2 has it."""
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -37,9 +33,6 @@ def new_byte_level(model: Any = None) -> Tokenizer:
 
 def from_file(path: Path) -> Tokenizer:
     """Read a `tokenizer.json` of the library."""
-    quiet()
-    from tokenizers import Tokenizer
-
     if not path.is_file():
         raise UserError(f"tokenizer file {path} is missing; build the shards again, or correct tokenizer.path")
     try:
@@ -54,10 +47,7 @@ def from_file(path: Path) -> Tokenizer:
 
 def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> Tokenizer:
     """Return a byte-level BPE of at most `size` tokens, trained on documents; its last ids are the special tokens."""
-    quiet()
-    from tokenizers import pre_tokenizers, trainers
-
-    tokenizer = new_byte_level()
+    tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(special),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
@@ -70,16 +60,13 @@ def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> To
 
 def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
     """Read a byte-level BPE from its vocabulary (JSON) and merges (text), as GPT-2 published them."""
-    quiet()
-    from tokenizers import models
-
     try:
-        tokenizer = new_byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
+        tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"tokenizer.path: {vocabulary} and {merges} are no byte-pair encoding: {error}") from None
-    known = tokenizer.get_vocab()
     # GPT-2's one special token is an ordinary entry of its vocabulary; it stands for no text.
-    tokenizer.add_special_tokens([name for name in (_END_OF_TEXT,) if name in known])
+    if _END_OF_TEXT in tokenizer.get_vocab():
+        tokenizer.add_special_tokens([_END_OF_TEXT])
     return tokenizer
 
 
@@ -87,13 +74,11 @@ class LibraryModel(TableModel):
     """A `TokenizerModel` around the `tokenizers` library.
 
     Attributes:
-        byte_level: whether each token stands for fixed bytes. Then decoding is
-            exact for every id and `byte_counts` too; else the library decodes, and
-            the counts are those of the tokens' own text.
+        byte_level: whether each token stands for fixed bytes. Then decoding is exact for every id and `byte_counts`
+            too; else the library decodes, and the counts are those of the tokens' own text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
-        """Take a tokenizer and the names of its special tokens."""
         # Text that happens to contain the name of a special token is text.
         tokenizer.encode_special_tokens = True
         self.library = tokenizer
@@ -165,8 +150,7 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
 def _byte_of_symbol() -> dict[str, int]:
     """Return the byte that each printable stand-in means, as byte-level BPE has written them since GPT-2.
 
-    Printable Latin-1 characters stand for themselves, the other 68 bytes for
-    U+0100, U+0101, … in order.
+    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order.
     """
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(shown)]

@@ -21,20 +21,12 @@ ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel:
-    """Decoding by a table of bytes: half of a `TokenizerModel`, exact for every token.
-
-    Attributes:
-        vocabulary_size: V.
-        bos: id that begins a sequence, or None.
-        eos: id that ends one, or None.
-    """
+    """Decoding by a table of bytes: half of a `TokenizerModel`, exact for every token."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
         """Take the bytes of each id; empty for BOS, EOS and ids that stand for no text."""
         self._table = [*table, b"[MASK]"]
-        self.vocabulary_size = len(table)
-        self.bos = bos
-        self.eos = eos
+        self.vocabulary_size, self.bos, self.eos = len(table), bos, eos
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `TokenizerModel`; bytes that are no UTF-8 become U+FFFD."""

@@ -5,15 +5,15 @@ Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
 import torch
 
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
 
@@ -22,26 +22,11 @@ if TYPE_CHECKING:
 # Comparisons of one block of rows: what is in memory at once.
 _AT_ONCE = 1 << 23
 
-
-@attrs.frozen(kw_only=True)
-class Form:
-    """One way to write a word.
-
-    Attributes:
-        pieces: its tokens.
-        anywhere: whether it counts inside other words as well, as a bare token does.
-    """
-
-    pieces: tuple[int, ...]
-    anywhere: bool = False
+Form = tuple[int, ...]  # the tokens of one way to write a word
 
 
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
-    """Return how a tokenizer writes a word: with and without a space before it, as it is and capitalised.
-
-    Args:
-        tokenizer: text to ids.
-        word: a word or several; only one in lower case is capitalised too.
+    """Return how a tokenizer writes a word or several: with and without a space before it, as it is and capitalised.
 
     Raises:
         UserError: when it has no letters, the tokenizer cannot write it, or knows nothing of it but its letters.
@@ -49,22 +34,20 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     bare = word.strip()
     if not bare:
         raise UserError(f"{word!r} is no word; name one with letters, or leave it out")
-    forms: list[Form] = []
-    for text in dict.fromkeys((bare, bare[0].upper() + bare[1:])):
-        for before in (" ", ""):
-            pieces = _written(tokenizer, before + text)
-            if pieces is not None and Form(pieces=pieces) not in forms:
-                forms.append(Form(pieces=pieces))
+    texts = [before + text for text in (bare, bare[0].upper() + bare[1:]) for before in (" ", "")]
+    forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
     if not forms:
         raise UserError(f"{word!r} is unknown: the tokenizer cannot write it; correct it, or leave it out")
-    if _spelt(tokenizer, bare, forms):
+    # Bytes and characters spell every word; a tokenizer with longer pieces spells those that it does not know.
+    letters = all(len(tokenizer.decode([piece]).strip()) <= 1 for form in forms for piece in form)
+    if len(bare) >= 3 and letters and int(tokenizer.byte_counts().max()) > 4:
         raise UserError(
             f"{word!r} is unknown: the tokenizer has no piece of it longer than a letter; correct it, or leave it out"
         )
     return forms
 
 
-def _written(tokenizer: TokenizerModel, text: str) -> tuple[int, ...] | None:
+def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
     """Return the ids of a text, or None if they do not give it back."""
     try:
         ids = tokenizer.encode(text)
@@ -72,13 +55,6 @@ def _written(tokenizer: TokenizerModel, text: str) -> tuple[int, ...] | None:
         return None
     same = tokenizer.decode(ids).strip().casefold() == text.strip().casefold()
     return tuple(ids) if ids and same else None
-
-
-def _spelt(tokenizer: TokenizerModel, word: str, forms: Sequence[Form]) -> bool:
-    """Return whether a tokenizer with pieces longer than a letter spells a word of three or more letter by letter."""
-    if len(word) < 3 or int(tokenizer.byte_counts().max()) <= 4:
-        return False
-    return all(len(tokenizer.decode([i]).strip()) <= 1 for form in forms for i in form.pieces)
 
 
 class Terms:
@@ -110,41 +86,30 @@ class Terms:
             UserError: naming the word that cannot be looked for, or the id that is no token's.
         """
         self.mask_id = tokenizer.vocabulary_size
-        forms: dict[Form, None] = {}
+        self.forms: dict[Form, bool] = {}  # and whether it counts inside other words as well, as a bare token does
         for word in words:
             try:
                 possible = forms_of(tokenizer, word)
             except UserError as error:
                 raise UserError(f"{key}: {error}") from None
-            fitting = [form for form in possible if longest is None or len(form.pieces) <= longest]
-            if not fitting:
-                least = min(len(form.pieces) for form in possible)
+            least = min(map(len, possible))
+            if longest is not None and least > longest:
                 raise UserError(f"{key}: {word!r} takes {least} tokens and a text has {longest}; leave it out")
-            forms.update(dict.fromkeys(fitting))
+            self.forms |= {form: False for form in possible if longest is None or len(form) <= longest}
         for token in tokens:
             if not 0 <= token < self.mask_id:
                 called = key.removesuffix("words") + "tokens"
                 raise UserError(f"{called}: there is no token {token}; ids go from 0 to {self.mask_id - 1}")
-            forms[Form(pieces=(token,), anywhere=True)] = None
-        self.forms = list(forms)
-        distinct = sorted({piece for form in self.forms for piece in form.pieces})
-        self.pieces = torch.tensor(distinct, dtype=torch.int64)
-        index = {piece: i for i, piece in enumerate(distinct)}
+            self.forms[token,] = True
+        self.pieces = torch.tensor(sorted({piece for form in self.forms for piece in form}), dtype=torch.int64)
         self._goes_on, self._open_end = _joints(tokenizer)
         self._groups: list[_Group] = []
-        for n in sorted({len(form.pieces) for form in self.forms}):
-            group = [form for form in self.forms if len(form.pieces) == n]
-            pattern = torch.tensor([form.pieces for form in group])
-            anywhere = torch.tensor([form.anywhere for form in group])
-            self._groups.append(
-                _Group(
-                    n=n,
-                    pattern=pattern,
-                    index=torch.tensor([[index[piece] for piece in form.pieces] for form in group]),
-                    anywhere=anywhere,
-                    inside=~anywhere & self._goes_on[pattern[:, 0]],
-                )
-            )
+        for n in sorted({len(form) for form in self.forms}):
+            forms = [form for form in self.forms if len(form) == n]
+            pattern = torch.tensor(forms)
+            anywhere = torch.tensor([self.forms[form] for form in forms])
+            inside = ~anywhere & self._goes_on[pattern[:, 0]]
+            self._groups.append(_Group(pattern, torch.searchsorted(self.pieces, pattern), anywhere, inside))
 
     def gains(self, tokens: Tensor) -> Tensor:
         """Return how much of a word each piece would add, float32 [B, L, U] in [0, 1], for z int64 [B, L].
@@ -172,8 +137,7 @@ class Terms:
             windows = tokens.shape[1] - group.n + 1
             if windows < 1:
                 continue
-            present, hidden, _ = self._fits(tokens, group)
-            before, _ = self._neighbours(tokens, group.n)
+            present, hidden, _, before = self._fits(tokens, group)
             present &= ~hidden.any(-1, keepdim=True) & ~(group.inside & self._open_end[before])
             for k in range(group.n):
                 there[:, k : k + windows] |= present.any(-1)
@@ -196,8 +160,8 @@ class Terms:
             for group in self._groups:
                 windows = tokens.shape[1] - group.n + 1
                 for k, values in of(rows, group):
-                    index = group.index[:, k].expand_as(values)
-                    out[:, k : k + windows].scatter_reduce_(2, index, values, "amax")
+                    column = group.column[:, k].expand_as(values)
+                    out[:, k : k + windows].scatter_reduce_(2, column, values, "amax")
         return largest[:, :length]
 
     def _move(self, device: torch.device) -> None:
@@ -205,19 +169,17 @@ class Terms:
         if self.pieces.device != device:
             self.pieces, self._goes_on = self.pieces.to(device), self._goes_on.to(device)
             self._open_end = self._open_end.to(device)
-            self._groups = [group.to(device) for group in self._groups]
+            self._groups = [_Group(*(tensor.to(device) for tensor in group)) for group in self._groups]
 
     def _gains_of(self, tokens: Tensor, group: _Group) -> Iterator[tuple[int, Tensor]]:
-        fits, hidden, visible = self._fits(tokens, group)
-        before, _ = self._neighbours(tokens, group.n)
+        fits, hidden, visible, before = self._fits(tokens, group)
         # A form that begins without a space waits until it is known that no word goes before it.
         fits &= ~(group.inside & ((before == self.mask_id) | self._open_end[before]))
         for k in range(group.n):
             yield k, (visible + 1) / group.n * (fits & hidden[:, :, k : k + 1])
 
     def _forbidden_of(self, tokens: Tensor, group: _Group) -> Iterator[tuple[int, Tensor]]:
-        fits, hidden, _ = self._fits(tokens, group)
-        before, _ = self._neighbours(tokens, group.n)
+        fits, hidden, _, before = self._fits(tokens, group)
         fits &= ~(group.inside & self._open_end[before])
         behind = torch.zeros_like(hidden[:, :, :1])
         for k in reversed(range(group.n)):
@@ -225,8 +187,13 @@ class Terms:
             yield k, (fits & here & ~behind).float()
             behind = behind | here
 
-    def _fits(self, tokens: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where a form fits all that is visible, bool [B, W, F]; what is masked; how much is visible."""
+    def _fits(self, tokens: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compare the windows with the forms of a group.
+
+        Returns:
+            Where a form fits all that is visible, bool [B, W, F]; what is masked, bool [B, W, n]; how much is visible,
+            float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the ends.
+        """
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
         visible = torch.zeros(*windows.shape[:2], len(group.pattern), device=tokens.device)
@@ -235,40 +202,23 @@ class Terms:
             equal = windows[:, :, k : k + 1] == group.pattern[:, k]
             visible += equal
             fits &= equal | hidden[:, :, k : k + 1]
-        _, after = self._neighbours(tokens, group.n)
-        fits &= group.anywhere | ~self._goes_on[after]
-        return fits, hidden, visible
-
-    def _neighbours(self, tokens: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the token before and behind each window of n, int64 [B, W, 1]; V + 1 beyond the ends."""
         beyond = torch.full_like(tokens[:, :1], self.mask_id + 1)
         padded = torch.cat([beyond, tokens, beyond], dim=1)
-        windows = tokens.shape[1] - n + 1
-        return padded[:, :windows, None], padded[:, n + 1 : n + 1 + windows, None]
+        fits &= group.anywhere | ~self._goes_on[padded[:, group.n + 1 :, None]]
+        return fits, hidden, visible, padded[:, : windows.shape[1], None]
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class _Group:
-    """All forms of n pieces.
+class _Group(NamedTuple):
+    """All forms of n pieces."""
 
-    Attributes:
-        n: their number.
-        pattern: the pieces, int64 [F, n].
-        index: which of the U distinct ones each is, int64 [F, n].
-        anywhere: `Form.anywhere`, bool [F].
-        inside: whether the form could also go on with a word before it, bool [F].
-    """
+    pattern: Tensor  # the pieces, int64 [F, n]
+    column: Tensor  # which of the U distinct ones each is, int64 [F, n]
+    anywhere: Tensor  # whether the form counts inside other words as well, bool [F]
+    inside: Tensor  # whether the form could also go on with a word before it, bool [F]
 
-    n: int
-    pattern: Tensor
-    index: Tensor
-    anywhere: Tensor
-    inside: Tensor
-
-    def to(self, device: torch.device) -> _Group:
-        """Return the group on a device."""
-        moved = {key: getattr(self, key).to(device) for key in ("pattern", "index", "anywhere", "inside")}
-        return attrs.evolve(self, **moved)
+    @property
+    def n(self) -> int:
+        return self.pattern.shape[1]
 
 
 def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
@@ -278,10 +228,9 @@ def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
     """
     goes_on = torch.zeros(tokenizer.vocabulary_size + 2, dtype=torch.bool)
     open_end = goes_on.clone()
-    try:
+    letter: list[int] = []
+    with contextlib.suppress(UserError):  # of a tokenizer without it
         letter = tokenizer.encode("a")
-    except UserError:  # a tokenizer without it
-        letter = []
     alone = tokenizer.decode(letter)
     for token in range(tokenizer.vocabulary_size):
         # Behind a letter, since some tokenizers show only there whether a token continues a word.
@@ -292,6 +241,5 @@ def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
 
 def biased(importance: Tensor, there: Tensor, strength: float) -> Tensor:
     """Return importance in [0, 1], moved by a share of the way to 1, or to 0 if negative, where `there` is true."""
-    return torch.where(
-        there, torch.lerp(importance, torch.full_like(importance, strength > 0), abs(strength)), importance
-    )
+    moved = importance.lerp(torch.full_like(importance, strength > 0), abs(strength))
+    return torch.where(there, moved, importance)

@@ -16,7 +16,7 @@ from composer.algorithms import GradientClipping
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.stream import train_loader
+from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table
@@ -172,16 +172,15 @@ def _run(
     )
     with ExitStack() as stack:
         stack.enter_context(_quiet())
-        loader = train_loader(
+        stream = TokenStream(
             data,
             seed=experiment.seed,
             lanes=experiment.data.lanes,
             batch_size=spec.batch_size,
-            workers=experiment.data.workers,
             rank=_rank(),
             world_size=_world(),
-            device=device,
         )
+        loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         if spec.compile:
             objective.backbone.compile()

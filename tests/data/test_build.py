@@ -58,7 +58,7 @@ def test_the_shards_hold_the_text(experiment: Make) -> None:
     assert len(there) >= 39  # the last one may be cut
     places = [train.index(text) for text in there]
     assert places != sorted(places)  # in another order than the corpus has them
-    record = found.split("train")
+    record = found.splits["train"]
     assert record.documents == 40
     assert record.bytes == sum(len(text.encode()) for text in texts(40))
     assert sorted(path.name for path in folder.iterdir()) == sorted(
@@ -111,7 +111,7 @@ def test_the_folder_does_not_follow_the_rest(experiment: Make) -> None:
 )
 def test_sizes_of_the_shards(experiment: Make, rows: int, sizes: list[int]) -> None:
     folder = build(experiment(corpus=Memory(train=("x" * (16 * rows),))))
-    assert [shard.sequences for shard in manifest.load(folder).split("train").shards] == sizes
+    assert [shard.sequences for shard in manifest.load(folder).splits["train"].shards] == sizes
 
 
 @pytest.mark.slow
@@ -123,8 +123,8 @@ def test_a_limit_holds_for_the_training_text_alone(tmp_path: Path, limit: int) -
         build(experiment_of(tmp_path / str(n), corpus=corpus, sequences=n, sequences_per_shard=25))
         for n in (None, limit)
     )
-    kept = min(limit, manifest.load(whole).split("train").sequences)
-    assert manifest.verify(part, full=True).split("train").sequences == kept
+    kept = min(limit, manifest.load(whole).splits["train"].sequences)
+    assert manifest.verify(part, full=True).splits["train"].sequences == kept
     # Sequences follow each other within a group of shards, whose cuts differ in the last one only.
     assert np.array_equal(stored(part), stored(whole)[:kept])
     assert np.array_equal(stored(part, "validation"), stored(whole, "validation"))
@@ -138,7 +138,7 @@ def test_too_few_sequences_for_the_lanes(experiment: Make) -> None:
 
 def test_held_out_text_shorter_than_a_sequence(experiment: Make) -> None:
     folder = build(experiment(corpus=Memory(train=texts(40), test=("short",))))
-    record = manifest.load(folder).split("test")
+    record = manifest.load(folder).splits["test"]
     assert (record.sequences, record.dropped, record.shards) == (0, 5, ())
 
 

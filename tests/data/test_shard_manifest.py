@@ -34,7 +34,7 @@ def test_reads_what_it_writes(folder: Path) -> None:
     found = manifest.verify(folder, full=True)
     assert found.to_json() == text
     assert found.vocabulary_size == 258
-    assert manifest.load_counts(folder).sum() == found.split("train").tokens
+    assert manifest.load_counts(folder).sum() == found.splits["train"].tokens
 
 
 def test_no_manifest(tmp_path: Path) -> None:

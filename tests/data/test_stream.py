@@ -32,6 +32,10 @@ pytestmark = pytest.mark.filterwarnings(
 ROWS = 480  # compared: more than two epochs of the shards
 
 
+def loader_of(folder: Path, *, workers: int = 0, device: str = "cpu", **settings: Any) -> StreamLoader:
+    return train_loader(TokenStream(folder, **settings), workers=workers, device=device)
+
+
 def rows(loader: StreamLoader, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (index, tokens) of the first samples of a loader."""
     size = loader.batch_size
@@ -46,7 +50,7 @@ def rows(loader: StreamLoader, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def expected(shards: Path) -> torch.Tensor:
     """The stream by its definition, [ROWS, 16]."""
     found = manifest.load(shards)
-    record = found.split("train")
+    record = found.splits["train"]
     contents = [read_shard(shards / s.name, s.sequences, 16, "uint16").astype(np.int64) for s in record.shards]
     order = Order([s.sequences for s in record.shards], lanes=4, seed=17)
     assert 2 * record.sequences < ROWS
@@ -54,14 +58,14 @@ def expected(shards: Path) -> torch.Tensor:
 
 
 def test_without_workers(shards: Path, expected: torch.Tensor) -> None:
-    index, tokens = rows(train_loader(shards, seed=17, lanes=4, batch_size=12), ROWS)
+    index, tokens = rows(loader_of(shards, seed=17, lanes=4, batch_size=12), ROWS)
     assert index.tolist() == list(range(ROWS))
     assert torch.equal(tokens, expected)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_order_does_not_depend_on_the_workers(shards: Path, expected: torch.Tensor, workers: int) -> None:
-    index, tokens = rows(train_loader(shards, seed=17, lanes=4, batch_size=12, workers=workers), ROWS)
+    index, tokens = rows(loader_of(shards, seed=17, lanes=4, batch_size=12, workers=workers), ROWS)
     assert index.tolist() == list(range(ROWS))
     assert torch.equal(tokens, expected)
 
@@ -71,9 +75,7 @@ def test_ranks_share_every_global_batch(shards: Path, expected: torch.Tensor, wo
     found = torch.empty_like(expected)
     size = 12 // world_size
     for rank in range(world_size):
-        loader = train_loader(
-            shards, seed=17, lanes=4, batch_size=12, rank=rank, world_size=world_size, workers=workers
-        )
+        loader = loader_of(shards, seed=17, lanes=4, batch_size=12, rank=rank, world_size=world_size, workers=workers)
         index, tokens = rows(loader, ROWS // world_size)
         assert (index % world_size == rank).all()
         # The rank's batch b is its part of the global batch b.
@@ -94,7 +96,7 @@ def test_a_resume_continues_on_the_next_sample(
         arguments: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12, "rank": rank, "world_size": world_size}
         before = TokenStream(shards, **arguments)
         state = before.state_dict(start, True)
-        loader = train_loader(shards, workers=workers, **arguments)
+        loader = loader_of(shards, workers=workers, **arguments)
         loader.dataset.load_state_dict(state)  # type: ignore[attr-defined]
         index, tokens = rows(loader, count // world_size)
         found[index] = tokens
@@ -111,7 +113,7 @@ def test_states_count_from_the_beginning_or_from_the_last_resume(shards: Path) -
 
 
 def test_a_loader_can_be_resumed_after_it_was_iterated(shards: Path, expected: torch.Tensor) -> None:
-    loader = train_loader(shards, seed=17, lanes=4, batch_size=12, workers=1)
+    loader = loader_of(shards, seed=17, lanes=4, batch_size=12, workers=1)
     rows(loader, 24)
     loader.dataset.load_state_dict(loader.dataset.state_dict(60, True))  # type: ignore[attr-defined]
     index, tokens = rows(loader, 24)
@@ -175,7 +177,7 @@ def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(TokenStream, "_read", counted)
     stream = TokenStream(shards, seed=17, lanes=4, batch_size=4)
-    total = stream.manifest.split("train").sequences
+    total = stream.manifest.splits["train"].sequences
     list(itertools.islice(stream, total))
     # About one read per shard and epoch: lanes of unequal length are up to a shard ahead or behind.
     assert len(reads) <= len(stream._shards) + 4
@@ -184,7 +186,7 @@ def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -> None:
     folder = shutil.copytree(shards, tmp_path / "copy")
-    loader = train_loader(folder, seed=17, lanes=4, batch_size=12, workers=workers)
+    loader = loader_of(folder, seed=17, lanes=4, batch_size=12, workers=workers)
     for path in folder.glob("train-*.tar"):
         path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(UserError) as error:
@@ -194,7 +196,7 @@ def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -
     assert "is damaged" in text
     assert text.endswith(f"delete the folder {folder} and run `atat data build` again")
     with pytest.raises(UserError, match="is damaged"):
-        train_loader(folder, seed=17, lanes=4, batch_size=12)
+        loader_of(folder, seed=17, lanes=4, batch_size=12)
 
 
 @pytest.mark.slow
@@ -218,7 +220,7 @@ def test_held_out_of_an_empty_split(tmp_path: Path) -> None:
 
 
 def test_batches_are_for_composer(shards: Path) -> None:
-    loader = train_loader(shards, seed=17, lanes=4, batch_size=12, world_size=2, rank=1)
+    loader = loader_of(shards, seed=17, lanes=4, batch_size=12, world_size=2, rank=1)
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert loader.batch_size == 6
     batch = next(iter(loader))
@@ -233,13 +235,13 @@ def test_batches_are_for_composer(shards: Path) -> None:
 
 def test_the_global_generator_is_not_touched(shards: Path) -> None:
     before = torch.get_rng_state()
-    next(iter(train_loader(shards, seed=17, lanes=4, batch_size=12, workers=1)))
+    next(iter(loader_of(shards, seed=17, lanes=4, batch_size=12, workers=1)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gets_the_same_batches(shards: Path, expected: torch.Tensor) -> None:
-    loader = train_loader(shards, seed=17, lanes=4, batch_size=12, workers=2, device="cuda")
+    loader = loader_of(shards, seed=17, lanes=4, batch_size=12, workers=2, device="cuda")
     found = []
     for batch in itertools.islice(loader, ROWS // 12):
         assert all(value.is_cuda for value in batch.values())

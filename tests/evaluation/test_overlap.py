@@ -127,7 +127,7 @@ def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remai
     assert found.share(4) == found.share(8) == 1.0
     assert other.longest == 5
     assert (other.copied, other.windows) == ({4: 2, 8: 0}, {4: 19, 8: 13})
-    assert told[-1][0] <= told[-1][1] == manifest.load(folder).split("train").tokens
+    assert told[-1][0] <= told[-1][1] == manifest.load(folder).splits["train"].tokens
 
 
 def test_padding_and_special_tokens_are_never_a_copy(tmp_path):

@@ -34,13 +34,13 @@ def told(terms, text):
 
 
 def test_a_word_has_its_forms(bpe):
-    found = {bpe.decode(form.pieces) for form in forms_of(bpe, "war")}
+    found = {bpe.decode(form) for form in forms_of(bpe, "war")}
     assert found == {"war", " war", "War", " War"}
-    assert {bpe.decode(form.pieces) for form in forms_of(bpe, "War")} == {"War", " War"}
+    assert {bpe.decode(form) for form in forms_of(bpe, "War")} == {"War", " War"}
 
 
 def test_a_word_of_one_piece_has_a_form_of_one_piece(bpe):
-    assert any(len(form.pieces) == 1 and bpe.decode(form.pieces) == " war" for form in forms_of(bpe, "war"))
+    assert any(len(form) == 1 and bpe.decode(form) == " war" for form in forms_of(bpe, "war"))
 
 
 @pytest.mark.parametrize(("word", "says"), [("", "no word"), ("  ", "no word"), ("qxjzv", "'qxjzv' is unknown")])
@@ -122,7 +122,7 @@ def test_behind_its_end_a_text_may_go_on():
 
 def test_a_single_token_gains_one(bpe):
     terms = Terms(bpe, ["war"])
-    (single,) = [f.pieces[0] for f in terms.forms if len(f.pieces) == 1 and bpe.decode(f.pieces) == " war"]
+    (single,) = [f[0] for f in terms.forms if len(f) == 1 and bpe.decode(f) == " war"]
     gains = terms.gains(torch.full((1, 5), bpe.vocabulary_size))
     assert (gains[0, :, terms.pieces == single] == 1).all()
 
