@@ -37,6 +37,7 @@ _ERRORS = 6.0  # standard errors that an estimate may be off
 
 def check_loss(objective: Any) -> None:
     """Hold the loss to being a finite scalar, and a function of the batch: its draws follow the sample numbers."""
+    assert isinstance(getattr(objective, "exact", None), bool), "`exact` states whether the bound is the likelihood"
     module, batch = _small(objective), _batch()
     state = torch.get_rng_state()
     result = module.loss(batch)
