@@ -26,38 +26,24 @@ places may give different p. One with a `temperature` has its limits tested.
 Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 """
 
-from atat_zoo.testing.adaptive import check_adaptive
 from atat_zoo.testing.conformance import CHECKS, Case, cases
 from atat_zoo.testing.description import check_description, check_imports
-from atat_zoo.testing.estimators import check_estimator
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
-from atat_zoo.testing.judges import check_judge
 from atat_zoo.testing.masking import check_masking
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
-from atat_zoo.testing.sampling import (
-    check_draw,
-    check_order,
-    check_pace,
-    check_remask,
-    check_sampler,
-    check_stop,
-)
+from atat_zoo.testing.sampling import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop
 from atat_zoo.testing.steps import (
+    check_adaptive,
     check_curriculum,
+    check_estimator,
     check_mask_drawing,
     check_position_bias,
     check_target,
 )
-from atat_zoo.testing.text import check_corpus, check_tokenizer
-from atat_zoo.testing.training import (
-    check_algorithm,
-    check_callback,
-    check_logger,
-    check_optimizer,
-    check_schedule,
-)
+from atat_zoo.testing.text import check_corpus, check_judge, check_tokenizer
+from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 __all__ = [
     "CHECKS",
