@@ -122,7 +122,7 @@ def check_objective_bound(objective: Any) -> None:
     keys = _keys(len(x))
     with torch.no_grad():
         found = _bounds(module, x, torch.ones_like(x, dtype=torch.bool), keys)
-        assert "nelbo" in found, "the bound that is called perplexity has the name nelbo"
+        assert "nelbo" in found, "the bound under uniform masking has the name nelbo"
         for name, estimate in found.items():
             _holds_bound(joint, estimate.nelbo, name)
         some = slice(5, 9)

@@ -13,7 +13,7 @@ from scipy import stats
 from atat_zoo.cli.importance import by_band, by_bin, summary
 from atat_zoo.evaluation.importance import calibration, frequency_bands, quality
 from atat_zoo.evaluation.measuring import Measurement
-from atat_zoo.targets import rank_within
+from atat_zoo.targets.modules import rank_within
 
 V, ROWS, L = 40, 30, 20
 
