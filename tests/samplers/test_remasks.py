@@ -18,6 +18,7 @@ from atat_zoo.testing.sampling import example_step
 ALL = [ReMDMCapRemask(), ReMDMRescaleRemask(), ReMDMConfRemask(), ReMDMLoopRemask(), PlannerRemask()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "remask",
     [
