@@ -117,15 +117,8 @@ def masked_step(drawn: Rows) -> tuple[Masked, Tensor]:
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
     x = (drawn.uniform(*shape) * VOCABULARY).long()
-    step = Masked(
-        x=x,
-        z=torch.where(masked, VOCABULARY, x),
-        masked=masked,
-        maskable=drawn.maskable,
-        t=drawn.rate,
-        rate=drawn.rate,
-        p=p,
-    )
+    z, rate = torch.where(masked, VOCABULARY, x), drawn.rate
+    step = Masked(x=x, z=z, masked=masked, maskable=drawn.maskable, t=rate, rate=rate, p=p)
     loss = -(drawn.uniform(*shape).clamp(min=1e-6).log()) * masked
     return step, loss
 

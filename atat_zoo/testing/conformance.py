@@ -72,14 +72,7 @@ class Case:
         return f"{self.kind}-{self.name}-{self.promise}"
 
     def run(self, examples: int | None = None) -> None:
-        """Hold the part to the promise.
-
-        Args:
-            examples: how many batches are tried, where a check draws them; what it thinks right when None.
-
-        Raises:
-            AssertionError: naming what is broken.
-        """
+        """Raise AssertionError if the promise is broken; `examples` batches are tried, where a check draws them."""
         drawn = "examples" in inspect.signature(self.check).parameters
         settings = {} if examples is None or not drawn else {"examples": examples}
         with tempfile.TemporaryDirectory() as folder:

@@ -45,13 +45,7 @@ def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -
 
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
-    """Hold a guidance to its contract: what it makes of a denoiser is one again, and given tokens stay.
-
-    Args:
-        guidance: its specification.
-        examples: how many batches are tried.
-        start: what every row begins with, for a guidance that goes by that.
-    """
+    """Hold a guidance to its contract: the guided denoiser is one, and given tokens stay; rows begin with `start`."""
     from atat_zoo.samplers.published import AncestralSampler
 
     @for_examples(
