@@ -1,6 +1,6 @@
-"""The conformance suite: what every part of a kind must keep, ours and those of others.
+"""The conformance suite: the promises of each kind of part, for our own and for those of plugins.
 
-A plugin's whole test file:
+The test file of a plugin:
 
     import pytest
     from atat_zoo.testing import cases
@@ -9,55 +9,36 @@ A plugin's whole test file:
     def test_conformance(case):
         case.run()
 
-Each case is one promise of one part, with its default parameters;
-`case.run(examples=1000)` tries harder where batches are drawn by hypothesis. For a
-part that must be given parameters or files, hand `cases` an example. To try others
-than the defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
+Each case is one promise of one part, with its default parameters, and fails with the promise that is broken;
+`case.run(examples=1000)` tries harder where hypothesis draws batches. A part that needs parameters or files, or other
+sizes than a network of one layer and texts of six tokens, takes them from an example that `cases` is given. For other
+parameters than the defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
 
-Each kind has a check. What a failure says is the promise that is broken. Objectives
-are tried around a network of one layer with texts of six tokens: a part that needs
-other sizes is given them by an example.
-
-A masking strategy may say two things of itself that the suite cannot know:
-`direction = -1` if p falls with importance, 0 if it does not look at it (without
-the attribute it is +1); and `positional = True` if equal importance at two
-places may give different p. One with a `temperature` has its limits tested.
+A masking strategy may state two facts: `direction = -1` if p falls with importance, 0 if it ignores it (+1 without the
+attribute); and `positional = True` if equal importance at two positions may give different p. A `temperature` has
+its limits tested.
 
 Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 """
 
-from atat_zoo.testing.adaptive import check_adaptive
 from atat_zoo.testing.conformance import CHECKS, Case, cases
 from atat_zoo.testing.description import check_description, check_imports
-from atat_zoo.testing.estimators import check_estimator
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
-from atat_zoo.testing.judges import check_judge
 from atat_zoo.testing.masking import check_masking
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
-from atat_zoo.testing.sampling import (
-    check_draw,
-    check_order,
-    check_pace,
-    check_remask,
-    check_sampler,
-    check_stop,
-)
+from atat_zoo.testing.sampling import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop
 from atat_zoo.testing.steps import (
+    check_adaptive,
     check_curriculum,
+    check_estimator,
     check_mask_drawing,
     check_position_bias,
     check_target,
 )
-from atat_zoo.testing.text import check_corpus, check_tokenizer
-from atat_zoo.testing.training import (
-    check_algorithm,
-    check_callback,
-    check_logger,
-    check_optimizer,
-    check_schedule,
-)
+from atat_zoo.testing.text import check_corpus, check_judge, check_tokenizer
+from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 __all__ = [
     "CHECKS",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atat_zoo.diffusion.contracts import Masked
@@ -39,16 +39,17 @@ def context(**changes: Any) -> Context:
 share = 1.0
 
 
-def tried(examples: int) -> settings:
-    """Return the settings of a check: so many examples, the same each time, nothing written to disk."""
-    return settings(
-        max_examples=max(1, round(examples * share)),
+def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
+    """Call the decorated function at once, on so many examples: the same each time, and nothing written to disk."""
+    tried = settings(
+        max_examples=max(1, round(count * share)),
         deadline=None,
         derandomize=True,
         database=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
+    return lambda check: tried(given(**drawn)(check))()
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -116,15 +117,8 @@ def masked_step(drawn: Rows) -> tuple[Masked, Tensor]:
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
     x = (drawn.uniform(*shape) * VOCABULARY).long()
-    step = Masked(
-        x=x,
-        z=torch.where(masked, VOCABULARY, x),
-        masked=masked,
-        maskable=drawn.maskable,
-        t=drawn.rate,
-        rate=drawn.rate,
-        p=p,
-    )
+    z, rate = torch.where(masked, VOCABULARY, x), drawn.rate
+    step = Masked(x=x, z=z, masked=masked, maskable=drawn.maskable, t=rate, rate=rate, p=p)
     loss = -(drawn.uniform(*shape).clamp(min=1e-6).log()) * masked
     return step, loss
 

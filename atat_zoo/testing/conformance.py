@@ -13,13 +13,11 @@ import attrs
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.testing import masking, objectives, sampling, steps
 from atat_zoo.testing.description import check_description, check_imports
-from atat_zoo.testing.estimators import check_estimator
 from atat_zoo.testing.examples import EXAMPLES
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
-from atat_zoo.testing.judges import check_judge
 from atat_zoo.testing.networks import check_backbone
-from atat_zoo.testing.text import check_corpus, check_tokenizer
+from atat_zoo.testing.text import check_corpus, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 if TYPE_CHECKING:
@@ -33,16 +31,16 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "corpus": {"contract": check_corpus},
     "tokenizer": {"contract": check_tokenizer},
     "backbone": {"contract": check_backbone},
-    "objective": dict(objectives.PROMISES),
+    "objective": objectives.PROMISES,
     "bound": {"contract": objectives.check_bound},
-    "masking": dict(masking.PROMISES),
+    "masking": masking.PROMISES,
     "position_bias": {"contract": steps.check_position_bias},
     "mask_drawing": {"contract": steps.check_mask_drawing},
     "curriculum": {"contract": steps.check_curriculum},
     "target": {"contract": steps.check_target},
     "uncertainty": {"contract": check_uncertainty},
     "noise": {"contract": check_noise},
-    "estimator": {"contract": check_estimator},
+    "estimator": {"contract": steps.check_estimator},
     "sampler": {"invariants": sampling.check_sampler},
     "order": {"contract": sampling.check_order},
     "pace": {"contract": sampling.check_pace},
@@ -74,14 +72,7 @@ class Case:
         return f"{self.kind}-{self.name}-{self.promise}"
 
     def run(self, examples: int | None = None) -> None:
-        """Hold the part to the promise.
-
-        Args:
-            examples: how many batches are tried, where a check draws them; what it thinks right when None.
-
-        Raises:
-            AssertionError: naming what is broken.
-        """
+        """Raise AssertionError if the promise is broken; `examples` batches are tried, where a check draws them."""
         drawn = "examples" in inspect.signature(self.check).parameters
         settings = {} if examples is None or not drawn else {"examples": examples}
         with tempfile.TemporaryDirectory() as folder:
@@ -121,18 +112,11 @@ def _of_entry(zoo: Zoo, entry: Entry, example: Callable[[Path], dict[str, Any]] 
     def made(folder: Path) -> Any:
         return zoo.spec(kind, {"use": name, **(example(folder) if example else {})})
 
-    described = [
-        Case(
-            kind=kind,
-            name=name,
-            promise="description",
-            check=functools.partial(check_description, kind, zoo=zoo),
-            makes=lambda _: entry.load(),
-        ),
-        Case(kind=kind, name=name, promise="imports", check=check_imports, makes=lambda _: [entry.path]),
-    ]
-    if not example and any(parameter.get("required") for parameter in entry.parameters.values()):
-        return described  # it cannot be made without its parameters
-    return described + [
-        Case(kind=kind, name=name, promise=promise, check=check, makes=made) for promise, check in CHECKS[kind].items()
-    ]
+    promises: dict[str, tuple[Callable[..., None], Callable[[Path], Any]]] = {
+        "description": (functools.partial(check_description, kind, zoo=zoo), lambda _: entry.load()),
+        "imports": (check_imports, lambda _: [entry.path]),
+    }
+    # Without an example, one that must be given parameters is only described.
+    if example or not any(parameter.get("required") for parameter in entry.parameters.values()):
+        promises |= {promise: (check, made) for promise, check in CHECKS[kind].items()}
+    return [Case(kind=kind, name=name, promise=key, check=value[0], makes=value[1]) for key, value in promises.items()]

@@ -1,4 +1,4 @@
-"""What a part says of itself, and that it says so without torch."""
+"""The description of a part, and that reading it needs no torch."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ for path in sys.argv[1:]:
 
 
 def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
-    """Hold a component class to what every part must say of itself, whatever its kind.
-
-    Args:
-        kind: its kind.
-        cls: the class.
-        zoo: where the parts inside it come from; the installed zoo by default.
-    """
+    """Hold a component class to the description that every kind asks for; `zoo` provides the parts inside it."""
     zoo = zoo or Zoo.load()
     where = f"{kind} {cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):

@@ -34,7 +34,8 @@ def _shards(folder: Path) -> dict[str, Any]:
     from atat_zoo.data.build import build
     from atat_zoo.experiment import from_table
 
-    data = {"root": str(folder / "shards"), "length": 16, "lanes": 2, "block": 4, "shard": 8}
+    data = {"root": str(folder / "shards"), "length": 16, "lanes": 2}
+    data |= {"sequences_per_member": 4, "sequences_per_shard": 8}
     corpus = {"use": "files", **_text_files(folder)}
     return {"path": str(build(from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data})))}
 

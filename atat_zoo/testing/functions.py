@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.testing.batches import DTYPES, close, holds, tried
+from atat_zoo.testing.batches import DTYPES, close, for_examples, holds
 
 
 def check_noise(noise: Any, examples: int = 50) -> None:
     """Hold a schedule to its contract: α falls in [0, 1], the weight is −α'/(1 − α), time_at inverts the rate."""
 
-    @tried(examples)
-    @given(seed=st.integers(0, 2**32 - 1))
+    @for_examples(examples, seed=st.integers(0, 2**32 - 1))
     def holds_shape(seed: int) -> None:
         t = torch.rand(64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         t = torch.cat([t, torch.tensor([0.0, 1e-4, 1.0])]).sort().values
@@ -35,8 +33,7 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         # Relative to 1 + the weight: it grows without bound towards t = 0, and may vanish at t = 1.
         close((weight - wanted) / (1 + wanted), torch.zeros_like(wanted), 1e-6, "the weight is −α'/(1 − α)")
 
-    @tried(examples)
-    @given(share=st.lists(st.floats(0, 1), min_size=1, max_size=20))
+    @for_examples(examples, share=st.lists(st.floats(0, 1), min_size=1, max_size=20))
     def holds_inverse(share: list[float]) -> None:
         ends = 1 - noise.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
         for dtype in (torch.float64, torch.float32):
@@ -50,15 +47,18 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         close(reached, ends, 1e-6, "rates outside the range go to its ends")
         assert noise.complete == (ends.tolist() == [0.0, 1.0]), "`complete` says whether α goes from 1 to 0"
 
-    holds_shape()
-    holds_inverse()
-
 
 def check_uncertainty(metric: Any, examples: int = 50) -> None:
     """Hold a metric to its contract: 0 for one token, 1 for all alike, blind to names and to a constant."""
+    for size in (2, 7, 50_000):
+        close(metric(torch.zeros(2, size)), torch.ones(2), 1e-5, f"all {size} tokens alike: the uncertainty is 1")
+        sure = torch.zeros(2, size).index_fill(-1, torch.tensor([1]), 1e4)
+        close(metric(sure), torch.zeros(2), 1e-6, f"one of {size} tokens sure: the uncertainty is 0")
+        only = torch.full((2, size), -torch.inf).index_fill(-1, torch.tensor([1]), 0.0)
+        close(metric(only), torch.zeros(2), 0, f"{size - 1} of {size} tokens excluded: the uncertainty is 0")
 
-    @tried(examples)
-    @given(
+    @for_examples(
+        examples,
         seed=st.integers(0, 2**32 - 1),
         size=st.sampled_from([1, 2, 3, 50, 1000]),
         spread=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]),
@@ -82,11 +82,3 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
         close(shifted, metric(logits.double()), 1e-6, "adding a constant changes nothing")
         hidden = torch.full((3, 4, 5), -torch.inf, dtype=logits.dtype)
         close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "logits of −∞ do not count in V")
-
-    for size in (2, 7, 50_000):
-        close(metric(torch.zeros(2, size)), torch.ones(2), 1e-5, f"all {size} tokens alike: the uncertainty is 1")
-        sure = torch.zeros(2, size).index_fill(-1, torch.tensor([1]), 1e4)
-        close(metric(sure), torch.zeros(2), 1e-6, f"one of {size} tokens sure: the uncertainty is 0")
-        only = torch.full((2, size), -torch.inf).index_fill(-1, torch.tensor([1]), 0.0)
-        close(metric(only), torch.zeros(2), 0, f"{size - 1} of {size} tokens excluded: the uncertainty is 0")
-    holds_invariance()

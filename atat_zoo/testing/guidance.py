@@ -1,13 +1,4 @@
-"""What must hold for every guidance and every classifier, for our own and for a plugin's.
-
-    from atat_zoo.testing import check_guidance
-
-    def test_my_guidance():
-        check_guidance(MyGuidance(words=("cab",)))
-
-The model is `Hashed` over the 27 symbols of text8, with some tokens that have no
-probability. Each function raises `AssertionError` with what broke.
-"""
+"""Guidance and classifiers, with the denoiser `Hashed` over the symbols of text8; some tokens have probability 0."""
 
 from __future__ import annotations
 
@@ -15,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.generation import Writer
-from atat_zoo.testing.batches import tried
+from atat_zoo.testing.batches import for_examples
 from atat_zoo.testing.sampling import noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from atat_zoo.tokenizers import CharactersTokenizer
@@ -49,31 +39,22 @@ class Gappy(Hashed):
 def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -> Writer:
     """Return a writer of text8's 27 symbols with a denoiser without sense, and with importance if `weighed`."""
     tokenizer = CharactersTokenizer().train(lambda: iter(()))
-    return Writer(
-        denoiser=Gappy(
-            tokenizer.vocabulary_size,
-            sharpness=sharpness,
-            seed=seed,
-            window=LONGEST,
-            importance=hashed_importance if weighed else None,
-        ),
-        tokenizer=tokenizer,
-        length=LONGEST,
-    )
+    importance = hashed_importance if weighed else None
+    denoiser = Gappy(tokenizer.vocabulary_size, sharpness=sharpness, seed=seed, window=LONGEST, importance=importance)
+    return Writer(denoiser=denoiser, tokenizer=tokenizer, length=LONGEST)
 
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
-    """Hold a guidance to its contract: what it makes of a denoiser is one again, and given tokens stay.
-
-    Args:
-        guidance: its specification.
-        examples: how many batches are tried.
-        start: what every row begins with, for a guidance that goes by that.
-    """
+    """Hold a guidance to its contract: the guided denoiser is one, and given tokens stay; rows begin with `start`."""
     from atat_zoo.samplers.published import AncestralSampler
 
-    @tried(examples)
-    @given(st.integers(1, ROWS), st.integers(max(1, len(start) + 1), LONGEST), st.integers(0, 2**31), st.booleans())
+    @for_examples(
+        examples,
+        rows=st.integers(1, ROWS),
+        length=st.integers(max(1, len(start) + 1), LONGEST),
+        seed=st.integers(0, 2**31),
+        weighed=st.booleans(),
+    )
     def holds(rows: int, length: int, seed: int, weighed: bool) -> None:
         writer = toy_writer(weighed=weighed, seed=seed)
         guided = guidance.guide(writer)
@@ -112,7 +93,6 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         assert torch.equal(guided.fill(AncestralSampler(steps=4), z, seed=seed).tokens, made.tokens), "another text"
         assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of passes through the network"
 
-    holds()
     _check_nothing(guidance)
 
 
@@ -142,8 +122,7 @@ def check_classifier(classifier: Classifier, examples: int = 30) -> None:
     writer = toy_writer()
     model = classifier.build(writer.tokenizer, LONGEST)
 
-    @tried(examples)
-    @given(st.integers(1, ROWS), st.integers(1, LONGEST), st.integers(0, 2**31))
+    @for_examples(examples, rows=st.integers(1, ROWS), length=st.integers(1, LONGEST), seed=st.integers(0, 2**31))
     def holds(rows: int, length: int, seed: int) -> None:
         z = noisy(rows, length, writer.tokenizer.vocabulary_size, seed)
         kept = z.clone()
@@ -151,11 +130,8 @@ def check_classifier(classifier: Classifier, examples: int = 30) -> None:
         assert torch.equal(z, kept), "the caller's tokens were written to"
         assert found.shape == (rows,), "one log-probability a text"
         assert bool((found <= 0).all()), "a log-probability is at most 0, and a number"
-        assert torch.allclose(torch.cat([model(z[i : i + 1]) for i in range(rows)]), found, atol=1e-4), (
-            "a row depends on its batch"
-        )
+        alone = torch.cat([model(z[i : i + 1]) for i in range(rows)])
+        assert torch.allclose(alone, found, atol=1e-4), "a row depends on its batch"
         if isinstance(model, Differentiable):
             x = model.table[z]
             assert torch.allclose(model.embedded(x), found, atol=1e-4), "the embedding says something else"
-
-    holds()

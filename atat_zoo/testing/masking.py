@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.contracts import StatefulPart
-from atat_zoo.testing.adaptive import check_adaptive
-from atat_zoo.testing.batches import built, close, holds, rows, taught, temperatures, tried
+from atat_zoo.testing.batches import close, for_examples, holds, rows, temperatures
+from atat_zoo.testing.steps import check_adaptive, variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,17 +23,9 @@ _HOT, _COLD = 1e6, 1e-5
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
-    """Hold a masking strategy to the promises of `atat_zoo.masking`, (a) to (f).
+    """Hold a masking strategy to the promises of `atat_zoo.masking`, (a) to (f), at many temperatures.
 
-    Beyond these: no random numbers, inputs left alone, and a row that does not
-    depend on the others of its batch.
-
-    Args:
-        strategy: the specification. Its `temperature`, if it has one, is varied.
-        examples: batches that are tried per promise.
-
-    Raises:
-        AssertionError: naming the promise that is broken.
+    Beyond these: no random numbers, inputs left alone, and a row that does not depend on the others of its batch.
     """
     for check in PROMISES.values():
         check(strategy, examples)
@@ -44,11 +34,10 @@ def check_masking(strategy: Any, examples: int = 50) -> None:
 def check_rate(strategy: Any, examples: int = 50) -> None:
     """(a) the mean of p is the rate, exactly at 0 and 1; (e) what is not maskable has p = 0."""
 
-    @tried(examples)
-    @given(drawn=rows(), temperature=temperatures())
+    @for_examples(examples, drawn=rows(), temperature=temperatures())
     def holds_rate(drawn: Rows, temperature: float) -> None:
         for ready in _variants(strategy, temperature, drawn):
-            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            p = _probabilities(ready, drawn)
             assert p.dtype == torch.float32, f"p is float32, not {p.dtype}"
             assert p.shape == drawn.importance.shape, "p has the shape of importance"
             holds((p >= 0) & (p <= 1), "p is in [0, 1]")
@@ -60,15 +49,12 @@ def check_rate(strategy: Any, examples: int = 50) -> None:
             sure = (drawn.rate == 1).unsqueeze(-1) & drawn.maskable
             holds(p[sure] == 1, "(a) at rate 1 every token is masked, exactly")
 
-    holds_rate()
-
 
 def check_importance(strategy: Any, examples: int = 50) -> None:
     """(b) p_i does not fall when I_i rises; the other way round for direction −1, unchanged for 0."""
     direction = getattr(strategy, "direction", 1)
 
-    @tried(examples)
-    @given(drawn=rows(), temperature=temperatures(), share=st.floats(0, 1))
+    @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.floats(0, 1))
     def holds_importance(drawn: Rows, temperature: float, share: float) -> None:
         length = drawn.importance.shape[-1]
         place = (drawn.uniform(drawn.rate.shape[0]) * length).long().unsqueeze(-1)
@@ -84,22 +70,17 @@ def check_importance(strategy: Any, examples: int = 50) -> None:
             rise = (after - before) * direction
             holds(rise >= -_ROUNDING, f"(b) p_i follows I_i in the direction {direction}", rise.min)
 
-    holds_importance()
-
 
 def check_nesting(strategy: Any, examples: int = 50) -> None:
     """(c) p_i does not fall when r rises, so masks of one uniform per token are nested."""
 
-    @tried(examples)
-    @given(drawn=rows(), temperature=temperatures(), share=st.one_of(st.floats(0, 1), st.just(1e-5)))
+    @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.one_of(st.floats(0, 1), st.just(1e-5)))
     def holds_nesting(drawn: Rows, temperature: float, share: float) -> None:
         higher = drawn.rate + share * (1 - drawn.rate)
         for ready in _variants(strategy, temperature, drawn):
             low = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable).double()
             high = ready.probabilities(drawn.importance, higher, drawn.maskable).double()
             holds(high - low >= -_ROUNDING, "(c) p does not fall when the rate rises", (high - low).min)
-
-    holds_nesting()
 
 
 def check_limits(strategy: Any, examples: int = 50) -> None:
@@ -111,22 +92,19 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
     cold = max(_COLD, bounds["temperature"].get("ge", _COLD))
     direction = getattr(strategy, "direction", 1)
 
-    @tried(examples)
-    @given(drawn=rows(grid=True))
+    @for_examples(examples, drawn=rows(grid=True))
     def holds_limits(drawn: Rows) -> None:
         uniform = (drawn.rate.unsqueeze(-1) * drawn.maskable).double()
         for ready in _variants(strategy, hot, drawn):
-            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            p = _probabilities(ready, drawn)
             close(p, uniform, 1e-4, f"(d) at temperature {hot:g} p is the rate")
         # The threshold is in importance, which a positional strategy does not look at alone.
         if direction == 0 or getattr(strategy, "positional", False) or cold > 1e-3:
             return
         wanted = _threshold(drawn.importance.double() * direction, drawn.rate, drawn.maskable)
         for ready in _variants(strategy, cold, drawn):
-            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            p = _probabilities(ready, drawn)
             close(p, wanted, 1e-4, f"(d) at temperature {cold:g} p is a threshold, and ties share the rest equally")
-
-    holds_limits()
 
 
 def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
@@ -142,12 +120,11 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
     """(f) equal importance gives p = r; permuting tokens permutes p; a row does not depend on its batch."""
     positional = getattr(strategy, "positional", False)
 
-    @tried(examples)
-    @given(drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
+    @for_examples(examples, drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
     def holds_symmetry(drawn: Rows, temperature: float, level: float) -> None:
         given_importance, state = drawn.importance.clone(), torch.get_rng_state()
         for ready in _variants(strategy, temperature, drawn):
-            p = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+            p = _probabilities(ready, drawn)
             alone = ready.probabilities(drawn.importance[3:4], drawn.rate[3:4], drawn.maskable[3:4])
             close(p[3:4], alone, _ROUNDING, "a row does not depend on the others of its batch")
             if positional:
@@ -157,26 +134,15 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
             close(moved, p[:, order], _ROUNDING, "(f) permuting tokens permutes p")
             equal = torch.full_like(drawn.importance, level)
             uniform = drawn.rate.unsqueeze(-1) * drawn.maskable
-            close(
-                ready.probabilities(equal, drawn.rate, drawn.maskable),
-                uniform,
-                _ROUNDING,
-                "(f) equal importance gives p = r",
-            )
+            p = ready.probabilities(equal, drawn.rate, drawn.maskable)
+            close(p, uniform, _ROUNDING, "(f) equal importance gives p = r")
         holds(drawn.importance == given_importance, "importance is left as it was")
         assert torch.equal(torch.get_rng_state(), state), "no random number is drawn"
 
-    holds_symmetry()
-
 
 def check_memory(strategy: Any, examples: int = 50) -> None:
-    """A strategy with a memory keeps it in buffers and adds up over micro-batches; others pass."""
-    if isinstance(built(strategy), StatefulPart):
-        check_adaptive(
-            lambda: built(strategy),
-            lambda ready, drawn: ready.probabilities(drawn.importance, drawn.rate, drawn.maskable),
-            examples,
-        )
+    """A strategy with state has it in buffers and adds up over micro-batches; others pass."""
+    check_adaptive(strategy, _probabilities, examples)
 
 
 PROMISES = {
@@ -190,11 +156,14 @@ PROMISES = {
 
 
 def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
-    """Yield the strategy at a temperature, ready for use; one with a memory also after some steps."""
-    if any(f.name == "temperature" for f in attrs.fields(type(strategy))):
-        bounds = attrs.fields_dict(type(strategy))["temperature"].metadata.get("bounds", {})
+    """Return the strategy at a temperature within its bounds; see `variants`."""
+    if field := attrs.fields_dict(type(strategy)).get("temperature"):
+        bounds = field.metadata.get("bounds", {})
         temperature = min(max(temperature, bounds.get("ge", temperature)), bounds.get("le", temperature))
         strategy = attrs.evolve(strategy, temperature=temperature)
-    yield built(strategy)
-    if isinstance(built(strategy), StatefulPart):
-        yield taught(built(strategy), 3, drawn)
+    return variants(strategy, drawn)
+
+
+def _probabilities(ready: Any, drawn: Rows) -> Tensor:
+    p: Tensor = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable)
+    return p

@@ -34,11 +34,7 @@ def check_backbone(backbone: Any) -> None:
     logits = module.head(hidden)
     assert logits.shape == (B, L, V), f"the head has a column for each of the V = {V} tokens and none for the mask"
     (logits * torch.linspace(-1, 1, V)).square().sum().backward()
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            assert parameter.grad is not None, f"every weight has a gradient: {name} has none"
-            holds(parameter.grad.isfinite(), f"gradients are finite: {name}")
-            assert bool(parameter.grad.any()), f"every weight has a gradient: that of {name} is zero"
+    holds_gradients(module)
     with torch.no_grad():
         _holds_head(module, hidden, logits)
         _holds_attention(module, tokens, t, hidden)
@@ -49,6 +45,15 @@ def check_backbone(backbone: Any) -> None:
             assert not torch.allclose(later, hidden), "a backbone that reads the time changes with it"
         else:
             _near(module(tokens, torch.rand(B)), hidden, "a backbone that does not read the time ignores it")
+
+
+def holds_gradients(module: nn.Module) -> None:
+    """Check that every weight that is trained has a finite gradient that is not zero."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f"every weight has a gradient: {name} has none"
+            holds(parameter.grad.isfinite(), f"gradients are finite: {name}")
+            assert bool(parameter.grad.any()), f"every weight has a gradient: that of {name} is zero"
 
 
 def randomised(module: nn.Module, seed: int = 0) -> Any:

@@ -1,14 +1,4 @@
-"""What must hold for every part of a sampler (MATH 6), for our own and for a plugin's.
-
-    from atat_zoo.testing.sampling import check_order
-
-    def test_my_order():
-        check_order(MyOrder())
-
-Each function raises `AssertionError` with what broke. The denoiser is `Hashed`,
-which is deterministic, reads all of z, and counts how often it is asked. Needs
-the extra `test`.
-"""
+"""Samplers and their parts (MATH 6), with the denoiser `Hashed`."""
 
 from __future__ import annotations
 
@@ -16,14 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
-from atat_zoo.testing.batches import tried
+from atat_zoo.testing.batches import for_examples
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
 if TYPE_CHECKING:
@@ -53,27 +42,11 @@ class Assembled(CompositeSampler):
         return self._parts
 
 
-def assemble(
-    *,
-    order: Order | None = None,
-    pace: Pace | None = None,
-    remask: Remask | None = None,
-    stop: Stop | None = None,
-    draw: Draw | None = None,
-) -> Assembled:
-    """Return a sampler of these parts; the others are those of `ancestral` in 6 steps."""
+def assemble(**parts: Any) -> Assembled:
+    """Return a sampler of these parts, by the fields of `SamplerParts`; the others are those of `ancestral`."""
     from atat_zoo.samplers.published import AncestralSampler
 
-    usual = AncestralSampler(steps=6).parts()
-    parts = attrs.evolve(
-        usual,
-        order=order or usual.order,
-        pace=pace or usual.pace,
-        remask=remask or usual.remask,
-        stop=stop or usual.stop,
-        draw=draw or usual.draw,
-    )
-    return Assembled(parts=parts)
+    return Assembled(parts=attrs.evolve(AncestralSampler(steps=6).parts(), **parts))
 
 
 def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
@@ -93,25 +66,19 @@ def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, l
 def check_sampler(sampler: Sampler, examples: int = 20) -> None:
     """Hold a sampler to MATH 6: given tokens, no masks left, counted evaluations, seeds, and no leak between rows."""
 
-    @settings(tried(examples), report_multiple_bugs=False)
-    @given(
-        st.integers(0, ROWS),
-        st.integers(1, LENGTHS),
-        st.integers(1, VOCABULARIES),
-        st.integers(-(2**63), 2**63 - 1),
-        st.sampled_from([0.0, 3.0, 20.0]),
-        st.booleans(),
+    @for_examples(
+        examples,
+        rows=st.integers(0, ROWS),
+        length=st.integers(1, LENGTHS),
+        v=st.integers(1, VOCABULARIES),
+        seed=st.integers(-(2**63), 2**63 - 1),
+        sharpness=st.sampled_from([0.0, 3.0, 20.0]),
+        weighed=st.booleans(),
     )
     def holds(rows: int, length: int, v: int, seed: int, sharpness: float, weighed: bool) -> None:
-        z = noisy(rows, length, v, seed)
-        check_sample(
-            sampler,
-            lambda: Hashed(v, sharpness=sharpness, importance=hashed_importance if weighed else None),
-            z,
-            fold(torch.arange(rows), seed),
-        )
-
-    holds()
+        importance = hashed_importance if weighed else None
+        z, seeds = noisy(rows, length, v, seed), fold(torch.arange(rows), seed)
+        check_sample(sampler, lambda: Hashed(v, sharpness=sharpness, importance=importance), z, seeds)
 
 
 class Asked(Denoiser, Protocol):
@@ -124,11 +91,11 @@ def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: 
     """Hold a sampler to MATH 6 on one batch.
 
     Args:
-        sampler: what is held.
-        make: gives a denoiser that was asked nothing yet.
+        sampler: the sampler.
+        make: returns a new denoiser.
         z: int64 [B, L].
         seeds: int64 [B].
-        alone: whether a row alone must give what it gives in the batch. A network in float32 does not keep that: it
+        alone: whether a row alone must give the text that it gives in the batch; not so for a network in float32, which
             sums in another order.
     """
     denoiser, kept = make(), z.clone()
@@ -267,8 +234,7 @@ def check_draw(draw: Draw, examples: int = 50) -> None:
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
 
-    @settings(tried(examples), report_multiple_bugs=False)
-    @given(st.integers(1, 40), st.integers(0, 2**63 - 1))
+    @for_examples(examples, v=st.integers(1, 40), seed=st.integers(0, 2**63 - 1))
     def holds(v: int, seed: int) -> None:
         keys = fold(torch.arange(len(rows)), seed)
         # The two ends of the uniform as well.
@@ -283,7 +249,6 @@ def check_draw(draw: Draw, examples: int = 50) -> None:
         assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token without probability was drawn"
         assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
 
-    holds()
     _known(draw.needs, {"history"})
     check_sampler(assemble(draw=draw), examples)
 

@@ -1,20 +1,20 @@
-"""Parts that take part in a training step: drawings, curricula, targets, biases."""
+"""Parts of a training step: mask drawings, curricula, targets, position biases, importance estimators."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import Masked, StatefulPart
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.testing.adaptive import check_adaptive
-from atat_zoo.testing.batches import built, close, holds, masked_step, rows, taught, tried
+from atat_zoo.testing.batches import VOCABULARY, built, close, for_examples, holds, masked_step, rows, taught
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from atat_zoo.testing.batches import Rows
 
@@ -24,8 +24,7 @@ _DRAWN = 20_000
 def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
     """Hold a drawing to its contract: marginals p, sure at 0 and 1, a function of p and the row's key."""
 
-    @tried(examples)
-    @given(drawn=rows(), seed=st.integers(0, 2**31))
+    @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_keys(drawn: Rows, seed: int) -> None:
         p = drawn.importance.float() * drawn.maskable
         keys = row_keys(seed, "mask", torch.arange(p.shape[0]))
@@ -38,8 +37,7 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
         holds(drawing(p[2:3], keys[2:3]) == mask[2:3], "a row does not depend on the others of its batch")
         assert torch.equal(torch.get_rng_state(), state), "no random number but those of the keys is drawn"
 
-    @tried(max(1, examples // 10))
-    @given(drawn=rows(), seed=st.integers(0, 2**31))
+    @for_examples(max(1, examples // 10), drawn=rows(), seed=st.integers(0, 2**31))
     def holds_marginals(drawn: Rows, seed: int) -> None:
         p = drawn.uniform(6)
         keys = row_keys(seed, "mask", torch.arange(_DRAWN))
@@ -47,18 +45,14 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
         error = (share - p).abs() / (p * (1 - p) / _DRAWN).sqrt().clamp(min=1e-9)
         holds(error <= 6, "a token is masked with probability p (within 6 standard errors)", error.max)
 
-    holds_keys()
-    holds_marginals()
-
 
 def check_curriculum(curriculum: Any, examples: int = 50) -> None:
     """Hold a curriculum to its contract: positive weights with mean 1 over each row's maskable tokens."""
 
-    @tried(examples)
-    @given(drawn=rows(), progress=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1)))
+    @for_examples(examples, drawn=rows(), progress=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1)))
     def holds_mean(drawn: Rows, progress: float) -> None:
         step, _ = masked_step(drawn)
-        for ready in _variants(curriculum, drawn):
+        for ready in variants(curriculum, drawn):
             weights = ready.weights(step, drawn.importance, progress)
             assert weights.dtype == torch.float32, f"weights are float32, not {weights.dtype}"
             holds((weights > 0) & weights.isfinite(), "weights are positive and finite")
@@ -68,23 +62,18 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
             assert isinstance(ready.stage(progress), str), "a stage has a name"
             assert ready.stage(progress), "a stage has a name"
 
-    holds_mean()
-    if isinstance(built(curriculum), StatefulPart):
-        check_adaptive(
-            lambda: built(curriculum),
-            lambda ready, drawn: ready.weights(masked_step(drawn)[0], drawn.importance, 0.5),
-            examples,
-        )
+    check_adaptive(
+        curriculum, lambda ready, drawn: ready.weights(masked_step(drawn)[0], drawn.importance, 0.5), examples
+    )
 
 
 def check_target(target: Any, examples: int = 50) -> None:
     """Hold a target to its contract: in [0, 1], counted at maskable tokens only, row by row."""
 
-    @tried(examples)
-    @given(drawn=rows())
+    @for_examples(examples, drawn=rows())
     def holds_range(drawn: Rows) -> None:
         step, loss = masked_step(drawn)
-        for ready in _variants(target, drawn):
+        for ready in variants(target, drawn):
             wanted, counted = ready(step, loss)
             assert wanted.dtype == torch.float32, f"a target is float32, not {wanted.dtype}"
             assert counted.dtype == torch.bool, "where it counts is bool"
@@ -93,27 +82,78 @@ def check_target(target: Any, examples: int = 50) -> None:
             holds(step.maskable[counted], "only maskable tokens count")
             assert not wanted.requires_grad, "targets carry no gradient"
 
-    holds_range()
-    if isinstance(built(target), StatefulPart):
-        check_adaptive(lambda: built(target), lambda ready, drawn: ready(*_step_of(drawn))[0], examples)
+    check_adaptive(target, lambda ready, drawn: ready(*_step_of(drawn))[0], examples)
 
 
 def check_position_bias(bias: Any, examples: int = 50) -> None:
     """Hold a position bias to its contract: float32 values in [0, 1], one a position."""
 
-    @tried(examples)
-    @given(drawn=rows())
+    @for_examples(examples, drawn=rows())
     def holds_values(drawn: Rows) -> None:
         length = drawn.importance.shape[-1]
-        for ready in _variants(bias, drawn):
+        for ready in variants(bias, drawn):
             values = ready.values(length)
             assert values.dtype == torch.float32, f"a bias is float32, not {values.dtype}"
             assert values.shape == (length,), "a bias has one value a position"
             holds((values >= 0) & (values <= 1), "a bias is in [0, 1]")
 
-    holds_values()
-    if isinstance(built(bias), StatefulPart):
-        check_adaptive(lambda: built(bias), lambda ready, drawn: ready.values(drawn.importance.shape[-1]), examples)
+    check_adaptive(bias, lambda ready, drawn: ready.values(drawn.importance.shape[-1]), examples)
+
+
+def check_estimator(estimator: Any, examples: int = 10) -> None:
+    """Hold an estimator to its contract: importance in [0, 1] per token, row by row, blind to what is not maskable."""
+    width = 8
+    module = built(estimator, length=64, width=width)
+    assert isinstance(module, nn.Module), "an estimator's build returns an nn.Module"
+    module.eval()
+    table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(0))
+
+    @for_examples(examples, drawn=rows())
+    def holds_range(drawn: Rows) -> None:
+        shape = (drawn.rate.shape[0], min(drawn.importance.shape[-1], 64))
+        tokens = (drawn.uniform(*shape) * VOCABULARY).long()
+        maskable, t = drawn.maskable[:, : shape[1]], drawn.rate
+        with torch.no_grad():
+            importance = module(tokens, table[tokens], t, maskable)
+            alone = module(tokens[7:8], table[tokens[7:8]], t[7:8], maskable[7:8])
+        assert importance.dtype == torch.float32, f"importance is float32, not {importance.dtype}"
+        assert importance.shape == shape, "importance has the shape of the tokens"
+        holds((importance >= 0) & (importance <= 1), "importance is in [0, 1]")
+        close(importance[7:8], alone, 1e-5, "a row does not depend on the others of its batch")
+
+
+def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: int = 50) -> None:
+    """Hold a part with state to `StatefulPart`; others pass.
+
+    Its statistics add up over micro-batches, asking for them changes nothing, and `state_dict` saves all its state.
+
+    Args:
+        spec: its specification.
+        outcome: what the part returns for a batch.
+        examples: batches that are tried.
+    """
+    if not isinstance(built(spec), StatefulPart):
+        return
+    assert isinstance(built(spec), nn.Module), "a part with state is an nn.Module"
+
+    @for_examples(examples, drawn=rows())
+    def holds_state(drawn: Rows) -> None:
+        part, (step, loss) = built(spec), masked_step(drawn)
+        before = {name: value.clone() for name, value in part.state_dict().items()}
+        total = part.statistics(step, loss)
+        parts = [part.statistics(_rows_of(step, rows), loss[rows]) for rows in (slice(0, 3), slice(3, None))]
+        close(torch.stack(parts).sum(0), total, 1e-3, "statistics of micro-batches add up to those of the batch")
+        for name, value in part.state_dict().items():
+            close(value, before[name], 0, f"statistics() leaves {name} alone")
+        taught(part, 3, drawn)
+        other = built(spec)
+        other.load_state_dict(part.state_dict())
+        close(outcome(other, drawn), outcome(part, drawn), 0, "all that is remembered is in state_dict")
+        assert not list(part.parameters()), "what follows the training is a buffer, not a parameter"
+
+
+def _rows_of(step: Masked, chosen: slice) -> Masked:
+    return Masked(**{name: value[chosen] for name, value in attrs.asdict(step, recurse=False).items()})
 
 
 def _step_of(drawn: Rows) -> Any:
@@ -122,8 +162,8 @@ def _step_of(drawn: Rows) -> Any:
     return masked_step(drawn)
 
 
-def _variants(spec: Any, drawn: Rows) -> Iterator[Any]:
-    """Yield the part ready for use; one with a memory also after some steps."""
+def variants(spec: Any, drawn: Rows) -> Iterator[Any]:
+    """Yield the part ready for use; one with state also after some steps."""
     yield built(spec)
     if isinstance(built(spec), StatefulPart):
         yield taught(built(spec), 3, drawn)

@@ -53,7 +53,6 @@ class Joint:
     Attributes:
         states: all sequences, in the order of counting, int64 [S, L].
         p: their probabilities, float64 [S].
-        calls: how often the denoiser was asked.
         denoiser: the exact p(x_i | z).
     """
 
@@ -65,7 +64,6 @@ class Joint:
         if weights.shape != self.states.shape[:1]:
             raise ValueError(f"expected {len(self.states)} weights for V = {vocabulary_size}, L = {length}")
         self.p = weights / weights.sum()
-        self.calls = 0
         self.mask_id = vocabulary_size
         self.denoiser = FunctionDenoiser(self.log_probs, self.mask_id)
 
@@ -90,7 +88,6 @@ class Joint:
 
     def log_probs(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return the exact log p(x_i | z), float64 [N, V]."""
-        self.calls += 1
         return self.marginals(tokens).to(tokens.device)[where].log()
 
 
@@ -141,15 +138,10 @@ class ExactBackbone(nn.Module):
 
 
 class Hashed(FunctionDenoiser):
-    """A denoiser without sense: every log-probability is a hash of the row's whole z, the position and the token.
+    """An arbitrary denoiser: every log-probability is a hash of all of the row's z, the position and the token.
 
-    It changes wherever z changes, works for any V and L, and a row of a batch
-    gets exactly what it gets alone, so any leak between rows shows.
-
-    Attributes:
-        calls: how often it was asked.
-        evaluated: rows that it was asked for, in all.
-        asked: positions that it was asked for, in all.
+    It changes wherever z changes, works for any V and L, and gives a row the same numbers in any batch, so that any
+    leak between rows shows. It counts its `calls`, the rows in them (`evaluated`) and the positions (`asked`).
     """
 
     gives_order_weights = scores_visible_tokens = True
@@ -199,6 +191,6 @@ class Hashed(FunctionDenoiser):
 
 
 def hashed_importance(tokens: Tensor, masked: Tensor) -> Tensor:
-    """Return an importance estimator without sense: a hash of token and position, float32 [B, L]."""
+    """Return an importance estimator, an arbitrary one: a hash of token and position, float32 [B, L]."""
     position = torch.arange(tokens.shape[1], device=tokens.device)
     return to_unit(fold(fold(tokens, 1), position))

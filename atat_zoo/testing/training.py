@@ -13,11 +13,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from atat_zoo.testing.batches import tried
+from atat_zoo.testing.batches import for_examples
 
 
 class Bowl(nn.Module):
@@ -59,8 +58,7 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
     """
     installed(optimizer)
 
-    @tried(examples)
-    @given(seed=st.integers(0, 2**32 - 1))
+    @for_examples(examples, seed=st.integers(0, 2**32 - 1))
     def holds(seed: int) -> None:
         model = Bowl(seed)
         model.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
@@ -92,8 +90,6 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
             same = torch.equal(parameter, turned.get_parameter(name))
             assert same, f"{name} moves alike whatever the order of the parameters"
 
-    holds()
-
 
 def check_schedule(schedule: Any, examples: int = 10) -> None:
     """Hold a schedule to its contract.
@@ -103,8 +99,7 @@ def check_schedule(schedule: Any, examples: int = 10) -> None:
     """
     installed(schedule)
 
-    @tried(examples)
-    @given(steps=st.integers(1, 60), cut=st.integers(0, 60))
+    @for_examples(examples, steps=st.integers(1, 60), cut=st.integers(0, 60))
     def holds(steps: int, cut: int) -> None:
         rates, _ = _rates(schedule, steps)
         peaks = (1.0, 0.25)
@@ -119,8 +114,6 @@ def check_schedule(schedule: Any, examples: int = 10) -> None:
         _, state = _rates(schedule, steps, to=cut)
         continued, _ = _rates(schedule, steps, state=state)
         assert continued == rates[cut:], "state_dict continues exactly"
-
-    holds()
 
 
 def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) -> tuple[list[list[float]], Any]:
@@ -139,13 +132,12 @@ def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) 
     return rates, copy.deepcopy((optimizer.state_dict(), made.state_dict()))
 
 
-def check_logger(logger: Any, examples: int = 1) -> None:
+def check_logger(logger: Any) -> None:
     """Hold a logger to its contract: it takes curves and closes, and a continued run leaves what was logged before.
 
     Raises:
         SkipTest: for a part whose package is not installed.
     """
-    del examples
     installed(logger)
     # Nothing is sent to a server.
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
@@ -157,9 +149,8 @@ def check_logger(logger: Any, examples: int = 1) -> None:
             assert all(grown), "a run that is continued leaves what was logged before"
 
 
-def check_callback(callback: Any, examples: int = 1) -> None:
+def check_callback(callback: Any) -> None:
     """Hold a callback to its contract: a training runs with it, and its state goes through a checkpoint."""
-    del examples
     installed(callback)
     made = callback.build()
     weights = _train(callbacks=[made])
@@ -169,9 +160,8 @@ def check_callback(callback: Any, examples: int = 1) -> None:
     _train(callbacks=[other])
 
 
-def check_algorithm(algorithm: Any, examples: int = 1) -> None:
+def check_algorithm(algorithm: Any) -> None:
     """Hold an algorithm to its contract: a training runs with it, to finite weights, and twice to the same ones."""
-    del examples
     installed(algorithm)
     one, two = (_train(algorithms=[algorithm.build()]) for _ in range(2))
     assert bool(one.isfinite().all()), "the weights stay finite"

@@ -113,9 +113,9 @@ class EarlyStopperCallback:
     """Stops when the held-out perplexity no longer falls. Needs `train.evaluate_every`."""
 
     name = "early_stopper"
-    summary = "stops when held-out evaluations no longer improve"
+    summary = "stops when the held-out bound no longer falls"
     refs = ()
-    patience: int = param(3, help="evaluations without a new best value before it stops", ge=1)
+    patience: int = param(3, help="evaluations without a new best bound before it stops", ge=1)
 
     def check(self, experiment: Experiment) -> list[str]:
         """Refuse a training without evaluations."""

@@ -25,6 +25,7 @@ def atat(atat, monkeypatch, root):
     return lambda *words, writer="writer": atat("bench", "samplers", writer, *words)
 
 
+@pytest.mark.slow
 def test_every_named_sampler_at_every_number_of_steps(atat, root):
     code, out, err = atat("--by", "judge", "--number", "2", "--steps", "2", "--steps", "4", "--json")
     assert (code, err) == (0, "")

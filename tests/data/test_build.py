@@ -231,7 +231,9 @@ build(big(Path(sys.argv[1])), progress=kill)
     assert hashes(build(big(tmp_path))) == hashes(whole)
 
 
-@pytest.mark.parametrize("damage", ["shard", "settings", "state"])
+@pytest.mark.parametrize(
+    "damage", ["shard", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("settings", "state"))]
+)
 def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, damage: str) -> None:
     made = big(tmp_path)
 

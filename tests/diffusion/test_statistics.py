@@ -40,6 +40,7 @@ def test_spearman_without_an_order_is_nan():
         assert math.isnan(spearman(torch.tensor(a), torch.tensor(b)))
 
 
+@pytest.mark.slow
 def test_spearman_takes_a_million_values():
     generator = torch.Generator().manual_seed(0)
     a = torch.rand(1_000_000, generator=generator)

@@ -90,6 +90,7 @@ def test_the_width_is_that_of_the_linearised_error():
     assert apart.width > 5 * found.width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [paired, unpaired])
 def test_it_covers_the_truth_as_often_as_it_says(function):
     gap, trials = 0.03, 400

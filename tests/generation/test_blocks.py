@@ -66,6 +66,7 @@ def test_beyond_the_training_length_the_condition_goes_out_of_sight(objective):
     assert bool((made.nfe <= made.max_nfe).all())
 
 
+@pytest.mark.slow
 def test_a_ban_holds_across_blocks():
     banned = TokenBiasGuidance(words=(), tokens=tuple(LETTERS.encode(" ab")), strength=20.0, ban=("ab", "a"))
     guided = banned.guide(writer({"use": "block", "size": 3}))

@@ -42,6 +42,7 @@ def no_gradient(tokens):
     return -(tokens % 5).float().sum(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "first_order"])
 def test_conformance(method):
     check_guidance(ClassifierGuidance(classifier=bag(), method=method, candidates=7, strength=2.0), examples=15)

@@ -95,6 +95,7 @@ def test_rows_without_the_condition_stay_unguided():
     assert torch.equal(guided.denoiser(z, None, where)[1], JOINT.denoiser(z, None, where)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty", ["masked", "dropped"])
 def test_conformance(empty):
     check_guidance(ClassifierFreeGuidance(condition="ca", strength=2.0, empty=empty), start="ca")

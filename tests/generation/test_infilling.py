@@ -124,6 +124,7 @@ def test_a_fill_depends_on_its_seed_and_its_text_alone():
     assert twice.filled[0] != twice.filled[1]
 
 
+@pytest.mark.slow
 def test_lengths_have_the_posterior_of_the_exact_joint():
     (layout,) = layouts_of(["00[MASK:1-4]021"], Words(Symbols()), "none", 9)
     weights = {}
@@ -267,7 +268,13 @@ def test_every_text_that_is_wrong_is_named():
     assert second.startswith("text 3 is 2 tokens and its gaps at least 9, 11 together, and the model has learned 8")
 
 
-@pytest.mark.parametrize("name", [name for name in Zoo.load().names("sampler") if name != "combination"])
+FAST = ("ancestral", "left_to_right", "entropy")
+NAMES = [name for name in Zoo.load().names("sampler") if name != "combination"]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 def test_every_sampler_fills_gaps_and_leaves_the_rest(name):
     sampler = Zoo.load().spec("sampler", name)
     texts = ["abc [MASK:4] def", "[MASK]ab [MASK:3]", "a [MASK:1-3] c"]

@@ -21,6 +21,7 @@ def all_masks(rows=2, length=8):
     return z, torch.ones_like(z, dtype=torch.bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "guidance",
     [

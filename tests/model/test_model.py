@@ -132,6 +132,7 @@ def test_there_is_no_pickle_in_the_folder(saved):
             list(pickletools.genops(data))
 
 
+@pytest.mark.slow
 def test_loading_unpickles_nothing(saved):
     _, folder = saved
     code = """

@@ -130,6 +130,7 @@ def test_an_autoregressive_model_fills_and_reads_what_it_can(autoregressive):
         autoregressive.infill("We [MASK:1-3] of")
 
 
+@pytest.mark.slow
 def test_the_model_is_imported_when_it_is_asked_for():
     code = (
         "import sys, atat_zoo; assert 'torch' not in sys.modules; "

@@ -242,9 +242,8 @@ class Digits:
         return "".join(map(str, ids))
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "mlm" else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
 def test_it_learns_and_writes(name):
     module, found, bounds = learned(name)
     unigram = math.log(5)

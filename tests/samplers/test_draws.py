@@ -23,6 +23,7 @@ def key_of(u: Fraction) -> int:
     return bits - 2**64 if bits >= 2**63 else bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [CategoricalDraw(), CategoricalDraw(temperature=0.3), CategoricalDraw(temperature=0), ConfidenceTemperedDraw()],

@@ -49,12 +49,11 @@ def test_one_at_a_time_reproduces_the_joint(order):
     assert sample.max_nfe == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
-    [
-        pytest.param(AncestralSampler(steps=500), id="linear"),
-        pytest.param(assemble(pace=BinomialPace(steps=500, noise=CosineNoise())), id="cosine", marks=pytest.mark.slow),
-    ],
+    [AncestralSampler(steps=500), assemble(pace=BinomialPace(steps=500, noise=CosineNoise()))],
+    ids=["linear", "cosine"],
 )
 def test_ancestral_reproduces_the_joint(sampler):
     joint = toy()

@@ -17,6 +17,7 @@ from atat_zoo.testing.sampling import assemble, example_step
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pace",
     [

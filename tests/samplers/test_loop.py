@@ -25,6 +25,7 @@ from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from atat_zoo.uncertainty import EntropyUncertainty, MarginUncertainty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [

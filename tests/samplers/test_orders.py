@@ -180,6 +180,7 @@ def test_the_choice_noise_falls_to_nothing_in_the_last_step():
     assert (-noise).exp().mean().item() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_conformance_of_other_parameters():
     for order in (
         BlockwiseOrder(block=1, inner=DrawnProbabilityOrder()),

@@ -31,7 +31,7 @@ def test_one_at_a_time_reproduces_the_joint(name):
     assert (made.nfe == 3).all()
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("steps", [2, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 5))])
 def test_cached_ancestral_has_the_distribution_of_the_published_loop_without_a_cache(steps):
     joint = toy()
     z, seeds = masks(joint, ROWS)
@@ -69,6 +69,7 @@ def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
     assert seen == [None, None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "remask", [ReMDMCapRemask(eta=0.03), ReMDMRescaleRemask(eta=0.03)], ids=lambda remask: remask.name
 )

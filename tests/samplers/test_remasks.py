@@ -21,6 +21,7 @@ from atat_zoo.testing.sampling import example_step
 ALL = [ReMDMCapRemask(), ReMDMRescaleRemask(), ReMDMConfRemask(), ReMDMLoopRemask(), PlannerRemask()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "remask",
     [

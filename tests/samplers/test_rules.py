@@ -13,6 +13,7 @@ from atat_zoo.testing import check_pace
 from atat_zoo.testing.sampling import example_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pace",
     [

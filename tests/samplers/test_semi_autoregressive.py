@@ -36,9 +36,8 @@ def module(use, seed=0):
     return built.double().eval()
 
 
-def banded(built, z, window):
+def banded(built, z, window, size):
     """Log-probabilities [B, L, V] of the whole text read at once, each place seeing its block and a window."""
-    size = getattr(built, "size", 1)
     inputs = torch.cat([torch.full_like(z[:, :1], V), z[:, :-1]], 1) if size == 1 else z
     place = torch.arange(z.shape[1])
     end = (place[:, None] // size + 1) * size
@@ -47,7 +46,7 @@ def banded(built, z, window):
 
 
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=min(20, settings.default.max_examples))
 @given(data=st.data())
 def test_logits_with_the_cache_are_those_without(use, data):
     """Whatever is read in how many pieces, with a window as long as the text or shorter, for some rows or all."""
@@ -73,7 +72,7 @@ def test_logits_with_the_cache_are_those_without(use, data):
             whole[:, last:] = z[some, last:] == V
             anew = built.denoiser()(z[some], None, whole)
             torch.testing.assert_close(found, anew, rtol=1e-11, atol=1e-11)
-        at_once = banded(built, z, window)[some][:, last:][where]
+        at_once = banded(built, z, window, size)[some][:, last:][where]
         torch.testing.assert_close(found, at_once, rtol=1e-11, atol=1e-11)
 
 
@@ -89,6 +88,7 @@ def test_the_text_is_that_of_a_loop_without_a_cache(use):
     assert torch.equal(cached.nfe, plain.nfe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
 def test_beyond_the_training_length(use):
     built = module(use)

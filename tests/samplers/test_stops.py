@@ -11,6 +11,7 @@ from atat_zoo.testing.toys import Hashed
 from atat_zoo.uncertainty import EntropyUncertainty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop",
     [

@@ -16,6 +16,7 @@ from atat_zoo.testing.toys import Hashed
 WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=9).filter(any)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

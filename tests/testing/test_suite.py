@@ -29,10 +29,10 @@ def fails(check, *args):
         (broken.Textbook(), {"rate", "limits"}),
         (broken.HalfPrecision(), {"rate", "limits", "symmetry"}),
         (broken.WrongWay(), {"importance", "limits"}),
-        (broken.NotNested(), {"importance", "nesting", "limits"}),
-        (broken.Lukewarm(), {"limits"}),
+        pytest.param(broken.NotNested(), {"importance", "nesting", "limits"}, marks=pytest.mark.slow),
+        pytest.param(broken.Lukewarm(), {"limits"}, marks=pytest.mark.slow),
         (broken.FirstsFirst(), {"symmetry"}),
-        (broken.Crowd(), {"symmetry"}),
+        pytest.param(broken.Crowd(), {"symmetry"}, marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
