@@ -1,4 +1,4 @@
-"""The built-in parts, found in the places of their kinds and offered through the hooks that plugins use."""
+"""The built-in parts, collected from the modules of their kinds and offered through the hooks of plugins."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def plugin() -> SimpleNamespace:
     """Return an object like a plugin's module: one function per kind, named as its hook."""
 
-    def offering(kind: str) -> Any:
+    def hook_of(kind: str) -> Any:
         return hookimpl(lambda: parts_of(kind))
 
-    return SimpleNamespace(**{hook(kind): offering(kind) for kind in KINDS})
+    return SimpleNamespace(**{hook(kind): hook_of(kind) for kind in KINDS})
 
 
 def parts_of(kind: str) -> list[type]:

@@ -27,21 +27,21 @@ class ZooModel(ComposerModel):
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the figures of a micro-batch; `loss` among them."""
-        given = Batch(
+        rows = Batch(
             tokens=batch["tokens"],
             maskable=batch["maskable"],
             index=batch["index"],
             mean_maskable=batch["mean_maskable"][0],
             progress=self.step / self.steps,
         )
-        # Composer knows bf16 on GPUs only; a CPU with the instructions trains twice as fast with it.
-        on_cpu = self.bf16 and given.tokens.device.type == "cpu"
+        # Composer has bf16 for GPUs only; a CPU with the instructions trains twice as fast with it.
+        on_cpu = self.bf16 and rows.tokens.device.type == "cpu"
         with torch.autocast("cpu", torch.bfloat16) if on_cpu else nullcontext():
-            figures: dict[str, Tensor] = self.objective.loss(given)
+            figures: dict[str, Tensor] = self.objective.loss(rows)
         return figures
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and keep the figures of the micro-batch for the metrics of the step."""
+        """Return the loss, and add the figures of the micro-batch to the metrics of the step."""
         self.meters.update(outputs)
         return outputs["loss"]
 
@@ -66,19 +66,3 @@ def sum_over_ranks(value: Tensor) -> None:
     """Sum a tensor over the ranks, in place."""
     if dist.get_world_size() > 1:
         dist.all_reduce(value, reduce_operation="SUM")
-
-
-def batch_rows(batch: dict[str, Tensor]) -> int:
-    """Return the rows of a batch."""
-    return len(batch["tokens"])
-
-
-def batch_tokens(batch: dict[str, Tensor]) -> int:
-    """Return the tokens of a batch, padding included."""
-    return batch["tokens"].numel()
-
-
-@torch.no_grad()
-def finite(loss: float) -> bool:
-    """Say whether a loss is a number that training can go on from."""
-    return loss == loss and abs(loss) != float("inf")

@@ -23,28 +23,6 @@ MEANS = {
 }
 
 
-class RankCorrelation(Metric):
-    """Spearman's ρ between the importance and the loss of masked tokens."""
-
-    importance: list[Tensor]
-    loss: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("importance", default=[], dist_reduce_fx="cat")
-        self.add_state("loss", default=[], dist_reduce_fx="cat")
-
-    def update(self, importance: Tensor, loss: Tensor) -> None:
-        """Take in a micro-batch's masked tokens, each float32 [N]."""
-        self.importance.append(importance)
-        self.loss.append(loss)
-
-    def compute(self) -> float:
-        """Return ρ, NaN when the importance is constant."""
-        together = (torch.cat(v) if isinstance(v, list) else v for v in (self.importance, self.loss))
-        return spearman(*together)
-
-
 class Values(Metric):
     """All values of a step."""
 
@@ -67,15 +45,15 @@ class StepMeters:
     """Means and a rank correlation, reset at every step; `compute` joins the ranks, so all must call it."""
 
     def __init__(self, detailed: bool = False) -> None:
-        """Begin without a device, which the first micro-batch says; `detailed` for `details` and `histograms`."""
+        """Begin without a device, which the first micro-batch gives; `detailed` for `details` and `histograms`."""
         self.means: dict[str, MeanMetric] = {}
-        self.correlation = RankCorrelation()
-        self.detailed = {"importance": Values(), "token_loss": Values()} if detailed else {}
-        self.spread = Values()
+        self.detailed = detailed
+        self.masked = {"importance": Values(), "token_loss": Values()}
+        self.maskable_importance = Values()
 
     def reset(self) -> None:
         """Forget the step before."""
-        for meter in (*self.means.values(), self.correlation, *self.detailed.values(), self.spread):
+        for meter in (*self.means.values(), *self.masked.values(), self.maskable_importance):
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
@@ -88,34 +66,28 @@ class StepMeters:
                 self.means[name] = MeanMetric(nan_strategy="ignore").to(masked.device)
             weight = len(masked) if over == "rows" else figures[over].sum()
             self.means[name].update(figures[name].detach(), weight)
-        if "importance" in figures:
-            self.correlation.to(masked.device)
-            self.correlation.update(figures["importance"][masked].detach(), figures["token_loss"][masked].detach())
-
-        for name, values in self.detailed.items():
-            if name in figures:
+        for name, values in self.masked.items():
+            if name in figures and (self.detailed or "importance" in figures):
                 values.to(masked.device).update(figures[name][masked].detach().float())
         if self.detailed and "importance" in figures:
-            self.spread.to(masked.device).update(figures["importance"][figures["maskable"]].detach().float())
+            importance = figures["importance"][figures["maskable"]].detach().float()
+            self.maskable_importance.to(masked.device).update(importance)
 
     def details(self) -> dict[str, float]:
         """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
-        if not self.spread.values:
+        if not self.maskable_importance.values:
             return {}
-        importance = self.spread.compute().double()
-        return {
-            "importance_mean": float(importance.mean()),
-            "importance_spread": float(importance.std(correction=0)),
-        }
+        importance = self.maskable_importance.compute().double()
+        return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
         """Return this rank's importance and loss of masked tokens, float32 [N] on the CPU."""
-        return {name: torch.cat(meter.values).cpu() for name, meter in self.detailed.items() if meter.values}
+        return {name: torch.cat(meter.values).cpu() for name, meter in self.masked.items() if meter.values}
 
     def compute(self) -> dict[str, float | None]:
         """Return the figures by name; the correlation is None where it does not exist."""
         figures: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
-        if self.correlation.importance:
-            rho = self.correlation.compute()
+        if self.masked["importance"].values:
+            rho = spearman(*(meter.compute() for meter in self.masked.values()))
             figures["importance_spearman"] = None if rho != rho else rho
         return figures
