@@ -111,8 +111,7 @@ def adopt(made: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[
     """Return the experiment with the run's tokenizer, and a sentence per misfit."""
     tokenizer = made.parts["tokenizer"]
     if tokenizer.name != "run":
-        wanted, problems = zoo.structure("tokenizer", source.like, "tokenizer")
-        problems = problems or _differences("tokenizer", tokenizer, wanted, source)
+        problems = _differences("tokenizer", tokenizer, source.like, source, zoo)
         if problems:
             return made, problems + _backbone(made, source, zoo)
         tokenizer = zoo.spec("tokenizer", source.tokenizer)
@@ -123,22 +122,22 @@ def adopt(made: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[
 
 def misfits(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
     """Return a sentence for each part of an experiment that does not fit the run that it continues from."""
-    wanted, problems = zoo.structure("tokenizer", source.tokenizer, "tokenizer")
-    if not problems:
-        wanted = attrs.evolve(wanted, path=getattr(made.parts["tokenizer"], "path", source.path))
-        problems = _differences("tokenizer", made.parts["tokenizer"], wanted, source)
-    return problems + _backbone(made, source, zoo)
+    tokenizer = made.parts["tokenizer"]
+    table = {**source.tokenizer, "path": getattr(tokenizer, "path", source.path)}
+    return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(made, source, zoo)
 
 
 def _backbone(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
     if "backbone" not in made.kinds or "backbone" not in source.table:
         return [f"init_from: {source.path} and this experiment have no backbone in common; leave init_from out"]
-    wanted, problems = zoo.structure("backbone", source.table["backbone"], "backbone")
-    return problems or _differences("backbone", made.parts["backbone"], wanted, source)
+    return _differences("backbone", made.parts["backbone"], source.table["backbone"], source, zoo)
 
 
-def _differences(kind: str, part: Any, wanted: Any, source: Source) -> list[str]:
-    """Return a sentence for every parameter that differs, or one for the part."""
+def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -> list[str]:
+    """Return a sentence for every parameter that differs from the run's table, or one for the part."""
+    wanted, problems = zoo.structure(kind, table, kind)
+    if problems:
+        return problems
     here, there = unstructure(part), unstructure(wanted)
     if here["use"] != there["use"]:
         here, there = {"use": here["use"]}, {"use": there["use"]}

@@ -6,13 +6,10 @@ import pkgutil
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.registry.hookspecs import KINDS, hook, hookimpl
 from atat_zoo.registry.spec import is_component
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def plugin() -> SimpleNamespace:
@@ -27,19 +24,14 @@ def plugin() -> SimpleNamespace:
 def parts_of(kind: str) -> list[type]:
     """Return the components in a kind's place, in the order of the source."""
     parts: list[type] = []
-    for name in _modules(KINDS[kind].place):
-        if _kind_of(name) == kind and _has_components(name):
-            module = import_module(name)
-            parts += [cls for cls in vars(module).values() if is_component(cls) and cls.__module__ == name]
-    return parts
-
-
-def _modules(place: str) -> Iterator[str]:
-    yield place
-    # Finds the names without importing the modules: that of a network would import torch.
+    place = KINDS[kind].place
     spec = find_spec(place)
-    for info in pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ()):
-        yield f"{place}.{info.name}"
+    inside = pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ())
+    for name in (place, *(f"{place}.{module.name}" for module in inside)):
+        # Imports only modules with components: that of a network would import torch.
+        if _kind_of(name) == kind and _has_components(name):
+            parts += [cls for cls in vars(import_module(name)).values() if is_component(cls) and cls.__module__ == name]
+    return parts
 
 
 def _kind_of(module: str) -> str:

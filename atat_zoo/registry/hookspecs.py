@@ -25,20 +25,12 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Kind(NamedTuple):
-    """A kind of part.
+    """A kind of part."""
 
-    Attributes:
-        name: in the singular, as in `[masking]` and `atat_zoo_masking`.
-        summary: one sentence.
-        place: the module or package of its contract and its built-in parts.
-        default: the part of an experiment without a table of this kind; None for a kind that has no table of its own,
-            because other parts contain its parts.
-    """
-
-    name: str
+    name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
-    place: str
-    default: str | None = None
+    place: str  # the module or package of its contract and its built-in parts
+    default: str | None = None  # in an experiment without a table of this kind; None where no experiment has one
 
 
 KINDS: dict[str, Kind] = {

@@ -128,7 +128,7 @@ def _out_of_bounds(value: Any, bounds: Mapping[str, float]) -> str:
 
 
 class Field(typing.NamedTuple):
-    """One parameter of a component, as the menu and the checks see it."""
+    """One parameter of a component."""
 
     name: str
     type: Any  # a resolved type; for a part its kind

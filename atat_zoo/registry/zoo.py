@@ -69,9 +69,11 @@ class Zoo:
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
             close = nearest(name, [*known, *self._aliases[kind]])
+            unloaded = ", ".join(f"plugin {p.name} ({p.status})" for p in self.plugins if p.status != "ok")
+            advice = f"; not loaded: {unloaded}" if unloaded else "; if a plugin offers it, install that plugin"
             raise UserError(
                 f"there is no {kind} named {name!r}{close} (there are: {', '.join(sorted(known)) or 'none'})"
-                f"{self._why_missing(misspelt=bool(close))}"
+                f"{advice if unloaded or not close else ''}"
             )
         return entry
 
@@ -122,12 +124,6 @@ class Zoo:
             close = nearest(kind, list(KINDS))
             raise UserError(f"there is no kind named {kind!r}{close} (there are: {', '.join(KINDS)})")
         return kind
-
-    def _why_missing(self, misspelt: bool) -> str:
-        unloaded = [p for p in self.plugins if p.status != "ok"]
-        if not unloaded:
-            return "" if misspelt else "; if a plugin offers it, install that plugin"
-        return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in unloaded)
 
 
 @functools.cache

@@ -79,7 +79,7 @@ class MovingAverage(Callback):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Evaluate and save with the average; the training's own weights come back afterwards."""
+        """Evaluate and save with the average; afterwards the training's own weights return."""
         self._swap()
         try:
             yield
@@ -94,7 +94,7 @@ class MovingAverage(Callback):
             average.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average, for the checkpoint."""
+        """Return the average for the checkpoint."""
         return {"steps": self.steps, "average": [a.cpu() for a in self.average]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,7 +104,7 @@ class MovingAverage(Callback):
             mine.copy_(theirs)
 
 
-# What Composer and we log at every step, beside the callbacks.
+# The metrics of Composer and of the zoo itself, which are not those of callbacks.
 _CLOCKS = tuple(f"time/{unit}" for unit in ("iteration", "epoch", "batch", "sample", "token"))
 _OWN = ("train/", "validation/", "test/", "trainer/", "loss/", *_CLOCKS)
 
@@ -195,11 +195,7 @@ class MetricsWriter(Callback):
 
     def _peak(self, state: State) -> int:
         """Return the peak memory of any rank so far, in bytes; all ranks must call it."""
-        device = _device_of(state)
-        most = torch.tensor([max(self.peak, peak_memory(device))], device=device)
-        if dist.get_world_size() > 1:
-            dist.all_reduce(most, reduce_operation="MAX")
-        self.peak = int(most.item())
+        self.peak = _largest(max(self.peak, peak_memory(_device_of(state))), state)
         return self.peak
 
 
@@ -223,7 +219,7 @@ class Checkpoints(Callback):
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if it is time; then stop if the training was interrupted."""
         step = int(state.timestamp.batch)
-        stopping = self.interruption.agreed(state)
+        stopping = bool(_largest(int(self.interruption.signal is not None), state))
         assert state.max_duration is not None  # the step at which a callback has stopped the training, or `steps`
         if stopping or step % self.spec.save_every == 0 or step >= state.max_duration.value:
             self.save(state, step)
@@ -232,7 +228,7 @@ class Checkpoints(Callback):
             state.stop_training()  # type: ignore[no-untyped-call]
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint beside the old ones; it counts only when it is complete."""
+        """Write a checkpoint beside the old ones; an incomplete one does not count."""
         if step == self.saved:
             return
         self.saved = step
@@ -286,13 +282,14 @@ class Interruption:
         self.signal = number
         self.message("stopping after this step, and saving it")
 
-    def agreed(self, state: State) -> bool:
-        """Return whether any rank got a signal; all ranks must call it."""
-        if dist.get_world_size() == 1:
-            return self.signal is not None
-        asked = torch.tensor([float(self.signal is not None)], device=_device_of(state))
-        dist.all_reduce(asked, reduce_operation="MAX")
-        return bool(asked.item())
+
+def _largest(number: int, state: State) -> int:
+    """Return the largest number of any rank; all ranks must call it."""
+    if dist.get_world_size() == 1:
+        return number
+    largest = torch.tensor([number], device=_device_of(state))
+    dist.all_reduce(largest, reduce_operation="MAX")
+    return int(largest.item())
 
 
 def _device_of(state: State) -> torch.device:

@@ -101,7 +101,7 @@ def train(
         raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another --out")
     folder = RunFolder(out)
     with _locked(folder):
-        # Only rank 0 looks: by the time that another rank would, rank 0 may have begun this very run.
+        # Only rank 0 checks: when another rank does, rank 0 may already have begun this run.
         if _rank() == 0 and folder.exists and not overwrite:
             raise UserError(
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
@@ -135,10 +135,9 @@ def _run(
     experiment: Experiment, folder: RunFolder, reporter: Reporter, callbacks: Sequence[Callback], *, fresh: bool
 ) -> Result:
     spec = experiment.train
-    _check_ranks(experiment)
-    _check_packages(experiment)
+    _check(experiment)
     device = _device(experiment)
-    # A run that has a checkpoint needs nothing any more of the one that it began with.
+    # A run with a checkpoint no longer needs the run that it began with.
     beginning = Beginning.of(experiment) if fresh else None
     if beginning and beginning.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
@@ -201,20 +200,16 @@ def _run(
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
 
 
-def _check_packages(experiment: Experiment) -> None:
-    """Refuse a part whose package is not installed, before anything is built."""
-    for part in (experiment.parts["optimizer"], *experiment.train.parts):
-        module, install = getattr(part, "package", ("atat_zoo", ""))
-        if find_spec(module) is None:
-            raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
-
-
-def _check_ranks(experiment: Experiment) -> None:
-    """Refuse a number of ranks that does not divide the lanes and the batch, before anything is loaded."""
+def _check(experiment: Experiment) -> None:
+    """Refuse ranks that do not divide lanes and batch, and a part without its package, before anything is built."""
     ranks = _ranks()
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
         if value % ranks:
             raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
+    for part in (experiment.parts["optimizer"], *experiment.train.parts):
+        module, install = getattr(part, "package", ("atat_zoo", ""))
+        if find_spec(module) is None:
+            raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
 
 
 def _device(experiment: Experiment) -> str:
@@ -326,7 +321,7 @@ def _trainer(
         load_path=str(checkpoint) if checkpoint else None,
     )
     trainer.logger.log_hyperparameters(experiment.to_table())
-    # Composer allows TF32 on a GPU; what is called fp32 here is fp32, in training as in evaluation.
+    # Composer allows TF32 on a GPU; here fp32 means fp32, in training as in evaluation.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return trainer
 
