@@ -1,8 +1,4 @@
-"""TOML to a validated experiment, without torch.
-
-`load` is the way in: it merges what a file extends, applies overrides, and
-returns an `Experiment` or raises `UserError` with every problem at once.
-"""
+"""TOML to a validated experiment, without torch; begin with `load`."""
 
 from atat_zoo.experiment.loading import conflicts, find, from_overrides, from_table, load
 from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec

@@ -1,12 +1,11 @@
-"""What an experiment takes from the run that it continues from: `init_from`, and the tokenizer `run`. Without torch.
+"""An experiment that continues from a run: `init_from`, and the tokenizer `run`. Imports no torch.
 
-The weights of a run are worth something with its tokenizer and its backbone alone, so these are the run's. An
-experiment need not say them; where it says other ones it is refused.
+The weights of a run work only with its tokenizer and its backbone. An experiment may leave these out; other ones are
+refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import RunFolder
+from atat_zoo.run import RunFolder, sha256_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
@@ -32,10 +31,10 @@ class Source:
 
     Attributes:
         path: its folder, as the experiment writes it.
-        folder: its folder.
+        folder: the same.
         table: its experiment.
-        objective: what it was trained by.
-        step: optimizer steps behind its weights.
+        objective: the name of its objective.
+        step: the number of its optimizer steps.
         like: the table of the tokenizer that made its `tokenizer.json`.
         sha256: of that file.
     """
@@ -49,24 +48,28 @@ class Source:
     sha256: str
 
     @classmethod
-    def read(cls, path: str) -> Source:
-        """Read what a run says of its final model, not its weights.
+    def read(cls, path: str, key: str) -> Source:
+        """Read the description of a run's final model, without its weights.
 
         Raises:
-            UserError: when there is no run, or none with a final model.
+            UserError: when there is no run, or none with a final model; begins with `key`, which names the run.
         """
         folder = RunFolder(Path(path))
-        metadata = folder.final()
+        try:
+            metadata = folder.final()
+        except UserError as error:
+            raise UserError(f"{key}: {error}") from None
         try:
             table, step = metadata["experiment"], int(metadata["step"])
             tokenizer = table["tokenizer"]
             like = dict(tokenizer["like"] if tokenizer["use"] == "run" else tokenizer)
             objective = str(table["objective"]["use"])
         except (KeyError, TypeError, ValueError) as error:
+            described = folder.model / "model.json"
             raise UserError(
-                f"{folder.model / 'model.json'} describes no model: {type(error).__name__}: {error}; copy the run again"
+                f"{key}: {described} describes no model: {type(error).__name__}: {error}; copy the run again"
             ) from None
-        digest = hashlib.sha256((folder.model / "tokenizer.json").read_bytes()).hexdigest()
+        digest = sha256_of(folder.model / "tokenizer.json")
         return cls(path=path, folder=folder, table=table, objective=objective, step=step, like=like, sha256=digest)
 
     @property
@@ -76,24 +79,21 @@ class Source:
 
 
 def base_of(table: Table) -> tuple[Table, Source | None]:
-    """Return what an experiment's table inherits, to be put below it, and the run that it continues from.
-
-    Args:
-        table: as the files and overrides say it, not validated yet.
+    """Return the table that an experiment's table is merged into, and the run that it continues from.
 
     Raises:
-        UserError: when a run that is named cannot be continued from.
+        UserError: when the run cannot be continued from.
     """
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"
     path = table.get("init_from")
-    if not isinstance(path, str) or not path:  # what is no path is refused with all else
-        # A tokenizer that says everything needs its run no more.
+    if not isinstance(path, str) or not path:  # another type is refused with all other problems
+        # A complete table of a tokenizer no longer needs its run.
         if by_run and isinstance(tokenizer.get("path"), str) and not {"sha256", "like"} <= set(tokenizer):
-            return {"tokenizer": _read("tokenizer.path", tokenizer["path"]).tokenizer}, None
+            return {"tokenizer": Source.read(tokenizer["path"], "tokenizer.path").tokenizer}, None
         return {}, None
-    source = _read("init_from", path)
+    source = Source.read(path, "init_from")
     if by_run and "sha256" not in tokenizer and tokenizer.get("path", path) != path:
         raise UserError(
             f"tokenizer.path: {tokenizer['path']!r} here, but a training that continues from {path} keeps its "
@@ -107,46 +107,37 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     return base, source
 
 
-def _read(key: str, path: str) -> Source:
-    try:
-        return Source.read(path)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-
-
 def adopt(made: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[str]]:
-    """Return the experiment with the run's tokenizer, and a sentence for everything that does not fit the run."""
+    """Return the experiment with the run's tokenizer, and a sentence per misfit."""
     tokenizer = made.parts["tokenizer"]
     if tokenizer.name != "run":
-        wanted, problems = zoo.structure("tokenizer", source.like, "tokenizer")
-        if not problems:
-            problems = _differences("tokenizer", tokenizer, wanted, source)
+        problems = _differences("tokenizer", tokenizer, source.like, source, zoo)
         if problems:
             return made, problems + _backbone(made, source, zoo)
-    # Also where the experiment has it already: the run may have been moved since that was written.
-    tokenizer = tokenizer if tokenizer.name == "run" else zoo.spec("tokenizer", source.tokenizer)
+        tokenizer = zoo.spec("tokenizer", source.tokenizer)
+    # The path changes for every tokenizer: the run may have been moved since the experiment was written.
     made = attrs.evolve(made, parts={**made.parts, "tokenizer": attrs.evolve(tokenizer, path=source.path)})
     return made, misfits(made, source, zoo)
 
 
 def misfits(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
-    """Return what in an experiment does not fit the run that it continues from, a sentence each."""
-    wanted, problems = zoo.structure("tokenizer", source.tokenizer, "tokenizer")
-    if not problems:
-        wanted = attrs.evolve(wanted, path=getattr(made.parts["tokenizer"], "path", source.path))
-        problems = _differences("tokenizer", made.parts["tokenizer"], wanted, source)
-    return problems + _backbone(made, source, zoo)
+    """Return a sentence for each part of an experiment that does not fit the run that it continues from."""
+    tokenizer = made.parts["tokenizer"]
+    table = {**source.tokenizer, "path": getattr(tokenizer, "path", source.path)}
+    return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(made, source, zoo)
 
 
 def _backbone(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
     if "backbone" not in made.kinds or "backbone" not in source.table:
         return [f"init_from: {source.path} and this experiment have no backbone in common; leave init_from out"]
-    wanted, problems = zoo.structure("backbone", source.table["backbone"], "backbone")
-    return problems or _differences("backbone", made.parts["backbone"], wanted, source)
+    return _differences("backbone", made.parts["backbone"], source.table["backbone"], source, zoo)
 
 
-def _differences(kind: str, part: Any, wanted: Any, source: Source) -> list[str]:
-    """Return a sentence for every parameter that differs, the part itself if that does."""
+def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -> list[str]:
+    """Return a sentence for every parameter that differs from the run's table, or one for the part."""
+    wanted, problems = zoo.structure(kind, table, kind)
+    if problems:
+        return problems
     here, there = unstructure(part), unstructure(wanted)
     if here["use"] != there["use"]:
         here, there = {"use": here["use"]}, {"use": there["use"]}

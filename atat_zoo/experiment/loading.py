@@ -1,4 +1,4 @@
-"""Read an experiment file: `extends`, overrides, and every check that needs no torch."""
+"""Read an experiment file: `extends`, overrides, and all checks without torch."""
 
 from __future__ import annotations
 
@@ -38,14 +38,11 @@ def find(name: str) -> Path:
         if shipped.is_file():
             return shipped
     known = sorted(str(p.relative_to(root).with_suffix("")) for root in roots for p in root.rglob("*.toml"))
+    folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
     raise UserError(
         f"there is no experiment {name!r}: no such file{nearest(name, known)} "
-        f"(shipped: {', '.join(n for n in known if '/' not in n)}; more in {', '.join(_folders(known))})"
+        f"(shipped: {', '.join(n for n in known if '/' not in n)}; more in {', '.join(folders)})"
     )
-
-
-def _folders(known: list[str]) -> list[str]:
-    return sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
 
 
 def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Experiment:
@@ -59,30 +56,32 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
     Raises:
         UserError: with one sentence per problem.
     """
-    path = find(name)
+    path, zoo = find(name), zoo or Zoo.load()
+    where = str(path)
     table, origins = _read(path, ())
     _override(table, origins, overrides)
     table.setdefault("name", _name(path))
-    return _inheriting(table, origins, str(path), zoo or Zoo.load())
-
-
-def _inheriting(table: Table, origins: Origins, where: str, zoo: Zoo) -> Experiment:
-    """Validate a table over what it takes from the run that it continues from."""
     try:
         merged, source = base_of(table)
     except UserError as error:
         raise UserError(f"{_origin(str(error), origins, where)}: {error}") from None
     _merge(merged, table, TABLES)
     made = from_table(merged, origins, where, zoo)
-    if source is not None:
-        made, problems = adopt(made, source, zoo)
-        if problems:
-            raise UserError("\n".join(f"{_origin(problem, origins, where)}: {problem}" for problem in problems))
+    if source is None:
+        return made
+    made, problems = adopt(made, source, zoo)
+    _refuse(problems, origins, where)
     return made
 
 
+def _refuse(problems: list[str], origins: Origins, default: str) -> None:
+    """Raise an error if there are problems, each after the file that states the key with which its sentence begins."""
+    if problems:
+        raise UserError("\n".join(f"{_origin(problem, origins, default)}: {problem}" for problem in problems))
+
+
 def _name(path: Path) -> str:
-    """Return the name of an experiment that gives itself none: its file's, and its folder's below experiments/."""
+    """Return the name of an experiment without one: from its file, and its folder below experiments/."""
     below = path.resolve().with_suffix("").parts
     if "experiments" in below[:-1]:
         below = below[len(below) - below[::-1].index("experiments") :]
@@ -109,8 +108,11 @@ def from_table(
     for key in table:
         if key == "extends":
             problems.append("extends: can only stand in a file; put it there, or make a file that extends this one")
+        elif key in KINDS and key not in known:
+            problems.append(f"{key} is no table of an experiment; it is a parameter of the part that uses it")
         elif key not in known:
-            problems.append(f"{key}{_unknown(key, known)}")
+            close = nearest(key, known)
+            problems.append(f"{key} is no key of an experiment{close} (there are: {', '.join(known)})")
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or not name.isprintable():
@@ -135,36 +137,22 @@ def from_table(
             continue
         sections[section], wrong = structure(cls, value, section, zoo)
         problems += wrong
-    if not problems:
-        made = Experiment(name=name, seed=seed, init_from=init_from, parts=parts, **sections)
-        problems += _combination(made, table)
-    if problems:
-        raise UserError("\n".join(f"{_origin(problem, origins, where)}: {problem}" for problem in problems))
+    _refuse(problems, origins, where)
+    made = Experiment(name=name, seed=seed, init_from=init_from, parts=parts, **sections)
+    unused = [kind for kind in TABLES if kind in table and kind not in made.kinds]
+    objective = made.parts["objective"].name
+    problems = [f"{kind}: objective {objective!r} uses no {kind}; leave this table out" for kind in unused]
+    _refuse(problems + conflicts(made), origins, where)
     return made
 
 
-def _combination(made: Experiment, table: Table) -> list[str]:
-    """Name the parts that do not go together: what the objective does not use, and what parts say themselves."""
-    problems = []
-    for kind in TABLES:
-        if kind in table and kind not in made.kinds:
-            problems.append(f"{kind}: objective {made.parts['objective'].name!r} uses no {kind}; leave this table out")
-    return problems + conflicts(made)
-
-
 def conflicts(made: Experiment) -> list[str]:
-    """Return what the parts of an experiment say of one another, a sentence each."""
+    """Return the objections of the parts to one another, a sentence each."""
     problems: list[str] = []
     for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound, *made.train.parts):
         if hasattr(spec, "check"):
             problems += spec.check(made)
     return problems
-
-
-def _unknown(key: str, known: list[str]) -> str:
-    if key in KINDS:
-        return " is no table of an experiment; it is a parameter of the part that uses it"
-    return f" is no key of an experiment{nearest(key, known)} (there are: {', '.join(known)})"
 
 
 def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
@@ -191,7 +179,9 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
     table: Table = {}
     origins: Origins = {}
     for base in bases:
-        inherited, sources = _read(_base(path, base), (*trail, resolved))
+        # Relative to this file, or the name of a shipped experiment.
+        file = path.parent / base if base.endswith(".toml") else find(base)
+        inherited, sources = _read(file, (*trail, resolved))
         inherited.pop("name", None)
         _merge(table, inherited, TABLES)
         origins |= sources
@@ -200,15 +190,10 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
     return table, origins
 
 
-def _base(path: Path, base: str) -> Path:
-    """Return the file that `extends` means: relative to the one that says it, or the name of a shipped experiment."""
-    return path.parent / base if base.endswith(".toml") else find(base)
+def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = True) -> None:
+    """Merge `over` into `base`, table by table; with `drop`, another `use` drops the parameters of the old part.
 
-
-def _merge(base: Table, over: Table, defaults: Mapping[str, str]) -> None:
-    """Merge `over` into `base`, table by table; a changed `use` drops what the old part was given.
-
-    `defaults` names the part that is meant by a table without `use`.
+    `defaults` names the part of a table without `use`.
     """
     for key, value in over.items():
         old = base.get(key)
@@ -223,9 +208,9 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str]) -> None:
         merged: Table = {}
         if isinstance(old, dict):
             used = old.get("use", defaults.get(key))
-            if value.get("use", used) == used:
+            if not drop or value.get("use", used) == used:
                 merged = dict(old)
-        _merge(merged, value, {})
+        _merge(merged, value, {}, drop)
         base[key] = merged
 
 
@@ -245,24 +230,10 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
         one: Table = {last: value}
         for name in reversed(outer):
             one = {name: one}
-        # Put together first: in whatever order they stand, none is dropped with what is inherited.
-        _add(over, one)
+        # Overrides come together first: whatever their order, a `use` among them drops none of them.
+        _merge(over, one, {}, drop=False)
         origins |= dict.fromkeys(_paths(one), f"{text!r} on the command line")
     _merge(table, over, TABLES)
-
-
-def _add(over: Table, one: Table) -> None:
-    """Put one override with those before it; unlike `_merge`, a part that is named later drops nothing."""
-    for key, value in one.items():
-        old = over.get(key)
-        if isinstance(old, str) and isinstance(value, dict):
-            old = over[key] = {"use": old}
-        if isinstance(old, dict) and isinstance(value, str):
-            value = {"use": value}
-        if isinstance(old, dict) and isinstance(value, dict):
-            _add(old, value)
-        else:
-            over[key] = value
 
 
 def _paths(table: Table, prefix: str = "") -> Iterable[str]:

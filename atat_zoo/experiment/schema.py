@@ -20,8 +20,7 @@ class DataSpec:
     root: str = param("data", help="folder in which shards are built and looked for")
     length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
     special: Literal["none", "document", "sequence"] = param(
-        "none",
-        help="BOS/EOS: none; EOS after every document; or [BOS] L−2 tokens [EOS] in every sequence",
+        "none", help="BOS/EOS: none; EOS after every document; or [BOS] L−2 tokens [EOS] in every sequence"
     )
     remainder: Literal["drop", "pad"] = param(
         "drop", help="the tokens left over at the end of a split: dropped, or padded to a full sequence"

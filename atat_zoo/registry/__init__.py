@@ -1,8 +1,7 @@
-"""What parts there are, and how a name becomes one. Imports no torch.
+"""The registry of parts: from a name to a part. Imports no torch.
 
-`hookspecs` says which kinds exist, `spec` how a component declares its
-parameters, `manifest` how `registry.toml` lists them, `plugins` how packages of
-others join in, and `zoo` puts the four together.
+`hookspecs` lists the kinds, `spec` declares and checks parameters, `manifest` reads and writes `registry.toml`,
+`plugins` loads packages of others, and `zoo` puts the four together.
 """
 
 from atat_zoo.registry.context import Context

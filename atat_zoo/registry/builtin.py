@@ -1,4 +1,4 @@
-"""The built-in parts, found in the places of their kinds and offered through the hooks that plugins use."""
+"""The built-in parts, collected from the modules of their kinds and offered through the hooks of plugins."""
 
 from __future__ import annotations
 
@@ -6,40 +6,32 @@ import pkgutil
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.registry.hookspecs import KINDS, hook, hookimpl
 from atat_zoo.registry.spec import is_component
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def plugin() -> SimpleNamespace:
     """Return an object like a plugin's module: one function per kind, named as its hook."""
 
-    def offering(kind: str) -> Any:
+    def hook_of(kind: str) -> Any:
         return hookimpl(lambda: parts_of(kind))
 
-    return SimpleNamespace(**{hook(kind): offering(kind) for kind in KINDS})
+    return SimpleNamespace(**{hook(kind): hook_of(kind) for kind in KINDS})
 
 
 def parts_of(kind: str) -> list[type]:
     """Return the components in a kind's place, in the order of the source."""
     parts: list[type] = []
-    for name in _modules(KINDS[kind].place):
-        if _kind_of(name) == kind and _has_components(name):
-            module = import_module(name)
-            parts += [cls for cls in vars(module).values() if is_component(cls) and cls.__module__ == name]
-    return parts
-
-
-def _modules(place: str) -> Iterator[str]:
-    yield place
-    # Finds the names without importing the modules: that of a network would import torch.
+    place = KINDS[kind].place
     spec = find_spec(place)
-    for info in pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ()):
-        yield f"{place}.{info.name}"
+    inside = pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ())
+    for name in (place, *(f"{place}.{module.name}" for module in inside)):
+        # Imports only modules with components: that of a network would import torch.
+        if _kind_of(name) == kind and _has_components(name):
+            parts += [cls for cls in vars(import_module(name)).values() if is_component(cls) and cls.__module__ == name]
+    return parts
 
 
 def _kind_of(module: str) -> str:

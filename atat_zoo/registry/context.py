@@ -1,4 +1,4 @@
-"""What a part may know of its surroundings when it is built."""
+"""The facts of an experiment that parts are built from."""
 
 from __future__ import annotations
 

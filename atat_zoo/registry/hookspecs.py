@@ -25,20 +25,12 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Kind(NamedTuple):
-    """A kind of part.
+    """A kind of part."""
 
-    Attributes:
-        name: in the singular, as in `[masking]` and `atat_zoo_masking`.
-        summary: one sentence.
-        place: the module or package of its contract and its built-in parts.
-        default: the part of an experiment without a table of this kind; None for a kind that has no table of its own,
-            because other parts contain its parts.
-    """
-
-    name: str
+    name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
-    place: str
-    default: str | None = None
+    place: str  # the module or package of its contract and its built-in parts
+    default: str | None = None  # in an experiment without a table of this kind; None where no experiment has one
 
 
 KINDS: dict[str, Kind] = {
@@ -52,11 +44,7 @@ KINDS: dict[str, Kind] = {
         Kind("bound", "How the bound is estimated on held-out text.", "atat_zoo.bounds"),
         Kind("estimator", "Which tokens are hard: importance in [0, 1] per token.", "atat_zoo.estimators", "uniform"),
         Kind("masking", "Importance and a rate to masking probabilities.", "atat_zoo.masking", "uniform"),
-        Kind(
-            "position_bias",
-            "Where in the sequence to mask more, for position masking.",
-            "atat_zoo.masking.position_bias",
-        ),
+        Kind("position_bias", "Where in a sequence position masking masks more.", "atat_zoo.masking.position_bias"),
         Kind("mask_drawing", "Masking probabilities to a mask.", "atat_zoo.masking.mask_drawing", "bernoulli"),
         Kind("curriculum", "Loss weights from easy to hard as training goes on.", "atat_zoo.curricula", "none"),
         Kind("target", "What the importance estimator is trained towards.", "atat_zoo.targets", "difficulty"),
@@ -68,11 +56,7 @@ KINDS: dict[str, Kind] = {
         Kind("stop", "When the rest is filled in one draw.", "atat_zoo.samplers.stop"),
         Kind("draw", "From log-probabilities to a token.", "atat_zoo.samplers.draw"),
         Kind("guidance", "What a model is made to write about.", "atat_zoo.generation.guidance", "none"),
-        Kind(
-            "classifier",
-            "How much a text is of a class, for guidance towards it.",
-            "atat_zoo.generation.classifiers",
-        ),
+        Kind("classifier", "Scores the class of a text, for guidance.", "atat_zoo.generation.classifiers"),
         Kind("optimizer", "How the weights follow their gradients.", "atat_zoo.training.optimizers", "adamw"),
         Kind("schedule", "The learning rate from step to step.", "atat_zoo.training.schedules", "constant"),
         Kind("logger", "Where the curves of a training go.", "atat_zoo.training.loggers"),
@@ -82,7 +66,7 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-# The kinds that are a table of an experiment, with the part that is used when the table is absent.
+# The kinds with a table in an experiment, and the part that is used when the table is absent.
 TABLES: dict[str, str] = {kind.name: kind.default for kind in KINDS.values() if kind.default is not None}
 
 

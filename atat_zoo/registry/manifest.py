@@ -1,7 +1,7 @@
 """`registry.toml`: the reviewed menu of parts, as text that needs no import.
 
-The manifest is written from the code (`atat zoo manifest --write`) and held
-equal to it by a test. Listing and checking read it, so they stay instant.
+`atat zoo manifest --write` writes it from the code, and a test compares the two. Listing and checking read it, so they
+stay instant.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Entry:
     name: str
     path: str
     summary: str
-    refs: tuple[str, ...] = ()
+    refs: tuple[str, ...] = attrs.field(default=(), converter=tuple)
     parameters: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     distribution: str = "atat-zoo"
 
@@ -82,20 +82,11 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
     entries = []
     for kind in KINDS:
         for name, table in data.get(kind, {}).items():
-            try:
-                entries.append(
-                    Entry(
-                        kind=kind,
-                        name=name,
-                        path=table["path"],
-                        summary=table["summary"],
-                        refs=tuple(table.get("refs", ())),
-                        parameters=table.get("parameters", {}),
-                        distribution=distribution,
-                    )
-                )
-            except KeyError as error:
-                raise UserError(f"{path}: [{kind}.{name}] lacks the key {error}; write it again") from None
+            known = {key: table[key] for key in ("path", "summary", "refs", "parameters") if key in table}
+            for key in ("path", "summary"):
+                if key not in known:
+                    raise UserError(f"{path}: [{kind}.{name}] lacks the key {key!r}; write it again")
+            entries.append(Entry(kind=kind, name=name, distribution=distribution, **known))
     disabled = data.get("plugins", {}).get("disabled", [])
     if not isinstance(disabled, list):
         raise UserError(f'{path}: plugins.disabled must be a list of names, like ["example"], not {disabled!r}')
@@ -134,7 +125,7 @@ def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
         name=name,
         path=f"{cls.__module__}:{cls.__qualname__}",
         summary=summary,
-        refs=tuple(getattr(cls, "refs", ())),
+        refs=getattr(cls, "refs", ()),
         parameters=parameters,
         distribution=distribution,
     )

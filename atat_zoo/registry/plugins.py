@@ -1,4 +1,4 @@
-"""Plugins: packages of others, found by their entry points and loaded one at a time.
+"""Plugins: packages of others, discovered by their entry points and loaded one at a time.
 
 A plugin that fails to import is reported as broken, with its error, and everything else works. A plugin that ships its
 own `registry.toml` is listed from that manifest and not imported.
@@ -69,7 +69,8 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
         except Exception as error:  # any package of the environment may have malformed entry points
             if f"[{hookspecs.PROJECT}]" in (distribution.read_text("entry_points.txt") or ""):
                 owner = _metadata(distribution, "Name", "unknown")
-                yield _checked(_broken(owner, owner, _metadata(distribution, "Version", "unknown"), error))
+                version = _metadata(distribution, "Version", "unknown")
+                yield _broken(Plugin(name=owner, distribution=owner, version=version), error)
             continue
         for point in points:
             # A folder that is on sys.path twice yields its distributions twice.
@@ -78,52 +79,45 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
             seen.add((point.name, point.value))
             # For plugins only: to read the metadata of every package would take longer than everything else.
             owner = _metadata(distribution, "Name", point.name)
-            version = _metadata(distribution, "Version", "unknown")
+            plugin = Plugin(name=point.name, distribution=owner, version=_metadata(distribution, "Version", "unknown"))
             if point.name in disabled or (chosen is not None and point.name not in chosen):
-                yield Plugin(name=point.name, distribution=owner, version=version, status="disabled")
+                yield attrs.evolve(plugin, status="disabled")
             else:
-                yield _checked(_load(point, distribution, owner, version))
+                yield _load(plugin, point)
 
 
-def _checked(plugin: Plugin) -> Plugin:
-    """Return the plugin; a broken one is an error where `ATAT_ZOO_STRICT` says so."""
-    if plugin.status == "broken" and os.environ.get(STRICT) == "1":
-        raise UserError(
-            f"plugin {plugin.name!r} of {plugin.distribution} is broken: {plugin.error} "
-            f"(mend or uninstall {plugin.distribution}, or unset {STRICT})"
-        )
-    return plugin
-
-
-def _load(point: EntryPoint, distribution: Distribution, owner: str, version: str) -> Plugin:
+def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
     try:
-        own = _own_manifest(point, distribution)
+        own = _own_manifest(point)
         if own:
-            read = manifest.read(own, owner)
-            return Plugin(
-                name=point.name, distribution=owner, version=version, entries=read.entries, aliases=read.aliases
-            )
-        entries = hook_entries(point.load(), owner)
+            read = manifest.read(own, plugin.distribution)
+            return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
+        entries = hook_entries(point.load(), plugin.distribution)
         if not entries:
             raise ImportError(f"{point.module} offers no parts; mark its functions with @hookimpl")
-        return Plugin(name=point.name, distribution=owner, version=version, entries=entries)
+        return attrs.evolve(plugin, entries=entries)
     except (Exception, SystemExit) as error:  # a plugin may fail in any way, and breaks only itself
-        return _broken(point.name, owner, version, error)
+        return _broken(plugin, error)
 
 
-def _broken(name: str, owner: str, version: str, error: BaseException) -> Plugin:
+def _broken(plugin: Plugin, error: BaseException) -> Plugin:
     text = f"{type(error).__name__}: {error}"
-    return Plugin(name=name, distribution=owner, version=version, status="broken", error=text)
+    if os.environ.get(STRICT) == "1":
+        raise UserError(
+            f"plugin {plugin.name!r} of {plugin.distribution} is broken: {text} "
+            f"(mend or uninstall {plugin.distribution}, or unset {STRICT})"
+        ) from error
+    return attrs.evolve(plugin, status="broken", error=text)
 
 
 def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:
     """Return a line of a distribution's metadata, which an interrupted installation may lack."""
-    # Once the backport importlib_metadata is imported, it serves distributions here too, and may return None.
+    # Once the backport importlib_metadata is imported, distributions may come from it, and their metadata be None.
     metadata: Any = distribution.metadata
     return str(metadata[key]) if metadata is not None and key in metadata else otherwise
 
 
-def _own_manifest(point: EntryPoint, distribution: Distribution) -> Path | None:
+def _own_manifest(point: EntryPoint) -> Path | None:
     """Return the `registry.toml` in the plugin's top package, without importing the package."""
     top = find_spec(point.module.partition(".")[0])
     for place in (top.submodule_search_locations or ()) if top else ():

@@ -11,14 +11,15 @@ A component is a frozen, keyword-only attrs class, called its specification:
         refs = ("arXiv:2406.07524",)
         temperature: float = param(1.0, help="softness of the ranking", gt=0)
 
-The class is the documentation of its TOML table: `fields_of` reads it, and
-`structure` turns a table into an instance or says in words what is wrong.
+The class documents its TOML table: `fields_of` reads it, and `structure` turns a table into an instance or into
+sentences about what is wrong.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import operator
 import sys
 import types
 import typing
@@ -30,7 +31,7 @@ import attrs
 from atat_zoo.errors import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from atat_zoo.registry.zoo import Zoo
 
@@ -41,110 +42,93 @@ _COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
 # Every field of a component has a value on its right side, `param` or `part`, so type checkers need no more.
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component_base(cls: type[_T]) -> type[_T]:
-    """Make a class frozen, keyword-only attrs whose parameters components inherit; it is no component itself."""
+    """Make a class frozen, keyword-only attrs, as a base of components; it is no component itself."""
     return attrs.frozen(kw_only=True)(cls)
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
-    """Make a class a component: frozen, keyword-only attrs."""
+    """Make a class a component: frozen, keyword-only attrs; `refs` is () where the class has none."""
     made = component_base(cls)
+    made.refs = getattr(cls, "refs", ())  # type: ignore[attr-defined]
     _COMPONENTS.add(made)
     return made
 
 
 def is_component(value: Any) -> bool:
-    """Say whether something is a class that `component` has made."""
+    """Return whether `value` is a component class."""
     return isinstance(value, type) and value in _COMPONENTS
 
 
-def param(
-    default: Any = attrs.NOTHING,
-    *,
-    help: str,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-) -> Any:
+def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
     """Declare a parameter: its default, one line of help, and its bounds.
 
-    `ge`, `gt`, `le`, `lt` bound numbers, and every number of a tuple. Without a
-    default the parameter must be given.
+    `ge`, `gt`, `le`, `lt` bound numbers, and every number of a tuple. A parameter without a default is required.
     """
-    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    if not bounds.keys() <= _BOUNDS.keys():
+        raise TypeError(f"param takes the bounds {', '.join(_BOUNDS)}, not {', '.join(bounds)}")
 
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         problem = _out_of_bounds(value, bounds)
         if problem:
             raise ValueError(f"{attribute.name} {problem}, not {value!r}")
 
-    return attrs.field(
-        default=default,
-        validator=check,
-        metadata={"help": help, "bounds": {k: v for k, v in bounds.items() if v is not None}},
-    )
+    return attrs.field(default=default, validator=check, metadata={"help": help, "bounds": bounds})
 
 
 def part(kind: str, default: Any, *, help: str) -> Any:
     """Declare a parameter whose value is another part of the zoo.
 
-    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a
-    specification. `default` is a name or a table, or `attrs.NOTHING` for a part
-    that must be given.
+    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name or
+    a table, or `attrs.NOTHING` for a required part.
     """
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, str | dict):
-            from atat_zoo.registry.zoo import Zoo
-
-            return Zoo.load().spec(kind, value)
-        return value
-
     # The default is a factory, so that importing one component does not import its parts.
     return attrs.field(
         default=default if default is attrs.NOTHING else attrs.Factory(lambda: default),
-        converter=convert,
+        converter=lambda value: _specification(kind, value),
         metadata={"help": help, "part": kind, "part_default": default},
     )
 
 
 def parts(kind: str, default: tuple[str | dict[str, Any], ...] = (), *, help: str) -> Any:
     """Declare a parameter whose value is a list of parts, each as `part` takes it."""
-
-    def convert(values: Any) -> Any:
-        from atat_zoo.registry.zoo import Zoo
-
-        return tuple(Zoo.load().spec(kind, v) if isinstance(v, str | dict) else v for v in values)
-
     return attrs.field(
-        default=default, converter=convert, metadata={"help": help, "part": kind, "part_default": default, "many": True}
+        default=default,
+        converter=lambda values: tuple(_specification(kind, value) for value in values),
+        metadata={"help": help, "part": kind, "part_default": default, "many": True},
     )
 
 
-def _out_of_bounds(value: Any, bounds: Mapping[str, float | None]) -> str:
-    """Say in words which bound a number breaks; empty when it breaks none."""
+def _specification(kind: str, value: Any) -> Any:
+    from atat_zoo.registry.zoo import Zoo
+
+    return Zoo.load().spec(kind, value) if isinstance(value, str | dict) else value
+
+
+_BOUNDS = {
+    "ge": ("at least", operator.ge),
+    "gt": ("greater than", operator.gt),
+    "le": ("at most", operator.le),
+    "lt": ("less than", operator.lt),
+}
+
+
+def _out_of_bounds(value: Any, bounds: Mapping[str, float]) -> str:
+    """Return a sentence about the bound that a number breaks, or an empty text."""
     if isinstance(value, tuple | list):
         return next(filter(None, (_out_of_bounds(item, bounds) for item in value)), "")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
-    tests: list[tuple[str, str, Callable[[float, float], bool]]] = [
-        ("ge", "at least", lambda x, b: x >= b),
-        ("gt", "greater than", lambda x, b: x > b),
-        ("le", "at most", lambda x, b: x <= b),
-        ("lt", "less than", lambda x, b: x < b),
-    ]
-    for key, words, holds in tests:
-        bound = bounds.get(key)
-        if bound is not None and not holds(value, bound):
-            return f"must be {words} {bound}"
-    return ""
+    broken = (
+        f"must be {_BOUNDS[key][0]} {bound}" for key, bound in bounds.items() if not _BOUNDS[key][1](value, bound)
+    )
+    return next(broken, "")
 
 
 class Field(typing.NamedTuple):
-    """One parameter of a component, as the menu and the checks see it."""
+    """One parameter of a component."""
 
     name: str
     type: Any  # a resolved type; for a part its kind
@@ -166,24 +150,13 @@ def fields_of(cls: type) -> list[Field]:
     """Return the parameters of a component in the order of their declaration."""
     fields = []
     for attribute in attrs.fields(cls):
-        meta = attribute.metadata
+        meta, default = attribute.metadata, attribute.default
         kind = meta.get("part")
-        default = attribute.default
-        if kind:
-            default = meta["part_default"]
-        elif isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-            default = default.factory()
-        fields.append(
-            Field(
-                attribute.name,
-                None if kind else _resolved(cls, attribute),
-                default,
-                meta.get("help", ""),
-                dict(meta.get("bounds", {})),
-                kind,
-                meta.get("many", False),
-            )
-        )
+        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+            default = meta["part_default"] if kind else default.factory()
+        resolved = None if kind else _resolved(cls, attribute)
+        help, bounds, many = meta.get("help", ""), dict(meta.get("bounds", {})), meta.get("many", False)
+        fields.append(Field(attribute.name, resolved, default, help, bounds, kind, many))
     return fields
 
 
@@ -220,10 +193,9 @@ class Mismatch(Exception):
 
 
 def convert(value: Any, tp: Any) -> Any:
-    """Return `value` as type `tp` or raise `Mismatch`; nothing is coerced silently.
+    """Return `value` as type `tp` or raise `Mismatch`.
 
-    The one exception is an integer where a float is wanted: TOML writers leave
-    out the `.0`, and no information is lost.
+    Only an integer where a float is wanted is coerced: TOML writers leave out the `.0`, and no information is lost.
     """
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
@@ -234,7 +206,7 @@ def convert(value: Any, tp: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         options = [a for a in args if a is not type(None)]
         if len(options) == 1 and value is not None:
-            return convert(value, options[0])  # whose words are the better ones
+            return convert(value, options[0])  # for its clearer message
         for option in args:
             try:
                 return convert(value, option)
@@ -264,10 +236,9 @@ def convert(value: Any, tp: Any) -> Any:
 
 
 def _show(value: Any) -> str:
-    words = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "table"}
     if isinstance(value, list | dict):
-        return f"a {words[type(value)]}"
-    return f"{_short(value)} ({words.get(type(value), type(value).__name__)})"
+        return "a table" if isinstance(value, dict) else "a list"
+    return f"{_short(value)} ({type(value).__name__})"
 
 
 def _short(value: Any) -> str:
@@ -285,7 +256,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
         zoo: where the parts inside come from.
 
     Returns:
-        The instance, or None and every problem found, each one sentence.
+        The instance, or None; and one sentence per problem.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -293,10 +264,9 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
-            known = ", ".join(fields) or "none"
+            close, known = nearest(key, list(fields)), ", ".join(fields) or "none"
             problems.append(
-                f"{path}.{key} is not a parameter of {getattr(cls, 'name', path)!r}"
-                f"{nearest(key, list(fields))} (it takes: {known})"
+                f"{path}.{key} is not a parameter of {getattr(cls, 'name', path)!r}{close} (it takes: {known})"
             )
             continue
         if field.kind:
@@ -328,21 +298,18 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
 
 
 def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[str]]:
-    """Return the specification that stands in a parameter, or all of a list, and every problem found."""
+    """Return the specification that a parameter contains, or a tuple of them; and one sentence per problem."""
     assert field.kind is not None
     if field.many:
         if not isinstance(value, list | tuple):
             return None, [f"{path}: expected a {field.type_name}, got {_show(value)}"]
         each = [zoo.structure(field.kind, item, f"{path}[{i}]") for i, item in enumerate(value)]
         return tuple(made for made, _ in each), [problem for _, problems in each for problem in problems]
-    if isinstance(value, dict) and "use" not in value and field.default is not attrs.NOTHING:
-        value = _refined(field.default, value)
+    default = field.default
+    if isinstance(value, dict) and "use" not in value and default is not attrs.NOTHING:
+        # Without `use` these are parameters of the default part.
+        value = {**(default if isinstance(default, dict) else {"use": default}), **value}
     return zoo.structure(field.kind, value, path)
-
-
-def _refined(default: Any, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a table without `use` as parameters of the part that stands there by default."""
-    return {**(default if isinstance(default, dict) else {"use": default}), **table}
 
 
 def values_of(spec: Any) -> dict[str, Any]:
@@ -351,7 +318,7 @@ def values_of(spec: Any) -> dict[str, Any]:
 
 
 def unstructure(spec: Any) -> dict[str, Any]:
-    """Write a specification back as a TOML table, every parameter in full, `use` first."""
+    """Return a specification as a TOML table, every parameter in full, `use` first."""
     table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}
     for field in fields_of(type(spec)):
         value = getattr(spec, field.name)

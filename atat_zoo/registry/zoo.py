@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 class Zoo:
     """The parts of an installation.
 
-    >>> zoo = Zoo.load()
-    >>> zoo.names("noise")
+    >>> Zoo.load().names("noise")
     ['cosine', 'geometric', 'linear', 'log_linear', 'polynomial']
 
-    Every look-up raises `UserError` with the known names for a name that is not there.
+    Every look-up of an unknown name raises `UserError` with the known names.
     """
 
     def __init__(self, menu: manifest.Manifest, installed: list[Plugin]) -> None:
@@ -49,26 +48,19 @@ class Zoo:
 
     @staticmethod
     def load(registry: Path | None = None) -> Zoo:
-        """Return the zoo of this installation: the built-in parts and those of the installed plugins.
-
-        Args:
-            registry: another manifest than the one that ships with the package.
-        """
+        """Return the zoo of this installation, plugins included; `registry` replaces the manifest of the package."""
         return _load(registry, os.environ.get(plugins.ALLOWED), os.environ.get(plugins.STRICT))
 
     @staticmethod
-    def from_code(registry: Path | None = None) -> manifest.Manifest:
-        """Return the manifest as the code has it, through the hooks; imports every built-in part."""
-        written = manifest.read(registry or manifest.shipped())
-        return attrs.evolve(written, entries=plugins.hook_entries(builtin.plugin(), "atat-zoo"))
+    def from_code() -> manifest.Manifest:
+        """Return the manifest of the code, through the hooks; imports every built-in part."""
+        return attrs.evolve(
+            manifest.read(manifest.shipped()), entries=plugins.hook_entries(builtin.plugin(), "atat-zoo")
+        )
 
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind, sorted."""
         return sorted(self._entries[self._kind(kind)])
-
-    def aliases(self, kind: str) -> dict[str, str]:
-        """Return the other names of a kind's parts: alias to name."""
-        return dict(self._aliases[self._kind(kind)])
 
     def describe(self, kind: str, name: str) -> Entry:
         """Return the manifest's entry of a part, without importing it."""
@@ -77,9 +69,11 @@ class Zoo:
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
             close = nearest(name, [*known, *self._aliases[kind]])
+            unloaded = ", ".join(f"plugin {p.name} ({p.status})" for p in self.plugins if p.status != "ok")
+            advice = f"; not loaded: {unloaded}" if unloaded else "; if a plugin offers it, install that plugin"
             raise UserError(
                 f"there is no {kind} named {name!r}{close} (there are: {', '.join(sorted(known)) or 'none'})"
-                f"{self._why_missing(misspelt=bool(close))}"
+                f"{advice if unloaded or not close else ''}"
             )
         return entry
 
@@ -127,16 +121,9 @@ class Zoo:
 
     def _kind(self, kind: str) -> str:
         if kind not in KINDS:
-            raise UserError(
-                f"there is no kind named {kind!r}{nearest(kind, list(KINDS))} (there are: {', '.join(KINDS)})"
-            )
+            close = nearest(kind, list(KINDS))
+            raise UserError(f"there is no kind named {kind!r}{close} (there are: {', '.join(KINDS)})")
         return kind
-
-    def _why_missing(self, misspelt: bool) -> str:
-        unloaded = [p for p in self.plugins if p.status != "ok"]
-        if not unloaded:
-            return "" if misspelt else "; if a plugin offers it, install that plugin"
-        return "; not loaded: " + ", ".join(f"plugin {p.name} ({p.status})" for p in unloaded)
 
 
 @functools.cache

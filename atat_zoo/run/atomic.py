@@ -1,4 +1,4 @@
-"""Files that are there completely or not at all: written beside, synced, renamed."""
+"""Files that are complete or absent: written beside, synced, renamed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def completed(path: Path, beside: Path) -> Iterator[Path]:
-    """Yield `beside` to write to; once on the disk it takes the place of `path`, and after an error it is removed."""
-    try:
-        yield beside
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; on success it takes the place of `path`, durably.
+    """Yield a path beside `path` to write to; on success it replaces `path`, durably.
 
     Raises:
         UserError: when the file system refuses (full disk, no permission), or `path` is a device or a pipe; `path` is
@@ -42,14 +29,19 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with completed(target, beside):
-            yield beside
+        yield beside
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        beside.replace(target)
         sync_folder(target.parent)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror or error}; "
             "free some space or choose another folder, then continue: what was there before is untouched"
         ) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a run happened: versions, git state and hardware, without importing what it names."""
+"""The environment of a run: versions, git state and hardware. Imports none of the packages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,11 +14,7 @@ PACKAGES = ("atat-zoo", "torch", "mosaicml", "numpy", "webdataset", "torchmetric
 
 
 def describe(plugins: list[Any]) -> dict[str, Any]:
-    """Return what one must know to read the run's numbers.
-
-    Args:
-        plugins: the installed plugins, as `Zoo.plugins` has them.
-    """
+    """Return versions, git state and hardware; `plugins` are those of `Zoo.plugins`."""
     return {
         # An argument may hold bytes that are no UTF-8, which JSON could not.
         "command": [word.encode(errors="backslashreplace").decode() for word in sys.argv],
@@ -35,20 +32,16 @@ def describe(plugins: list[Any]) -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
-    try:
+    with suppress(PackageNotFoundError):
         return version(name)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor()
 
 
@@ -56,7 +49,6 @@ def _git() -> dict[str, Any] | None:
     def run(*words: str) -> str:
         return subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         return {"commit": run("rev-parse", "HEAD"), "changed": bool(run("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None
+    return None

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and who may write it."""
+"""The files of a run, and the lock on them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RunFolder:
         return self.resolved.is_file()
 
     def table(self) -> dict[str, Any]:
-        """Return the resolved experiment as a table, under the names that its keys have now.
+        """Return the resolved experiment as a table, with the present names of its keys.
 
         Raises:
             UserError: when there is no run here.
@@ -73,7 +73,7 @@ class RunFolder:
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
     def final(self) -> dict[str, Any]:
-        """Return what model.json says of the final model, whose files are all there.
+        """Return the content of model.json, once all files of the final model are there.
 
         Raises:
             UserError: when there is no run here, or it has no final model.
@@ -94,19 +94,17 @@ class RunFolder:
             raise UserError(f"{described} cannot be read: {error}; copy the run again, or train again") from None
 
     def began_with(self) -> dict[str, Any]:
-        """Return the device, precision and ranks that the run was begun with; empty when that is not known."""
-        try:
-            computes: dict[str, Any] = json.loads(self.environment.read_text(encoding="utf-8"))["computes"]
-        except (OSError, ValueError, KeyError):
-            return {}
-        return computes
+        """Return the device, precision and ranks that the run began with; empty when they are not known."""
+        return self._environment("computes")
 
     def initial_weights(self) -> str | None:
-        """Return the SHA-256 of the weights that the run took from another one, or None when that is not known."""
-        try:
-            return str(json.loads(self.environment.read_text(encoding="utf-8"))["init_from"]["sha256"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        """Return the SHA-256 of the weights that the run took from another one, or None when it is not known."""
+        return self._environment("init_from").get("sha256")
+
+    def _environment(self, key: str) -> dict[str, Any]:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return dict(json.loads(self.environment.read_text(encoding="utf-8"))[key])
+        return {}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -153,9 +151,8 @@ class RunFolder:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise UserError(
-                f"{self.metrics} cannot be written: {error.strerror}; free some space and resume"
-            ) from error
+            reason = f"{self.metrics} cannot be written: {error.strerror}"
+            raise UserError(f"{reason}; free some space and resume") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl; a last line that was cut off is left out."""
@@ -178,16 +175,16 @@ class RunFolder:
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
         """Yield a path to write step's checkpoint to; afterwards it is complete, hashed, and old ones are gone."""
         path = self.checkpoints / f"step-{step:08d}.pt"
-        # What a killed process left half written; the lock says that nobody is writing it.
+        # Unfinished files of a killed process; we hold the lock, so nobody is writing them.
         for part in self.checkpoints.glob(".step-*.part"):
             part.unlink(missing_ok=True)
         with atomic.replacing(path) as beside:
             yield beside
-            digest = _digest(beside)
+            digest = sha256_of(beside)
         # The hash comes last: a checkpoint without it was interrupted.
         atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
-        # A later step is of a future that was given up, since this one did not follow it: it must
-        # neither count among those that are kept nor be what a resumed run goes on from.
+        # A later step belongs to a continuation that was given up: it must neither count towards `keep` nor be the
+        # one that a resumed run continues from.
         saved = sorted(self.checkpoints.glob("step-*.pt"))
         here = saved.index(path)
         for old in saved[: max(0, here + 1 - keep)] + saved[here + 1 :]:
@@ -200,11 +197,12 @@ class RunFolder:
             path = note.with_suffix(".pt")
             with suppress(OSError, ValueError, KeyError, TypeError):
                 recorded = json.loads(note.read_text(encoding="utf-8"))
-                if _digest(path) == recorded["sha256"]:
+                if sha256_of(path) == recorded["sha256"]:
                     return Checkpoint(int(recorded["step"]), path)
         return None
 
 
-def _digest(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,6 @@
-"""Keys of an experiment that have another name now: the one table of them. Imports no torch.
+"""The table of renamed keys of an experiment. Imports no torch.
 
-A run that an older version made is read by today's names; an experiment file that says an old one is told the new one.
+A run of an older version is read under the new names; an old name in an experiment file is an error with the new name.
 """
 
 from __future__ import annotations

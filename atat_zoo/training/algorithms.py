@@ -1,16 +1,14 @@
-"""Algorithms: what changes the training loop itself. `train.algorithms` is a list of them.
+"""Algorithms: changes of the training loop itself. `train.algorithms` is a list of them.
 
-Of Composer's, one means something here that `[train]` does not say already: the other ways of clipping gradients. Why
-the others are left out:
+Of Composer's, only its other ways of clipping gradients add to `[train]`. The reasons against the others:
 
 - EMA, and clipping by norm, are `train.ema` and `train.clip`;
-- those of images, and GatedLinearUnits and Alibi, which rewrite the models of transformers, find nothing to change;
-- LabelSmoothing, MixUp and SelectiveBackprop need labels in the batch, where the objective draws its masks itself;
+- those for images, and GatedLinearUnits and Alibi, which rewrite the models of transformers, have nothing to change;
+- LabelSmoothing, MixUp and SelectiveBackprop need labels in the batch, but the objective draws its masks itself;
 - SeqLengthWarmup cuts the batch, on whose rows and length every random draw depends;
 - GyroDropout draws from the global generator, which no checkpoint restores in the middle of an epoch;
-- LowPrecisionLayerNorm builds layers with a bias where ours have none;
-- SWA and LayerFreezing act at the end of an epoch, which an endless stream does not have; Composer says that SWA and
-  SAM do not resume.
+- LowPrecisionLayerNorm builds layers with a bias, ours have none;
+- SWA and LayerFreezing act at the end of an epoch, but our stream is endless; SWA and SAM do not resume.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Callbacks: what else is measured, or stops a training. `train.callbacks` is a list of them.
+"""Callbacks: further measurements, and a reason to stop. `train.callbacks` is a list of them.
 
-Composer's, by the names that its users know, and those of plugins. What they log goes to the loggers, and into the
-lines of metrics.jsonl. Left out are Composer's NaNMonitor, since every training stops by itself at a loss that is not
-finite, and its EarlyStopper, which watches Composer's evaluation loop where ours computes the bound: `early_stopper`
-here watches that.
+These are Composer's, under their usual names. Their numbers go to the loggers and to metrics.jsonl. Two are absent:
+NaNMonitor, since every training stops at a loss that is not finite; and Composer's EarlyStopper, which watches
+Composer's evaluation loop: `early_stopper` here watches our bound.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from composer import Callback as ComposerCallback
@@ -30,82 +29,76 @@ class Callback(Protocol):
         ...
 
 
+@component_base
+class ComposerMonitor:
+    """A callback of Composer's own.
+
+    Attributes:
+        composer: its name there.
+        arguments: our parameter for each of its arguments, by name.
+        fixed: its other arguments.
+    """
+
+    composer = ""
+    arguments: ClassVar[dict[str, str]] = {}
+    fixed: ClassVar[dict[str, Any]] = {}
+
+    def build(self) -> ComposerCallback:
+        """See `Callback`."""
+        from composer import callbacks
+
+        given = {argument: getattr(self, parameter) for argument, parameter in self.arguments.items()}
+        made: ComposerCallback = getattr(callbacks, self.composer)(**given, **self.fixed)
+        return made
+
+
 @component
-class SpeedMonitorCallback:
+class SpeedMonitorCallback(ComposerMonitor):
     """Composer's SpeedMonitor: batches, samples and tokens per second over a window of steps, as `throughput/…`."""
 
     name = "speed_monitor"
     summary = "throughput over a window of steps"
-    refs = ()
     window: int = param(10, help="steps in the window", ge=1)
-
-    def build(self) -> ComposerCallback:
-        """See `Callback`."""
-        from composer.callbacks import SpeedMonitor
-
-        return SpeedMonitor(window_size=self.window)
+    composer, arguments = "SpeedMonitor", {"window_size": "window"}
 
 
 @component
-class MemoryMonitorCallback:
+class MemoryMonitorCallback(ComposerMonitor):
     """Composer's MemoryMonitor: what torch's allocator holds on a GPU, as `memory/…`; nothing on a CPU."""
 
     name = "memory_monitor"
     summary = "memory on a GPU"
-    refs = ()
-
-    def build(self) -> ComposerCallback:
-        """See `Callback`."""
-        from composer.callbacks import MemoryMonitor
-
-        return MemoryMonitor()
+    composer = "MemoryMonitor"
 
 
 @component
-class LRMonitorCallback:
+class LRMonitorCallback(ComposerMonitor):
     """Composer's LRMonitor: the learning rate of each group of parameters, as `lr-OPTIMIZER/group0` and so on."""
 
     name = "lr_monitor"
     summary = "learning rate of each group of parameters"
-    refs = ()
-
-    def build(self) -> ComposerCallback:
-        """See `Callback`."""
-        from composer.callbacks import LRMonitor
-
-        return LRMonitor()
+    composer = "LRMonitor"
 
 
 @component
-class OptimizerMonitorCallback:
+class OptimizerMonitorCallback(ComposerMonitor):
     """Composer's OptimizerMonitor: the norms of the gradients after clipping, `l2_norm/grad/…`, of each and of all."""
 
     name = "optimizer_monitor"
     summary = "norms of the gradients"
-    refs = ()
     every: int = param(10, help="steps between two measurements", ge=1)
-
-    def build(self) -> ComposerCallback:
-        """See `Callback`."""
-        from composer.callbacks import OptimizerMonitor
-
-        return OptimizerMonitor(log_optimizer_metrics=False, batch_log_interval=self.every)
+    composer, arguments = "OptimizerMonitor", {"batch_log_interval": "every"}
+    fixed: ClassVar = {"log_optimizer_metrics": False}
 
 
 @component
-class RuntimeEstimatorCallback:
+class RuntimeEstimatorCallback(ComposerMonitor):
     """Composer's RuntimeEstimator: hours that are left, as `time/remaining_estimate`."""
 
     name = "runtime_estimator"
     summary = "time until the training ends"
-    refs = ()
     skip: int = param(1, help="steps at the beginning that are not typical", ge=1)
-
-    def build(self) -> ComposerCallback:
-        """See `Callback`."""
-        from composer.callbacks import RuntimeEstimator
-
-        return RuntimeEstimator(skip_batches=self.skip)
+    composer, arguments = "RuntimeEstimator", {"skip_batches": "skip"}
 
 
 @component
@@ -114,7 +107,6 @@ class EarlyStopperCallback:
 
     name = "early_stopper"
     summary = "stops when the held-out bound no longer falls"
-    refs = ()
     patience: int = param(3, help="evaluations without a new best bound before it stops", ge=1)
 
     def check(self, experiment: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""The assembled model as Composer wants it."""
+"""The assembled model as Composer wants it, and the figures of its steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,90 @@ import torch
 from composer.models import ComposerModel
 from composer.utils import dist
 from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
 
+from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
-from atat_zoo.training.meters import StepMeters
+
+# What each mean is over: rows of the batch, its masked tokens, or its maskable ones.
+MEANS = {
+    "diffusion_loss": "rows",
+    "importance_loss": "rows",
+    "reverse_loss": "rows",
+    "cross_entropy": "masked",
+    "mask_rate": "maskable",
+    "mask_rate_target": "maskable",
+}
+
+
+class Values(Metric):
+    """All values of a step."""
+
+    values: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor) -> None:
+        """Take in a micro-batch's values, float32 [N]."""
+        self.values.append(values)
+
+    def compute(self) -> Tensor:
+        """Return the values of every rank, [N]."""
+        return torch.cat(self.values) if isinstance(self.values, list) else self.values
+
+
+class StepMeters:
+    """Means and a rank correlation, reset at every step; `compute` joins the ranks, so all must call it."""
+
+    def __init__(self, detailed: bool = False) -> None:
+        """Begin without a device, which the first micro-batch gives; `detailed` for `details` and `histograms`."""
+        self.means: dict[str, MeanMetric] = {}
+        self.detailed = detailed
+        self.masked = {"importance": Values(), "token_loss": Values()}
+        self.maskable_importance = Values()
+
+    def reset(self) -> None:
+        """Forget the step before."""
+        for meter in (*self.means.values(), *self.masked.values(), self.maskable_importance):
+            meter.reset()
+
+    def update(self, figures: dict[str, Tensor]) -> None:
+        """Take in the figures that an objective returns for a micro-batch."""
+        masked = figures["masked"]
+        for name, over in MEANS.items():
+            if name not in figures:
+                continue
+            if name not in self.means:
+                self.means[name] = MeanMetric(nan_strategy="ignore").to(masked.device)
+            weight = len(masked) if over == "rows" else figures[over].sum()
+            self.means[name].update(figures[name].detach(), weight)
+        for name, values in self.masked.items():
+            if name in figures and (self.detailed or "importance" in figures):
+                values.to(masked.device).update(figures[name][masked].detach().float())
+        if self.detailed and "importance" in figures:
+            importance = figures["importance"][figures["maskable"]].detach().float()
+            self.maskable_importance.to(masked.device).update(importance)
+
+    def details(self) -> dict[str, float]:
+        """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
+        if not self.maskable_importance.values:
+            return {}
+        importance = self.maskable_importance.compute().double()
+        return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
+
+    def histograms(self) -> dict[str, Tensor]:
+        """Return this rank's importance and loss of masked tokens, float32 [N] on the CPU."""
+        return {name: torch.cat(meter.values).cpu() for name, meter in self.masked.items() if meter.values}
+
+    def compute(self) -> dict[str, float | None]:
+        """Return the figures by name; the correlation is None where it does not exist."""
+        figures: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
+        if self.masked["importance"].values:
+            rho = spearman(*(meter.compute() for meter in self.masked.values()))
+            figures["importance_spearman"] = None if rho != rho else rho
+        return figures
 
 
 class ZooModel(ComposerModel):
@@ -27,21 +108,21 @@ class ZooModel(ComposerModel):
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the figures of a micro-batch; `loss` among them."""
-        given = Batch(
+        rows = Batch(
             tokens=batch["tokens"],
             maskable=batch["maskable"],
             index=batch["index"],
             mean_maskable=batch["mean_maskable"][0],
             progress=self.step / self.steps,
         )
-        # Composer knows bf16 on GPUs only; a CPU with the instructions trains twice as fast with it.
-        on_cpu = self.bf16 and given.tokens.device.type == "cpu"
+        # Composer has bf16 for GPUs only; a CPU with the instructions trains twice as fast with it.
+        on_cpu = self.bf16 and rows.tokens.device.type == "cpu"
         with torch.autocast("cpu", torch.bfloat16) if on_cpu else nullcontext():
-            figures: dict[str, Tensor] = self.objective.loss(given)
+            figures: dict[str, Tensor] = self.objective.loss(rows)
         return figures
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and keep the figures of the micro-batch for the metrics of the step."""
+        """Return the loss, and add the figures of the micro-batch to the metrics of the step."""
         self.meters.update(outputs)
         return outputs["loss"]
 
@@ -66,19 +147,3 @@ def sum_over_ranks(value: Tensor) -> None:
     """Sum a tensor over the ranks, in place."""
     if dist.get_world_size() > 1:
         dist.all_reduce(value, reduce_operation="SUM")
-
-
-def batch_rows(batch: dict[str, Tensor]) -> int:
-    """Return the rows of a batch."""
-    return len(batch["tokens"])
-
-
-def batch_tokens(batch: dict[str, Tensor]) -> int:
-    """Return the tokens of a batch, padding included."""
-    return batch["tokens"].numel()
-
-
-@torch.no_grad()
-def finite(loss: float) -> bool:
-    """Say whether a loss is a number that training can go on from."""
-    return loss == loss and abs(loss) != float("inf")

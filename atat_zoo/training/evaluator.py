@@ -1,4 +1,4 @@
-"""The held-out evaluation of a training: all ranks measure, the first one writes."""
+"""The held-out evaluation of a training: all ranks measure, rank 0 writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Evaluator:
     ) -> None:
         self.experiment, self.context, self.folder = experiment, context, folder
         self.objective, self.average = objective, average
-        self.tokenizer = experiment.parts["tokenizer"].load(data)
         spec = experiment.evaluation
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
 
@@ -58,7 +57,7 @@ class Evaluator:
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
         evaluation = summarise(
             Measurement.join(gathered),
-            tokenizer=self.tokenizer,
+            tokenizer=self.context.tokenizer,
             counts=self.context.counts,
             split=spec.split,
             step=step,
@@ -72,7 +71,7 @@ class Evaluator:
         return evaluation
 
     def save(self, step: int) -> Model | None:
-        """Write the final model and return it, on rank 0; the others have nothing to do."""
+        """Write the final model and return it, on rank 0."""
         if dist.get_global_rank() != 0:
             return None
         with self._weights():
@@ -80,7 +79,7 @@ class Evaluator:
             model = Model(
                 experiment=self.experiment,
                 context=self.context,
-                tokenizer=self.tokenizer,
+                tokenizer=self.context.tokenizer,
                 module=self.objective,
                 step=step,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,6 +11,7 @@ from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.inheritance import Source, misfits
 from atat_zoo.registry import Zoo
+from atat_zoo.run import sha256_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,44 +21,35 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Beginning:
-    """The final weights of another run, of which a training takes what it has itself.
-
-    Attributes:
-        source: the run.
-        sha256: of its weights' file.
-    """
+    """The final weights of another run, and the hash of their file; a training takes the parts that it has itself."""
 
     source: Source
     sha256: str
 
     @classmethod
     def of(cls, experiment: Experiment) -> Beginning | None:
-        """Look at the run that an experiment continues from, before anything is built; None where it names none.
+        """Read the run that an experiment continues from, before anything is built; None where it names none.
 
         Raises:
             UserError: when the run is not there, not finished, or has another tokenizer or backbone.
         """
         if experiment.init_from is None:
             return None
-        try:
-            source = Source.read(experiment.init_from)
-        except UserError as error:
-            raise UserError(f"init_from: {error}") from None
+        source = Source.read(experiment.init_from, "init_from")
         problems = misfits(experiment, source, Zoo.load())
         if problems:
             raise UserError("\n".join(problems))
-        with (source.folder.model / "model.safetensors").open("rb") as file:
-            return cls(source=source, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+        return cls(source=source, sha256=sha256_of(source.folder.model / "model.safetensors"))
 
     def record(self) -> dict[str, Any]:
-        """Return what environment.json says of it."""
+        """Return the entry of environment.json."""
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
 
     def give(self, objective: nn.Module) -> str:
-        """Copy the weights of the backbone, and of every part that both models have; returns what was done, in words.
+        """Copy the weights of the backbone, and of every part that both models have; returns a message.
 
-        A part is taken completely or not at all. What a part remembers of its corpus (a running loss, token
-        frequencies) are buffers, not weights, and begins anew.
+        A part is copied completely or not at all. Statistics of the corpus (a running loss, token frequencies) are
+        buffers, not weights, and begin anew.
 
         Raises:
             UserError: when the file cannot be read, or its backbone is another one after all.
@@ -93,13 +84,9 @@ class Beginning:
 
 
 def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors that make up each part of a model, by the name that the objective has for the part.
-
-    Of the backbone all that is saved, of the others what is trained.
-    """
+    """Return the tensors of each part: all that is saved of the backbone, and the trained weights of the others."""
     state = objective.state_dict()
-    backbone = {name: tensor for name, tensor in state.items() if name.startswith("backbone.")}
-    parts: dict[str, dict[str, Tensor]] = {"backbone": backbone}
+    parts: dict[str, dict[str, Tensor]] = {"backbone": {n: t for n, t in state.items() if n.startswith("backbone.")}}
     for name, parameter in objective.named_parameters():
         part = name.partition(".")[0]
         if part != "backbone" and parameter.requires_grad:
@@ -108,7 +95,7 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 
 def _misfit(part: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
-    """Say in words why a part's weights cannot be taken; empty when they can."""
+    """Return the reason why a part's weights cannot be copied, or an empty text."""
     if not any(name.partition(".")[0] == part for name in theirs):
         return "the run has none"
     for name, tensor in ours.items():

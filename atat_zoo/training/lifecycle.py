@@ -29,7 +29,7 @@ from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
 
 from atat_zoo.errors import UserError
-from atat_zoo.training.composer_model import finite, sum_over_ranks
+from atat_zoo.training.composer_model import sum_over_ranks
 from atat_zoo.training.histograms import TakesHistograms
 from atat_zoo.training.memory import peak_memory
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback):
-    """Tells the model how far the training is, and lets its parts take in each step."""
+    """Sets the progress of the model, and lets its parts take in each step."""
 
     def __init__(self, model: ZooModel) -> None:
         self.model = model
@@ -60,10 +60,9 @@ class Progress(Callback):
 
 
 class MovingAverage(Callback):
-    """Keeps an exponential moving average of the weights; `swapped` puts it in their place.
+    """An exponential moving average of the weights; `swapped` puts it in their place.
 
-    The decay is min(d, (1 + k)/(10 + k)) at step k, so that a short training is
-    not an average of its first weights.
+    The decay is min(d, (1 + k)/(10 + k)) at step k, so that a short training is not an average of its first weights.
     """
 
     def __init__(self, module: nn.Module, decay: float, device: str = "cpu") -> None:
@@ -80,7 +79,7 @@ class MovingAverage(Callback):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Evaluate and save with the average; the training's own weights come back afterwards."""
+        """Evaluate and save with the average; afterwards the training's own weights return."""
         self._swap()
         try:
             yield
@@ -95,7 +94,7 @@ class MovingAverage(Callback):
             average.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average, for the checkpoint."""
+        """Return the average for the checkpoint."""
         return {"steps": self.steps, "average": [a.cpu() for a in self.average]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,19 +104,19 @@ class MovingAverage(Callback):
             mine.copy_(theirs)
 
 
-# What Composer and we log at every step, beside the callbacks.
+# The metrics of Composer and of the zoo itself, which are not those of callbacks.
 _CLOCKS = tuple(f"time/{unit}" for unit in ("iteration", "epoch", "batch", "sample", "token"))
 _OWN = ("train/", "validation/", "test/", "trainer/", "loss/", *_CLOCKS)
 
 
 class CallbackValues(LoggerDestination):
-    """Holds what callbacks and algorithms log until metrics.jsonl has it."""
+    """The numbers that callbacks and algorithms log, until metrics.jsonl has them."""
 
     def __init__(self) -> None:
         self.values: dict[str, float | None] = {}
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Take the numbers of callbacks."""
+        """Add numbers; one that is not finite is None in JSON."""
         numbers = {name: float(value) for name, value in metrics.items() if not name.startswith(_OWN)}
         self.values |= {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
@@ -128,7 +127,7 @@ class CallbackValues(LoggerDestination):
 
 
 class MetricsWriter(Callback):
-    """Writes metrics.jsonl, tells the loggers, and stops at a loss that is no number."""
+    """Writes metrics.jsonl and to the loggers, and stops at a loss that is not finite."""
 
     def __init__(
         self,
@@ -144,34 +143,37 @@ class MetricsWriter(Callback):
     def fit_start(self, state: State, logger: Logger) -> None:
         """Count from where the training continues."""
         self.tokens = int(state.timestamp.token)
-        # What a run took at most is not less because it was continued with less.
+        # The peak of a run includes the time before it was continued.
         self.peak = max((int(line.get("peak_memory", 0)) for line in self.folder.read_metrics()), default=0)
         device = _device_of(state)
-        if device.type == "cuda":  # what another training in this process took is not this one's
+        if device.type == "cuda":  # without the peak of another training in this process
             torch.cuda.reset_peak_memory_stats(device)
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Start the clock: what happens between steps, such as an evaluation, is not a step's time."""
+        """Start the clock; an evaluation between two steps does not count."""
         self.began = time.perf_counter()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Check the loss; at every `log_every` steps write a line."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
-        losses = state.total_loss_dict
-        loss = float(losses["loss/train/total"])
-        if not finite(loss):
+        loss = float(state.total_loss_dict["loss/train/total"])
+        if not math.isfinite(loss):
             stop(self.folder, f"the loss is {loss} at step {step}")
         if step % self.spec.log_every and step != self.spec.steps:
             return
-        line = {"step": step, "loss": loss, **self.model.meters.compute()}
         tokens = int(state.timestamp.token)
-        line["learning_rate"] = state.schedulers[0].get_last_lr()[0]
-        line["stage"] = self.model.objective.stage(step / self.model.steps)
-        line["tokens"] = tokens
-        line["tokens_per_second"] = round((tokens - self.tokens) / max(1e-9, self.busy), 1)
-        line["seconds"] = round(float(state.timestamp.total_wct.total_seconds()), 3)
-        line["peak_memory"] = self._peak(state)
+        line = {
+            "step": step,
+            "loss": loss,
+            **self.model.meters.compute(),
+            "learning_rate": state.schedulers[0].get_last_lr()[0],
+            "stage": self.model.objective.stage(step / self.model.steps),
+            "tokens": tokens,
+            "tokens_per_second": round((tokens - self.tokens) / max(1e-9, self.busy), 1),
+            "seconds": round(float(state.timestamp.total_wct.total_seconds()), 3),
+            "peak_memory": self._peak(state),
+        }
         self.busy, self.tokens = 0.0, tokens
         if self.values:  # before ours are logged too
             line |= self.values.take()
@@ -192,36 +194,32 @@ class MetricsWriter(Callback):
                     destination.log_histogram(f"train/{name}", values, step)
 
     def _peak(self, state: State) -> int:
-        """Return the most memory that a rank took so far, in bytes; all ranks must call it."""
-        device = _device_of(state)
-        most = torch.tensor([max(self.peak, peak_memory(device))], device=device)
-        if dist.get_world_size() > 1:
-            dist.all_reduce(most, reduce_operation="MAX")
-        self.peak = int(most.item())
+        """Return the peak memory of any rank so far, in bytes; all ranks must call it."""
+        self.peak = _largest(max(self.peak, peak_memory(_device_of(state))), state)
         return self.peak
 
 
-def stop(folder: RunFolder, what: str) -> None:
-    """Stop a training that has diverged, and say what to try."""
+def stop(folder: RunFolder, reason: str) -> None:
+    """Stop a training that has diverged, with advice."""
     last = folder.last_checkpoint()
     saved = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
     raise UserError(
-        f"{what}; {saved}. "
+        f"{reason}; {saved}. "
         "Begin a new run with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
     )
 
 
 class Checkpoints(Callback):
-    """Saves every `save_every` steps, at the end, and when asked to stop."""
+    """Saves every `save_every` steps, at the end, and before an interruption."""
 
     def __init__(self, folder: RunFolder, spec: TrainSpec, interruption: Interruption) -> None:
         self.folder, self.spec, self.interruption = folder, spec, interruption
         self.saved = -1
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Save if it is time; then stop if that was asked for."""
+        """Save if it is time; then stop if the training was interrupted."""
         step = int(state.timestamp.batch)
-        stopping = self.interruption.agreed(state)
+        stopping = bool(_largest(int(self.interruption.signal is not None), state))
         assert state.max_duration is not None  # the step at which a callback has stopped the training, or `steps`
         if stopping or step % self.spec.save_every == 0 or step >= state.max_duration.value:
             self.save(state, step)
@@ -230,7 +228,7 @@ class Checkpoints(Callback):
             state.stop_training()  # type: ignore[no-untyped-call]
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint beside the old ones; it counts only when it is complete."""
+        """Write a checkpoint beside the old ones; an incomplete one does not count."""
         if step == self.saved:
             return
         self.saved = step
@@ -246,13 +244,13 @@ class Checkpoints(Callback):
             with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
                 save_checkpoint(state, str(path))
         except RuntimeError as error:
-            # torch's writer says of a full disk only that a position in the file is not the one it expected.
+            # torch's error for a full disk names only a wrong position in the file.
             if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):
                 raise
             raise UserError(
-                f"the checkpoint of step {step} cannot be written completely to {self.folder.checkpoints}: "
-                f"is the disk full? Free some space"
-                f" and continue with --resume {self.folder.path}: earlier checkpoints are untouched"
+                f"the checkpoint of step {step} cannot be written completely to {self.folder.checkpoints}: is the "
+                f"disk full? Free some space and continue with --resume {self.folder.path}: earlier checkpoints are "
+                "untouched"
             ) from error
 
 
@@ -284,13 +282,14 @@ class Interruption:
         self.signal = number
         self.message("stopping after this step, and saving it")
 
-    def agreed(self, state: State) -> bool:
-        """Say whether any rank was told to stop; all ranks get the same answer."""
-        if dist.get_world_size() == 1:
-            return self.signal is not None
-        asked = torch.tensor([float(self.signal is not None)], device=_device_of(state))
-        dist.all_reduce(asked, reduce_operation="MAX")
-        return bool(asked.item())
+
+def _largest(number: int, state: State) -> int:
+    """Return the largest number of any rank; all ranks must call it."""
+    if dist.get_world_size() == 1:
+        return number
+    largest = torch.tensor([number], device=_device_of(state))
+    dist.all_reduce(largest, reduce_operation="MAX")
+    return int(largest.item())
 
 
 def _device_of(state: State) -> torch.device:
@@ -300,15 +299,15 @@ def _device_of(state: State) -> torch.device:
 
 @runtime_checkable
 class WatchesEvaluations(Protocol):
-    """A callback that is told of each evaluation during the training."""
+    """A callback that gets the held-out perplexity of each evaluation during the training."""
 
     def evaluated(self, perplexity: float, state: State) -> None:
-        """Take in the held-out perplexity; NaN for an objective without one."""
+        """Take in the perplexity; NaN for an objective without one."""
         ...
 
 
 class Evaluations(Callback):
-    """Evaluates every `evaluate_every` steps, tells the loggers, and the callbacks that go by it."""
+    """Evaluates every `evaluate_every` steps; loggers and the callbacks that watch evaluations get the result."""
 
     def __init__(self, every: int, steps: int, evaluate: Callable[[int], Evaluation]) -> None:
         self.every, self.steps, self.evaluate = every, steps, evaluate
@@ -326,7 +325,7 @@ class Evaluations(Callback):
 
 
 def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
-    """Tell the loggers the exponential of each bound; that of `nelbo` is the perplexity."""
+    """Log the exponential of each bound; that of `nelbo` is the perplexity."""
     bounds = {f"{evaluation.split}/{name}": bound.value for name, bound in evaluation.bounds.items()}
     logger.log_metrics(bounds, evaluation.step)
 
@@ -353,7 +352,7 @@ class PatienceStopper(Callback):
             state.stop_training()  # type: ignore[no-untyped-call]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was seen so far."""
+        """Return the best perplexity and the count of evaluations since, for the checkpoint."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Loggers: where the curves of a training go besides metrics.jsonl. `train.loggers` is a list of them.
+"""Loggers: destinations for the curves of a training besides metrics.jsonl. `train.loggers` is a list of them.
 
-These are Composer's, by the names that its users know; on several ranks each writes where Composer's does. They get
+These are Composer's, under their usual names and with its behaviour on several ranks. They get
 
 - `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, …), the curriculum's stage as
   `train/stage/NAME` = 1, and the mean and the spread of the importance, at every `train.log_every` steps;
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +26,9 @@ class Logger(Protocol):
     """What a logger's specification implements; `package` as an optimizer's."""
 
     def build(self, folder: Path) -> LoggerDestination:
-        """Return Composer's destination; one that has `log_histogram` (see `histograms`) is also given histograms.
+        """Return Composer's destination, which also gets histograms if it has `log_histogram` (see `histograms`).
 
-        Args:
-            folder: where it may write, in the run folder; kept when the run is continued.
+        It may write to `folder`, in the run folder, which stays when the run is continued.
         """
         ...
 
@@ -40,7 +39,6 @@ class FileLogger:
 
     name = "file"
     summary = "lines of text in the run folder"
-    refs = ()
     flush_every: int = param(10, help="steps after which the lines are on the disk", ge=1)
 
     def build(self, folder: Path) -> LoggerDestination:
@@ -48,12 +46,8 @@ class FileLogger:
         from composer.loggers import FileLogger as Destination
 
         number = len(list(folder.glob(f"log-*-rank{os.environ.get('RANK', '0')}.txt")))
-        return Destination(
-            str(folder / f"log-{number}-rank{{rank}}.txt"),
-            capture_stdout=False,
-            capture_stderr=False,
-            flush_interval=self.flush_every,
-        )
+        path = str(folder / f"log-{number}-rank{{rank}}.txt")
+        return Destination(path, capture_stdout=False, capture_stderr=False, flush_interval=self.flush_every)
 
 
 @component
@@ -62,7 +56,6 @@ class TensorBoardLogger:
 
     name = "tensorboard"
     summary = "event files for TensorBoard"
-    refs = ()
     package = ("tensorboard", "atat-zoo[tensorboard]")
     flush_every: int = param(100, help="steps after which the events are on the disk", ge=1)
 
@@ -79,7 +72,6 @@ class WandbLogger:
 
     name = "wandb"
     summary = "Weights & Biases"
-    refs = ()
     package = ("wandb", "atat-zoo[wandb]")
     project: str = param("atat-zoo", help="project on the server")
     entity: str | None = param(None, help="user or team; the account's own when absent")
@@ -90,13 +82,8 @@ class WandbLogger:
         """See `Logger`."""
         from atat_zoo.training.histograms import WandbDestination
 
-        return WandbDestination(
-            project=self.project,
-            entity=self.entity,
-            group=self.group,
-            tags=list(self.tags),
-            init_kwargs={"dir": str(folder)},
-        )
+        options = values_of(self) | {"tags": list(self.tags)}
+        return WandbDestination(**options, init_kwargs={"dir": str(folder)})
 
 
 @component
@@ -105,7 +92,6 @@ class MLflowLogger:
 
     name = "mlflow"
     summary = "MLflow, on a server or in the run folder"
-    refs = ()
     package = ("mlflow", "atat-zoo[mlflow]")
     experiment: str = param("atat-zoo", help="experiment that the run is filed under")
     tracking_uri: str | None = param(None, help="server; the folder `logs` of the run when absent")
@@ -114,8 +100,5 @@ class MLflowLogger:
         """See `Logger`."""
         from composer.loggers import MLFlowLogger
 
-        return MLFlowLogger(
-            experiment_name=self.experiment,
-            tracking_uri=self.tracking_uri or (folder / "mlruns").resolve().as_uri(),
-            log_system_metrics=False,
-        )
+        uri = self.tracking_uri or (folder / "mlruns").resolve().as_uri()
+        return MLFlowLogger(experiment_name=self.experiment, tracking_uri=uri, log_system_metrics=False)

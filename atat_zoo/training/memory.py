@@ -1,4 +1,4 @@
-"""Memory of a training: how much it took at most, and freed blocks that are kept on a CPU."""
+"""Memory of a training: its peak, and an allocator that reuses freed blocks on a CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to serve large blocks from a heap that it keeps; says whether it did.
+    """Make glibc reuse freed memory for large blocks; returns whether it does, False for other allocators.
 
-    A step allocates and frees the same large tensors again and again. By default
-    each is mapped afresh, and the page faults cost up to a third of a step
-    (compare `python -m benchmarks importance_overhead` with and without `--default-memory`).
-    Does nothing where the allocator is another one.
+    A step allocates and frees the same large tensors again and again. By default each is mapped afresh, and the page
+    faults cost up to a third of a step (`python -m benchmarks importance_overhead`, also with `--default-memory`).
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -32,9 +30,9 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most memory in use so far, bytes: what torch allocated on a GPU, this process's resident set on a CPU.
+    """Return the peak memory so far, in bytes: of torch's allocator on a GPU, of this process's resident set on a CPU.
 
-    Workers of the loader and other processes are not in it, nor what the CUDA context takes beside torch's allocator.
+    It excludes workers of the loader and other processes, and on a GPU the CUDA context.
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))

@@ -62,11 +62,9 @@ class Muon(torch.optim.AdamW):
 
 
 def linear_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Return the trained weights of the linear layers, but those that map to or from one number."""
-    inner = {
-        id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Linear) and min(layer.weight.shape) > 1
-    }
-    return [p for p in module.parameters() if p.requires_grad and id(p) in inner]
+    """Return the trained weights of the linear layers, except those that map to or from one number."""
+    linear = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Linear)}
+    return [p for p in module.parameters() if p.requires_grad and id(p) in linear and min(p.shape) > 1]
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container
 
     import torch
     from torch import nn
@@ -32,17 +32,9 @@ class Optimizer(Protocol):
         ...
 
 
-def groups(
-    parameters: Iterable[nn.Parameter], weight_decay: float, without: Container[int] = ()
-) -> list[dict[str, Any]]:
-    """Return the groups of parameters that decay (matrices) and that do not (vectors).
-
-    Args:
-        parameters: those without a gradient are left out.
-        weight_decay: of the matrices.
-        without: the `id` of matrices that belong elsewhere.
-    """
-    trained = [p for p in parameters if p.requires_grad]
+def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) -> list[dict[str, Any]]:
+    """Return the groups of trained parameters: matrices, which decay, but those whose `id` is in `without`; vectors."""
+    trained = [p for p in model.parameters() if p.requires_grad]
     both = (
         {"params": [p for p in trained if p.ndim >= 2 and id(p) not in without], "weight_decay": weight_decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
@@ -63,10 +55,9 @@ class AdamWOptimizer:
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's fused AdamW."""
-        import torch
+        from torch.optim import AdamW
 
-        parameters = groups(model.parameters(), self.weight_decay)
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, betas=self.betas, fused=True)
+        return AdamW(groups(model, self.weight_decay), lr=self.learning_rate, betas=self.betas, fused=True)
 
 
 @component
@@ -89,7 +80,7 @@ class MuonOptimizer:
         from atat_zoo.training.muon import Muon, linear_weights
 
         inner = linear_weights(model)
-        parameters = groups(model.parameters(), self.weight_decay, without={id(p) for p in inner})
+        parameters = groups(model, self.weight_decay, without={id(p) for p in inner})
         if inner:
             rate = {"weight_decay": self.weight_decay, "lr": self.muon_learning_rate}
             parameters.append({"params": inner, "muon": True, **rate})
@@ -108,9 +99,9 @@ class AdafactorOptimizer:
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's Adafactor."""
-        import torch
+        from torch.optim import Adafactor
 
-        return torch.optim.Adafactor(groups(model.parameters(), self.weight_decay), lr=self.learning_rate)
+        return Adafactor(groups(model, self.weight_decay), lr=self.learning_rate)
 
 
 @component
@@ -130,8 +121,5 @@ class LionOptimizer:
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return lion-pytorch's Lion."""
-        lion = import_module(self.package[0])
-        made: torch.optim.Optimizer = lion.Lion(
-            groups(model.parameters(), self.weight_decay), lr=self.learning_rate, betas=self.betas
-        )
-        return made
+        lion: Any = import_module(self.package[0])
+        return lion.Lion(groups(model, self.weight_decay), lr=self.learning_rate, betas=self.betas)

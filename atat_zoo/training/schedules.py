@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,17 +50,8 @@ def after_warmup(optimizer: Optimizer, warmup_steps: int, steps: int, share: Cal
     return LambdaLR(optimizer, rate)
 
 
-def _falling(final_rate: float, left: float) -> float:
-    """Return the share of the peak when `left`, from 1 to 0, is left of the way down to `final_rate`."""
-    return final_rate + (1 - final_rate) * left
-
-
 def _half_cosine(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * done))
-
-
-_WARMUP = "steps of linear warm-up"
-_FINAL = "share of the peak at the end"
 
 
 @component
@@ -69,83 +60,78 @@ class ConstantSchedule:
 
     name = "constant"
     summary = "the peak until the end"
-    refs = ()
-    warmup_steps: int = param(100, help=_WARMUP, ge=0)
+    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """See `Schedule`."""
         return after_warmup(optimizer, self.warmup_steps, steps, lambda done: 1.0)
 
 
+@component_base
+class FallingSchedule:
+    """A schedule that falls from the peak to a final rate."""
+
+    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
+    final_rate: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
+
+    def left(self, done: float) -> float:
+        """Return how much of the way down is left, from 1 to 0, after the share `done` of the steps."""
+        raise NotImplementedError
+
+    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
+        """See `Schedule`."""
+        final = self.final_rate
+        return after_warmup(optimizer, self.warmup_steps, steps, lambda done: final + (1 - final) * self.left(done))
+
+
 @component
-class CosineSchedule:
+class CosineSchedule(FallingSchedule):
     """Half a cosine from the peak to the final rate."""
 
     name = "cosine"
     summary = "half a cosine down to the final rate"
     refs = ("arXiv:1608.03983",)
-    warmup_steps: int = param(100, help=_WARMUP, ge=0)
-    final_rate: float = param(0.0, help=_FINAL, ge=0, le=1)
 
-    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
-        return after_warmup(
-            optimizer, self.warmup_steps, steps, lambda done: _falling(self.final_rate, _half_cosine(done))
-        )
+    def left(self, done: float) -> float:
+        """See `FallingSchedule`."""
+        return _half_cosine(done)
 
 
 @component
-class LinearSchedule:
+class LinearSchedule(FallingSchedule):
     """A straight line from the peak to the final rate."""
 
     name = "linear"
     summary = "a straight line down to the final rate"
-    refs = ()
-    warmup_steps: int = param(100, help=_WARMUP, ge=0)
-    final_rate: float = param(0.0, help=_FINAL, ge=0, le=1)
 
-    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
-        return after_warmup(optimizer, self.warmup_steps, steps, lambda done: _falling(self.final_rate, 1 - done))
+    def left(self, done: float) -> float:
+        """See `FallingSchedule`."""
+        return 1 - done
 
 
 @component
-class WarmupStableDecaySchedule:
+class WarmupStableDecaySchedule(FallingSchedule):
     """The peak for most of the training, then a straight line to the final rate (Hu et al., 2024)."""
 
     name = "wsd"
     summary = "warm-up, then the peak, then a short linear decay"
     refs = ("arXiv:2404.06395",)
-    warmup_steps: int = param(100, help=_WARMUP, ge=0)
     decay: float = param(0.2, help="share of the steps after the warm-up in which the rate falls", gt=0, le=1)
-    final_rate: float = param(0.0, help=_FINAL, ge=0, le=1)
 
-    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
-        return after_warmup(
-            optimizer,
-            self.warmup_steps,
-            steps,
-            lambda done: _falling(self.final_rate, min(1.0, (1 - done) / self.decay)),
-        )
+    def left(self, done: float) -> float:
+        """See `FallingSchedule`."""
+        return min(1.0, (1 - done) / self.decay)
 
 
 @component
-class RestartsSchedule:
-    """Half a cosine again and again, each from the peak (SGDR, Loshchilov & Hutter, 2017)."""
+class RestartsSchedule(FallingSchedule):
+    """Half a cosine again and again, each from the peak to the final rate (SGDR, Loshchilov & Hutter, 2017)."""
 
     name = "restarts"
     summary = "cosine with warm restarts"
     refs = ("arXiv:1608.03983",)
-    warmup_steps: int = param(100, help=_WARMUP, ge=0)
     cycles: int = param(4, help="half cosines after the warm-up, all of one length", ge=1)
-    final_rate: float = param(0.0, help="share of the peak at the end of each cycle", ge=0, le=1)
 
-    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
-
-        def share(done: float) -> float:
-            finished = min(int(done * self.cycles), self.cycles - 1)
-            return _falling(self.final_rate, _half_cosine(done * self.cycles - finished))
-
-        return after_warmup(optimizer, self.warmup_steps, steps, share)
+    def left(self, done: float) -> float:
+        """See `FallingSchedule`."""
+        return _half_cosine(done * self.cycles - min(int(done * self.cycles), self.cycles - 1))

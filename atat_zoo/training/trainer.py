@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from contextlib import ExitStack, nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,62 +25,48 @@ from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
 from atat_zoo.training import lifecycle
-from atat_zoo.training.composer_model import ZooModel, batch_rows, batch_tokens, prepare
+from atat_zoo.training.composer_model import ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from composer import Callback
 
     from atat_zoo.evaluation.perplexity import Evaluation
-    from atat_zoo.experiment import TrainSpec
     from atat_zoo.model import Model
 
 
 class Reporter(Protocol):
-    """How a training tells what it does; the command line draws bars with it."""
+    """Shows the progress of a training: the command line as bars, `Silent` not at all."""
 
     def building(self, stage: str, done: int, total: int | None) -> None:
         """Shards are being built."""
-        ...
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """A line of metrics was written."""
-        ...
 
     def message(self, text: str) -> None:
         """Something happened that a person wants to know."""
-        ...
 
 
 class Silent:
-    """A reporter that says nothing."""
+    """A reporter that shows nothing."""
 
-    def building(self, stage: str, done: int, total: int | None) -> None:
-        """Say nothing."""
+    def building(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""
 
-    def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """Say nothing."""
-
-    def message(self, text: str) -> None:
-        """Say nothing."""
+    training = message = building
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Result:
-    """How a training ended.
+    """How a training ended: `finished`, or interrupted by `signal` after `step`, and can be resumed.
 
-    Attributes:
-        folder: the run folder.
-        finished: whether all steps were made; otherwise it was interrupted and can be resumed.
-        step: the last step.
-        signal: the signal that interrupted it.
-        evaluation: of the final model, or None.
-        model: the final model on rank 0, or None.
+    `evaluation` is that of the final model; `model` is there on rank 0.
     """
 
     folder: RunFolder
@@ -104,8 +90,8 @@ def train(
     Args:
         experiment: validated.
         out: the run folder.
-        overwrite: whether a run that is there already is removed; otherwise it is refused.
-        reporter: told what happens.
+        overwrite: whether to replace a run that is there already; otherwise it is refused.
+        reporter: shows the progress.
         callbacks: further callbacks of Composer's, run after ours.
 
     Raises:
@@ -115,7 +101,7 @@ def train(
         raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another --out")
     folder = RunFolder(out)
     with _locked(folder):
-        # Only rank 0 looks: by the time that another rank would, rank 0 may have begun this very run.
+        # Only rank 0 checks: when another rank does, rank 0 may already have begun this run.
         if _rank() == 0 and folder.exists and not overwrite:
             raise UserError(
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
@@ -133,7 +119,7 @@ def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[C
 
 
 def _locked(folder: RunFolder) -> Any:
-    # Rank 0 holds the folder for all; under the launcher the others follow its fate.
+    # Rank 0 locks the folder for all; under the launcher the others end when it does.
     return folder.lock() if _rank() == 0 else nullcontext()
 
 
@@ -141,7 +127,7 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _world() -> int:
+def _ranks() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -149,20 +135,18 @@ def _run(
     experiment: Experiment, folder: RunFolder, reporter: Reporter, callbacks: Sequence[Callback], *, fresh: bool
 ) -> Result:
     spec = experiment.train
-    _check_ranks(experiment)
-    _check_packages(experiment)
+    _check(experiment)
     device = _device(experiment)
-    # A run that has a checkpoint needs nothing any more of the one that it began with.
+    # A run with a checkpoint no longer needs the run that it began with.
     beginning = Beginning.of(experiment) if fresh else None
     if beginning and beginning.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
     if device == "cpu":
         keep_freed_memory()
     data = build(experiment, progress=reporter.building if _rank() == 0 else None)
-    vocabulary_size = shards.load(data).vocabulary_size
     torch.manual_seed(experiment.seed)
     context = Context(
-        vocabulary_size=vocabulary_size,
+        vocabulary_size=shards.load(data).vocabulary_size,
         length=experiment.data.length,
         counts=shards.load_counts(data),
         steps=spec.steps,
@@ -170,22 +154,25 @@ def _run(
         device=device,
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
-    with ExitStack() as stack:
-        stack.enter_context(_quiet())
+    with _quiet():
         stream = TokenStream(
             data,
             seed=experiment.seed,
             lanes=experiment.data.lanes,
             batch_size=spec.batch_size,
             rank=_rank(),
-            world_size=_world(),
+            world_size=_ranks(),
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         if spec.compile:
             objective.backbone.compile()
         bf16 = computes_in_bf16(spec.precision, device)
-        checkpoint = _prepare_folder(experiment, folder, device, bf16, reporter, fresh, beginning)
+        name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
+        computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
+        if fresh and _rank() == 0:
+            _begin(experiment, folder, computes, beginning)
+        checkpoint = None if fresh else _last_checkpoint(folder, computes, reporter)
         if checkpoint is None and experiment.init_from is not None:
             beginning = beginning or _same_beginning(experiment, folder)
             reporter.message(beginning.give(objective))
@@ -193,9 +180,9 @@ def _run(
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
         evaluator = Evaluator(experiment, data, context, folder, objective, average)
         interruption = lifecycle.Interruption(reporter.message)
-        listed, loggers = _callbacks(model, folder, spec, average, evaluator, reporter)
-        listed += [*callbacks, lifecycle.Checkpoints(folder, spec, interruption)]
-        trainer = _trainer(experiment, model, loader, device, listed, loggers, checkpoint)
+        ours, loggers = _callbacks(model, evaluator, reporter)
+        ours += [*callbacks, lifecycle.Checkpoints(folder, spec, interruption)]
+        trainer = _trainer(experiment, model, loader, device, ours, loggers, checkpoint)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
             reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
@@ -209,24 +196,19 @@ def _run(
         trainer.close()  # type: ignore[no-untyped-call]
         if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
-        trained = evaluator.save(step)
-    return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=trained)
+        return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
 
 
-def _check_packages(experiment: Experiment) -> None:
-    """Refuse a part whose package is not installed, before anything is built."""
+def _check(experiment: Experiment) -> None:
+    """Refuse ranks that do not divide lanes and batch, and a part without its package, before anything is built."""
+    ranks = _ranks()
+    for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
+        if value % ranks:
+            raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
     for part in (experiment.parts["optimizer"], *experiment.train.parts):
         module, install = getattr(part, "package", ("atat_zoo", ""))
         if find_spec(module) is None:
             raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
-
-
-def _check_ranks(experiment: Experiment) -> None:
-    """Refuse a number of ranks that does not divide the lanes and the batch, before anything is loaded."""
-    ranks = _world()
-    for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
-        if value % ranks:
-            raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
 
 
 def _device(experiment: Experiment) -> str:
@@ -238,26 +220,17 @@ def _device(experiment: Experiment) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
-def _prepare_folder(
-    experiment: Experiment,
-    folder: RunFolder,
-    device: str,
-    bf16: bool,
-    reporter: Reporter,
-    fresh: bool,
-    beginning: Beginning | None,
-) -> Path | None:
-    """Write what a run begins with, or cut an interrupted run back to its checkpoint; returns the checkpoint."""
-    name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
-    computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _world()}
-    if _rank() == 0 and fresh:
-        folder.clear()
-        write_text(folder.resolved, experiment.to_toml())
-        environment = describe(Zoo.load().plugins)
-        source = {"init_from": beginning.record()} if beginning else {}
-        write_json(folder.environment, {"seed": experiment.seed, "computes": computes, **source, **environment})
-    if fresh:
-        return None
+def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], beginning: Beginning | None) -> None:
+    """Write the first files of a new run."""
+    folder.clear()
+    write_text(folder.resolved, experiment.to_toml())
+    source = {"init_from": beginning.record()} if beginning else {}
+    environment = {"seed": experiment.seed, "computes": computes, **source, **describe(Zoo.load().plugins)}
+    write_json(folder.environment, environment)
+
+
+def _last_checkpoint(folder: RunFolder, computes: dict[str, Any], reporter: Reporter) -> Path | None:
+    """Return the checkpoint of an interrupted run, whose metrics are cut back to it."""
     last = folder.last_checkpoint()
     if _rank() == 0:
         folder.cut_metrics(last.step if last else 0)
@@ -269,7 +242,7 @@ def _prepare_folder(
 
 
 def _same_beginning(experiment: Experiment, folder: RunFolder) -> Beginning:
-    """Return what a run began with that was interrupted before its first checkpoint.
+    """Return the beginning of a run that was interrupted before its first checkpoint.
 
     Raises:
         UserError: when it is gone, or was trained again since.
@@ -284,15 +257,9 @@ def _same_beginning(experiment: Experiment, folder: RunFolder) -> Beginning:
     return beginning
 
 
-def _callbacks(
-    model: ZooModel,
-    folder: RunFolder,
-    spec: TrainSpec,
-    average: lifecycle.MovingAverage | None,
-    evaluator: Evaluator,
-    reporter: Reporter,
-) -> tuple[list[Any], list[Any]]:
+def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tuple[list[Any], list[Any]]:
     """Return the callbacks in the order that `lifecycle` explains, and the loggers."""
+    spec, folder, average = evaluator.experiment.train, evaluator.folder, evaluator.average
 
     def report(step: int, line: dict[str, Any]) -> None:
         reporter.training(step, spec.steps, line)
@@ -302,16 +269,17 @@ def _callbacks(
         reporter.message(f"step {step}: {evaluation.sentence()}")
         return evaluation
 
-    values = lifecycle.CallbackValues() if spec.callbacks or spec.algorithms else None
-    listed: list[Any] = [lifecycle.Progress(model)]
-    listed += [average] if average else []
-    listed += [callback.build() for callback in spec.callbacks]
-    listed += [lifecycle.MetricsWriter(model, folder, spec, report, values)]
-    listed += [lifecycle.Evaluations(spec.evaluate_every, spec.steps, evaluate)] if spec.evaluate_every else []
+    values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms else []
+    callbacks = [
+        lifecycle.Progress(model),
+        *([average] if average else []),
+        *(callback.build() for callback in spec.callbacks),
+        lifecycle.MetricsWriter(model, folder, spec, report, *values),
+        *([lifecycle.Evaluations(spec.evaluate_every, spec.steps, evaluate)] if spec.evaluate_every else []),
+    ]
     if spec.loggers:
         folder.logs.mkdir(exist_ok=True)
-    loggers = [logger.build(folder.logs) for logger in spec.loggers]
-    return listed, loggers + ([values] if values else [])
+    return callbacks, [*(logger.build(folder.logs) for logger in spec.loggers), *values]
 
 
 def _trainer(
@@ -325,12 +293,15 @@ def _trainer(
 ) -> Trainer:
     spec = experiment.train
     optimizer = experiment.parts["optimizer"].build(model)
-    rows = spec.batch_size // _world()
+    rows = spec.batch_size // _ranks()
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
     trainer = Trainer(
         model=model,
         train_dataloader=DataSpec(
-            loader, batch_transforms=prepare, get_num_samples_in_batch=batch_rows, get_num_tokens_in_batch=batch_tokens
+            loader,
+            batch_transforms=prepare,
+            get_num_samples_in_batch=lambda batch: len(batch["tokens"]),
+            get_num_tokens_in_batch=lambda batch: batch["tokens"].numel(),
         ),
         optimizers=optimizer,
         schedulers=experiment.parts["schedule"].build(optimizer, spec.steps),
@@ -349,20 +320,16 @@ def _trainer(
         load_path=str(checkpoint) if checkpoint else None,
     )
     trainer.logger.log_hyperparameters(experiment.to_table())
-    # Composer allows TF32 on a GPU; what is called fp32 here is fp32, in training as in evaluation.
+    # Composer allows TF32 on a GPU; here fp32 means fp32, in training as in evaluation.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return trainer
 
 
-class _quiet:
-    """Silence what Composer and its dependencies say of themselves; our own warnings still show."""
-
-    def __enter__(self) -> None:
-        self._catch = warnings.catch_warnings()
-        self._catch.__enter__()
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the warnings of Composer and its dependencies; our own still show."""
+    with warnings.catch_warnings():
         for module in ("composer", "torch", "torchmetrics", "webdataset"):
             warnings.filterwarnings("ignore", module=rf"{module}(\..*)?")
         logging.getLogger("composer").setLevel(logging.ERROR)
-
-    def __exit__(self, *error: Any) -> None:
-        self._catch.__exit__(*error)
+        yield

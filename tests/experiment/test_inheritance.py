@@ -181,7 +181,7 @@ def test_a_description_that_is_none(run: str, write: Any, text: str) -> None:
 def test_a_training_looks_again(run: str, write: Any) -> None:
     """An experiment that was put together in Python has not been through a file."""
     table = load(write("a.toml", BACKBONE + DATA)).to_table() | {"init_from": run}
-    (problem,) = misfits(from_table(table), Source.read(run), Zoo.load())
+    (problem,) = misfits(from_table(table), Source.read(run, "init_from"), Zoo.load())
     assert problem.startswith("tokenizer.use: 'bpe' here, 'run' in ")
 
 

@@ -54,14 +54,13 @@ def test_every_part_can_be_made_from_its_defaults_or_says_what_it_needs(zoo):
 
 
 def test_time_only_is_another_name_of_uniform(zoo):
-    assert zoo.aliases("masking") == {"time_only": "uniform"}
     assert zoo.describe("masking", "time_only") == zoo.describe("masking", "uniform")
     assert zoo.spec("masking", "time_only") == zoo.spec("masking", "uniform")
     assert "time_only" not in zoo.names("masking")
 
 
 def test_an_unknown_kind_names_the_nearest_and_all(zoo):
-    for ask in (zoo.names, zoo.aliases, lambda kind: zoo.describe(kind, "x"), lambda kind: zoo.build(kind, "x")):
+    for ask in (zoo.names, lambda kind: zoo.describe(kind, "x"), lambda kind: zoo.build(kind, "x")):
         with pytest.raises(UserError) as caught:
             ask("maskin")
         text = str(caught.value)
