@@ -22,14 +22,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.diffusion.bounds import Estimate, counts
+from atat_zoo.diffusion.bounds import Estimate, Schedule, counts
 from atat_zoo.diffusion.calibration import power_time
 from atat_zoo.diffusion.randomness import fold, uniform
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N].
 Look = Callable[[Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# The log-weight of what takes no part: exp of it is 0, and unlike −∞ it has no undefined differences.
+# The log-weight of a token that takes no part: exp of it is 0, and unlike −∞ it has no undefined differences.
 _NEVER = -1e30
 
 
@@ -43,7 +43,7 @@ class Drawn:
         rate: the share of tokens that is masked, or that was to be: k/n or r, float64 [B].
         level: the mask rate by which the model may know the time: k/n or t, float64 [B]. Not r, which the weights
             of the clean text have gone into.
-        clock: what the form remembers of the draw: arrival times [B, L], or s = log(−log t) [B].
+        clock: the state of the draw: arrival times [B, L], or s = log(−log t) [B].
     """
 
     masked: Tensor
@@ -90,14 +90,14 @@ class Form(Protocol):
 
 
 class OrderForm:
-    """k uniform on {1 … n}; M is what an exponential race with rates w leaves for last."""
+    """k uniform on {1 … n}; M are the last arrivals of an exponential race with rates w."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
         """Return the units behind the k of `bounds.exact_k`, so that both see the same masks; see `Form`."""
         return [(k - 0.5) / n.clamp(min=1) for k in counts(n, keys, draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> Drawn:
-        """Draw M by its arrival times −log(u_i)/w_i; see `Form`."""
+        """Draw M by arrival times −log(u_i)/w_i; see `Form`."""
         n = maskable.sum(1)
         k = torch.minimum(1 + (n * unit).floor().long(), n)
         u = uniform(keys, maskable.shape[1], torch.float64)
@@ -181,7 +181,7 @@ def estimate(
     draws: int,
     *,
     mask_id: int,
-    time_at: Callable[[Tensor], Tensor],
+    time_at: Schedule,
 ) -> Estimate:
     """Estimate the bound of one form on clean text.
 
@@ -214,7 +214,7 @@ def estimate(
 
 
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
-    """Return what has the gradient of the bound with respect to the forward weights.
+    """Return a scalar a row with the gradient of the bound with respect to the forward weights.
 
     ∇E_q f = E[∇f + (f − b) ∇log q], b the mean of f over the other draws of the same sequence at the same k or t
     (Kool et al., 2019). The gradient of f alone has the wrong sign.
@@ -237,11 +237,8 @@ def log1mexp(a: Tensor) -> Tensor:
     """Return log(1 − exp(a)) for a < 0 without loss of digits at either end."""
     near = a > -0.693
     # Each branch gets arguments of its own side only, so that neither spoils the other's gradient.
-    return torch.where(
-        near,
-        (-torch.expm1(torch.where(near, a, -0.5))).log(),
-        torch.log1p(-torch.where(near, -1.0, a).exp()),
-    )
+    large, small = (-torch.expm1(torch.where(near, a, -0.5))).log(), torch.log1p(-torch.where(near, -1.0, a).exp())
+    return torch.where(near, large, small)
 
 
 def _log_share(log_w: Tensor, masked: Tensor) -> Tensor:

@@ -47,6 +47,11 @@ class Estimator(Protocol):
     name: str
 
     @property
+    def reads_time(self) -> bool:
+        """Whether its module reads t."""
+        ...
+
+    @property
     def learns(self) -> bool:
         """Whether it has anything to train."""
         ...
@@ -61,6 +66,7 @@ class UniformEstimator:
     """Importance ½ for every token: masking and curriculum then treat all tokens alike."""
 
     name = "uniform"
+    reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     summary = "the same importance for every token"
     refs = ()
@@ -82,6 +88,7 @@ class FrequencyEstimator:
     """
 
     name = "frequency"
+    reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     summary = "rare tokens are important: the unigram surprisal over its largest value"
     refs = ()
@@ -112,6 +119,11 @@ class TransformerEstimator:
     max_length: int = param(1024, help="longest sequence: the learned positions", ge=1)
     time_conditioning: bool = param(False, help="whether it reads t; a bound for adaptive masks cannot use it then")
     own_embedding: bool = param(False, help="an embedding of its own instead of the backbone's")
+
+    @property
+    def reads_time(self) -> bool:
+        """See `Estimator`."""
+        return self.time_conditioning
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit: the length, or heads that do not divide the width."""
@@ -146,6 +158,11 @@ class HybridEstimator:
         """Return whether the estimator that is trained has anything to train."""
         return self.learned.learns
 
+    @property
+    def reads_time(self) -> bool:
+        """See `Estimator`."""
+        return self.learned.reads_time or self.prior.reads_time
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit its parts."""
         yield from _problems_inside("learned", self.learned, experiment)
@@ -179,6 +196,11 @@ class TermBiasEstimator:
     def learns(self) -> bool:
         """Return whether the estimator inside has anything to train."""
         return self.base.learns
+
+    @property
+    def reads_time(self) -> bool:
+        """See `Estimator`."""
+        return self.base.reads_time
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit the estimator inside."""

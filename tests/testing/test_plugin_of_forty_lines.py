@@ -22,13 +22,13 @@ class FocalObjective:
     """The loss of a token by how unsure the model is of it."""
     name, summary, refs, uses = "focal", "less loss where the model is sure", (), frozenset({"backbone", "noise"})
     def build(self, context, parts, batch_size):
-        from atat_zoo.objectives.denoising import DenoisingModule, figures, normalised
+        from atat_zoo.objectives.denoising import DenoisingModule, metrics, normalised
         class Focal(DenoisingModule):
             def loss(self, batch):
                 self.begin(batch)
                 step = self.masked_uniformly(batch, self.times(batch.index))
                 ce = self.dense_cross_entropy(step)
-                return figures(step, ce, normalised((1 - (-ce.detach()).exp()) * ce, batch))
+                return metrics(step, ce, normalised((1 - (-ce.detach()).exp()) * ce, batch))
         return Focal(context, parts, batch_size)
 atat_zoo_objective = hookimpl(lambda: [FocalObjective])
 ''',
