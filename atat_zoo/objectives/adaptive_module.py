@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.adaptive import FORMS, Drawn, estimate, forward_surrogate
+from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
 from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import pairs
@@ -105,7 +105,7 @@ class AdaptiveModule(DenoisingModule):
         logits = wide(self.backbone.head(hidden))
         return F.cross_entropy(logits, x[where], reduction="none"), self.reverse(hidden, where, z.shape[1])
 
-    def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, Drawn]:
+    def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, DrawnMask]:
         """Draw K masks of each text, the same number of tokens (or the same time) in all of them.
 
         Args:
@@ -170,7 +170,7 @@ class AdaptiveModule(DenoisingModule):
     def _forward_loss(
         self,
         step: Masked,
-        drawn: Drawn,
+        drawn: DrawnMask,
         batch: Batch,
         importance: Tensor,
         log_w: Tensor,
