@@ -1,7 +1,7 @@
 """Bounds: how the bound on −log p_θ(x) is estimated on held-out text (MATH 2).
 
 A bound is a sequence of masks with their weights, the same for every model. `atat_zoo.diffusion.bounds.average`
-takes the mean of the cross-entropy over them, and of whatever else is asked of the masked tokens.
+takes the mean of the cross-entropy over them, and of any other scores of the masked tokens.
 """
 
 from __future__ import annotations
@@ -52,23 +52,29 @@ class Bound(Protocol):
         ...
 
 
-def open_ends(noise: Noise, bound: str) -> Iterator[str]:
-    """Yield a sentence if a schedule does not go all the way, for a bound that follows it."""
-    if not noise.complete:
-        yield (
-            f"evaluation.bound: {bound} follows the noise schedule, and {noise.name!r} does not go all the way from "
-            "α = 1 to α = 0, so it would give no bound; use exact_k, which follows none"
-        )
+class FollowsNoise:
+    """What the bounds share whose masks follow the noise schedule."""
 
+    name: ClassVar[str]
+    follows_noise: ClassVar[bool] = True
 
-def _check(experiment: Experiment, bound: str) -> Iterator[str]:
-    if "noise" in experiment.kinds:
-        yield from open_ends(experiment.parts["noise"], bound)
+    def problems(self, noise: Noise) -> Iterator[str]:
+        """Yield a sentence if the schedule does not go from α = 1 to α = 0."""
+        if not noise.complete:
+            yield (
+                f"evaluation.bound: {self.name} follows the noise schedule, and {noise.name!r} does not go all the way "
+                "from α = 1 to α = 0, so it would give no bound; use exact_k, which follows none"
+            )
 
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit: a schedule that does not go all the way."""
+        if "noise" in experiment.kinds:
+            yield from self.problems(experiment.parts["noise"])
 
-def _refuse_open_ends(noise: Noise, bound: str) -> None:
-    for sentence in open_ends(noise, bound):
-        raise UserError(sentence)
+    def refuse(self, noise: Noise) -> None:
+        """Refuse a schedule that does not go all the way."""
+        for sentence in self.problems(noise):
+            raise UserError(sentence)
 
 
 @component
@@ -85,14 +91,14 @@ class ExactKBound:
     follows_noise: ClassVar[bool] = False
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks with their weights; see `Bound`."""
+        """See `Bound`."""
         from atat_zoo.diffusion.bounds import exact_k
 
         return exact_k(maskable, keys, draws, time_at=noise.time_at)
 
 
 @component
-class ContinuousTBound:
+class ContinuousTBound(FollowsNoise):
     """t uniform on (0, 1], stratified over a sequence's draws, each token masked with probability 1 − α(t).
 
     The estimator of the MDLM paper without its clipping of t. The same number as `exact_k`, with a variance that
@@ -103,22 +109,17 @@ class ContinuousTBound:
     summary = "t stratified over (0, 1], tokens masked independently"
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
     quantity = "nelbo"
-    follows_noise: ClassVar[bool] = True
-
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: a schedule that does not go all the way."""
-        yield from _check(experiment, self.name)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks with their weights; see `Bound`."""
+        """See `Bound`."""
         from atat_zoo.diffusion.bounds import continuous_t
 
-        _refuse_open_ends(noise, self.name)
+        self.refuse(noise)
         return continuous_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, weight=noise.weight)
 
 
 @component
-class DiscreteTBound:
+class DiscreteTBound(FollowsNoise):
     """The bound of a process with T steps, t = 1/T … 1: Σ_i (α_s − α_t)/(1 − α_t) · E ΣCE(z_t).
 
     Another bound at each T, above the others and tending to them as T grows; it is reported under its own name.
@@ -127,7 +128,6 @@ class DiscreteTBound:
     name = "discrete_t"
     summary = "the bound of T discrete steps, under a name of its own"
     refs = ("arXiv:2107.03006", "arXiv:2406.07524")
-    follows_noise: ClassVar[bool] = True
 
     steps: int = param(1000, help="T", ge=1)
 
@@ -136,13 +136,9 @@ class DiscreteTBound:
         """Return the name under which it is reported."""
         return f"discrete T={self.steps}"
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: a schedule that does not go all the way."""
-        yield from _check(experiment, self.name)
-
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks with their weights; see `Bound`."""
+        """See `Bound`."""
         from atat_zoo.diffusion.bounds import discrete_t
 
-        _refuse_open_ends(noise, self.name)
+        self.refuse(noise)
         return discrete_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, steps=self.steps)

@@ -47,7 +47,6 @@ class VarianceUncertainty:
 
     name = "variance"
     summary = "variance of the drawn one-hot token, (V/(V−1))(1 − Σp²)"
-    refs = ()
 
     def __call__(self, logits: Tensor) -> Tensor:
         """See `Uncertainty`."""
@@ -90,7 +89,6 @@ class CombinedUncertainty:
 
     name = "combined"
     summary = "a weighted mean of entropy, variance, confidence and margin"
-    refs = ()
 
     entropy: float = param(1.0, help="weight of the entropy", ge=0)
     variance: float = param(1.0, help="weight of the variance", ge=0)

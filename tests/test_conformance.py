@@ -3,7 +3,7 @@
 import pytest
 
 from atat_zoo.backbones.dit import DiTBackbone
-from atat_zoo.objectives.mdlm import MDLMObjective
+from atat_zoo.objectives.masked import MDLMObjective
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.testing import CHECKS, cases, check_backbone, check_imports, check_objective, check_tokenizer
 from atat_zoo.tokenizers import CharactersTokenizer

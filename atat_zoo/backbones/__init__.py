@@ -59,6 +59,11 @@ class Backbone(Protocol):
 
     name: str
 
+    @property
+    def reads_time(self) -> bool:
+        """Whether its module reads t."""
+        ...
+
     def build(self, context: Context) -> nn.Module:
         """Return a `BackboneModule` for `context.vocabulary_size` and `context.length`."""
         ...

@@ -61,6 +61,11 @@ class DiTBackbone:
     )
 
     @property
+    def reads_time(self) -> bool:
+        """See `Backbone`."""
+        return self.time_conditioning
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Layers, width and heads, after the overrides."""
         layers, width, heads = PRESETS[self.preset]

@@ -1,8 +1,31 @@
-"""`atat bench`: what the parts cost, and what comes of them."""
+"""`atat bench`: every named sampler by cost and by a judge, and the worth of the text on both sides of a gap."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import attrs
 import click
+
+from atat_zoo.cli.arguments import named, number_option, options
+from atat_zoo.cli.console import Bars, markdown, print_json, table
+from atat_zoo.cli.judge import judge_of
+from atat_zoo.errors import UserError
+from atat_zoo.registry import Zoo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from atat_zoo.evaluation.infilling import GapQuality
+    from atat_zoo.evaluation.sampling import Bench
+    from atat_zoo.experiment import Experiment
+
+# Its parts are named one by one, so it is no sampler by itself.
+UNNAMED = frozenset({"combination"})
+# The sampler that the others are compared with.
+REFERENCE = "ancestral"
+STEPS = (16, 32, 64, 128)
 
 
 @click.group()
@@ -10,12 +33,197 @@ def bench() -> None:
     """Measure samplers, or infilling, on a run."""
 
 
-def _commands() -> None:
-    from atat_zoo.cli.bench_infilling import infilling
-    from atat_zoo.cli.bench_samplers import samplers
+@bench.command()
+@options("run")
+@click.option("--by", "--judge", "by", help="A run with an exact likelihood, hf:NAME, or a table: judges the texts.")
+@click.option(
+    "--sampler",
+    "wanted",
+    multiple=True,
+    help="A sampler, or a table {use = …} with settings of its own; every named one when absent. Can be repeated.",
+)
+@click.option("--steps", multiple=True, type=click.IntRange(1), help="Steps; 16, 32, 64 and 128 when absent.")
+@number_option(64, 2, "Texts of each.")
+@options("length", "seed")
+@click.option(
+    "--repeat", default=1, show_default=True, type=click.IntRange(1), help="Times each writes; the least time counts."
+)
+@options("batch_size", "device", "markdown", "json")
+def samplers(
+    run: Path,
+    by: str | None,
+    wanted: tuple[str, ...],
+    steps: tuple[int, ...],
+    device: str,
+    as_markdown: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Let the final model of RUN write with every named sampler, and the judge --by score the texts.
 
-    bench.add_command(samplers)
-    bench.add_command(infilling)
+    The first row, ancestral sampling with the most steps, is the reference of the others; for a model that cannot
+    use that sampler it is the first one that it can. A sampler given as a table is used as it is. The result goes to
+    RUN's evaluations/ too.
+    """
+    from atat_zoo.experiment import from_table
+    from atat_zoo.run import RunFolder
+
+    chosen = None if by is None else judge_of(by, run)
+    experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
+    rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
+    scorer = None if chosen is None else chosen.build(device)
+    from atat_zoo.evaluation.sampling import bench as measure
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device)
+    with Bars(silent=as_json or as_markdown) as bars:
+        result = measure(model, run, scorer, rows, progress=bars.working, **given)
+    if as_json:
+        print_json({"run": str(run), **result.to_table(), "refused": refused})
+    else:
+        show_samplers(result, refused, as_markdown)
 
 
-_commands()
+def settings(
+    experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
+) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
+    """Return the samplers to measure: name, steps and specification; and those that the model refuses, with the reason.
+
+    Raises:
+        UserError: when a sampler that was asked for by name is refused, or there is no such sampler.
+    """
+    names = list(wanted) or [name for name in Zoo.load().names("sampler") if name not in UNNAMED]
+    rows = [(text, number, spec) for text in names for number, spec in variants(text, steps)]
+    first = (REFERENCE, steps[-1], variants(REFERENCE, steps[-1:])[0][1])
+    measured: list[tuple[str, int | None, Any]] = []
+    refused: dict[str, str] = {}
+    for name, number, spec in [first, *(row for row in rows if row != first)]:
+        problems = misfits(experiment, spec)
+        if not problems:
+            measured.append((name, number, spec))
+        elif name in wanted:
+            raise UserError(f"--sampler {name}: {problems[0]}")
+        else:
+            refused[name] = problems[0]
+    return measured, refused
+
+
+def misfits(experiment: Experiment, spec: Any) -> list[str]:
+    """Return the problems of an experiment with a sampler in place of its own, a sentence each."""
+    from atat_zoo.experiment import conflicts
+
+    return conflicts(attrs.evolve(experiment, parts={**experiment.parts, "sampler": spec}))
+
+
+def variants(text: str, steps: Sequence[int]) -> list[tuple[int | None, Any]]:
+    """Return a sampler at each number of steps; as it is, where it is given as a table or its steps cannot be set."""
+    spec = named("sampler", text)
+    if text.startswith("{"):
+        return [(None, spec)]
+    known = Zoo.load().describe("sampler", text).parameters
+    cap = next((name for name in ("steps", "max_steps") if name in known), None)
+    if cap is None:
+        return [(None, spec)]
+    settings: list[tuple[int | None, Any]] = []
+    for number in steps:
+        values: dict[str, Any] = {"use": text, cap: number}
+        if "min_steps" in known:
+            values["min_steps"] = min(spec.min_steps, number)
+        settings.append((number, Zoo.load().spec("sampler", values)))
+    return settings
+
+
+def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
+    """Print a table, and what one must know to read it."""
+    from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
+    from atat_zoo.evaluation.sampling import CLOSE
+
+    judged = result.judge is not None
+    columns = ["sampler", "steps", "evaluations", "tokens/s", "time", "entropy", "distinct-2"]
+    rows = [
+        [
+            m.name,
+            "" if m.steps is None else str(m.steps),
+            f"{m.nfe:.1f}",
+            f"{m.tokens_per_second:,.0f}",
+            f"{result.share(m):.2f}",
+            f"{m.unigram_entropy:.3f}",
+            "" if m.distinct_2 is None else f"{m.distinct_2:.3f}",
+        ]
+        for m in result.measured
+    ]
+    if judged:
+        columns += [GENERATIVE_PERPLEXITY, "as good"]
+        for row, m in zip(rows, result.measured, strict=True):
+            row += [f"{m.value:.1f} ± {m.stderr:.1f}", "yes" if result.as_good(m) else ""]
+    threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
+    click.echo(
+        f"{result.number} texts of {result.length} tokens each, seed {result.seed}, step {result.step}, "
+        f"on {result.device} with {threads}; "
+        + (f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored")
+    )
+    if as_markdown:
+        click.echo("")
+    (markdown if as_markdown else table)(columns, rows)
+    click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")
+    if judged:
+        click.echo(
+            f"As good: {GENERATIVE_PERPLEXITY} at most {CLOSE:.0%} above the first row's, and entropy within "
+            f"{CLOSE:.0%} of it."
+        )
+    for name, why in refused.items():
+        click.echo(f"left out: {name}: {why}")
+
+
+@bench.command()
+@options("run")
+@click.option("--gap", default=5, show_default=True, type=click.IntRange(1), help="Tokens in a gap.")
+@number_option(256, 0, "Texts at most; 0 takes all.")
+@options("batch_size", "split", "mask_seed", "device", "json")
+def infilling(run: Path, split: Any, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
+    """Cut gaps out of held-out texts, and print how likely the true words are to RUN, given both sides and the left.
+
+    The result goes to RUN's evaluations/ too.
+    """
+    from atat_zoo.run import RunFolder
+
+    RunFolder(run).final()  # a mistake is reported before torch is imported
+    from atat_zoo.evaluation.infilling import infilling_of_run
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device)
+    with Bars(silent=as_json) as bars:
+        quality = infilling_of_run(
+            model,
+            run,
+            split=split or model.experiment.evaluation.split,
+            seed=model.experiment.seed if seed is None else seed,
+            progress=bars.evaluating,
+            **given,
+        )
+    if as_json:
+        print_json({"run": str(run), **quality.to_table()})
+    else:
+        show_infilling(quality)
+
+
+def show_infilling(quality: GapQuality) -> None:
+    """Print a table, and a sentence on it."""
+    click.echo(
+        f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
+        f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"
+    )
+    rows = [
+        ["both sides", _number(quality.both, quality.both_stderr)],
+        ["left side only", _number(quality.left, quality.left_stderr)],
+        ["difference", _number(quality.difference, quality.difference_stderr)],
+    ]
+    table(["given", "log-likelihood of the true words, nats a token"], rows)
+    if quality.difference == 0:
+        click.echo("It is the same: the model does not look at the right side.")
+    else:
+        click.echo(f"In {quality.better:.0%} of the texts the true words are likelier given both sides.")
+
+
+def _number(value: float, error: float) -> str:
+    return f"{value:.3f} ± {error:.3f}"

@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.console import Bars, json_option, markdown, print_json, table
-from atat_zoo.cli.evaluating import bound_of, evaluation_options, with_options
+from atat_zoo.cli.arguments import HELD_OUT, NONE, options, with_bound, with_options
+from atat_zoo.cli.console import Bars, markdown, print_json, table
 from atat_zoo.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.compare import Comparison, Difference, Row
-
-NONE = "—"
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
 @click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare the others with; the first.")
 @click.option("--reach", type=click.FloatRange(1), help="Value whose first step is looked for; the worst run's final.")
-@evaluation_options()
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@json_option
+@options(*HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
     baseline: Path | None,
@@ -32,7 +28,7 @@ def compare(
     device: str,
     as_markdown: bool,
     as_json: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Compare the final models of two runs or more.
 
@@ -42,19 +38,18 @@ def compare(
     if len(runs) < 2:
         raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
     number = _number_of(runs, baseline)
-    options = bound_of(options)
+    given = with_bound(given)
     from atat_zoo.evaluation import compare as comparing
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
 
     base = RunFolder(runs[number])
     experiment = from_table(base.table(), where=str(base.resolved))
-    spec = with_options(experiment.evaluation, options)
+    spec = with_options(experiment.evaluation, given)
     seed = experiment.seed if seed is None else seed
     with Bars(silent=as_json or as_markdown) as bars:
-        measured = comparing.measure_runs(
-            runs, spec, baseline=number, seed=seed, device=device, progress=bars.evaluating
-        )
+        progress = bars.evaluating
+        measured = comparing.measure_runs(runs, spec, baseline=number, seed=seed, device=device, progress=progress)
     comparison = comparing.compare(measured, spec, baseline=number, seed=seed, reach=reach)
     if as_json:
         print_json(comparison.to_table())
@@ -81,7 +76,7 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
 
 
 def quality(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of what the models make of the text."""
+    """Return columns and rows of the bounds and scores of the models."""
     from atat_zoo.evaluation.naming import title
 
     quantities = list(dict.fromkeys(name for row in comparison.rows for name in row.bounds))
@@ -116,7 +111,7 @@ def _difference(difference: Difference | None) -> tuple[str, str]:
 
 
 def training(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of what the models cost."""
+    """Return columns and rows of the costs of the trainings."""
     reach = NONE if comparison.reach is None else f"{comparison.reach:.2f}"
     columns = ["run", "steps", "seconds", f"steps to {reach}", f"seconds to {reach}"]
     columns += ["parameters", "without embeddings", "tokens per second", "peak memory"]
@@ -144,7 +139,7 @@ def _count(value: float | None) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what was compared, and what else there is to know, a sentence or two a line."""
+    """Return the conditions of the comparison and how to read it, a sentence or two a line."""
     from atat_zoo.evaluation.naming import PERPLEXITY, title
     from atat_zoo.evaluation.perplexity import LIKELIHOOD
 

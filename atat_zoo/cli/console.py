@@ -12,8 +12,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
@@ -41,12 +39,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
         from rich.console import Console
         from rich.table import Table
 
-        made = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        rich_table = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
         for column in columns:
-            made.add_column(column, overflow="fold")
+            rich_table.add_column(column, overflow="fold")
         for row in rows:
-            made.add_row(*row)
-        Console(markup=False, highlight=False).print(made)
+            rich_table.add_row(*row)
+        Console(markup=False, highlight=False).print(rich_table)
         return
     if title:
         click.echo(title)

@@ -7,7 +7,8 @@ from pathlib import Path
 import attrs
 import click
 
-from atat_zoo.cli.console import Bars, json_option, print_json, table
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.experiment import load
 
 
@@ -18,15 +19,13 @@ def data() -> None:
 
 @data.command()
 @click.argument("experiment")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@json_option
+@options("overrides", "json")
 def build(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Build the shards of EXPERIMENT, unless they are there; an interrupted build continues where it was."""
     from atat_zoo.data.build import build as build_shards
 
-    made = load(experiment, overrides)
     with Bars(silent=as_json) as bars:
-        folder = build_shards(made, progress=bars.building)
+        folder = build_shards(load(experiment, overrides), progress=bars.building)
     if as_json:
         print_json({"folder": str(folder)})
     else:
@@ -36,9 +35,9 @@ def build(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @data.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--full", is_flag=True, help="Check the hash of every shard.")
-@json_option
+@options("json")
 def info(folder: Path, full: bool, as_json: bool) -> None:
-    """Print what a FOLDER of shards holds, after checking that it is all there."""
+    """Print the contents of a FOLDER of shards, after checking that it is complete."""
     from atat_zoo.data.manifest import verify
 
     shards = verify(folder, full=full)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.choosing import corpus
-from atat_zoo.cli.console import Bars, json_option, print_json
-from atat_zoo.cli.evaluating import bound_of, evaluation_options, with_options
+from atat_zoo.cli.arguments import HELD_OUT, corpus, options, with_bound, with_options
+from atat_zoo.cli.console import Bars, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from atat_zoo.evaluation.perplexity import Evaluation
 
 
 @click.command("eval")
-@click.argument("run", type=click.Path(path_type=Path))
+@options("run")
 @click.option("--corpus", "text", help="Other text: files by path or pattern, a corpus's name, or a table {use = …}.")
-@evaluation_options()
-@json_option
-def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json: bool, **options: Any) -> None:
+@options(*HELD_OUT, "device", "json")
+def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
     """Evaluate the final model of RUN; the result goes to its evaluations/ too.
 
     With --corpus the text is another one than the model's own: zero-shot, in the model's tokens.
     """
     # Mistakes in these are reported before torch is imported.
-    options = bound_of(options)
+    given = with_bound(given)
     other, name, everything = corpus(text) if text else (None, "", False)
     from atat_zoo.evaluation import evaluate_run
     from atat_zoo.model import Model
@@ -37,7 +36,7 @@ def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json
         evaluation = evaluate_run(
             model,
             run,
-            with_options(model.experiment.evaluation, options),
+            with_options(model.experiment.evaluation, given),
             seed=model.experiment.seed if seed is None else seed,
             corpus=other,
             corpus_name=name,

@@ -1,22 +1,23 @@
-"""`atat importance`: what a run's importance is worth on held-out text."""
+"""`atat importance`: how well a run's importance predicts the loss of held-out text."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.console import Bars, json_option, print_json, table
-from atat_zoo.cli.evaluating import evaluation_options, with_options
+from atat_zoo.cli.arguments import NONE, options, with_options
+from atat_zoo.cli.console import Bars, print_json, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@evaluation_options("split", "sequences", "draws", "batch_size", "seed")
+@options("run", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
-@json_option
-def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bool, **options: Any) -> None:
+@options("device", "json")
+def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
     """Compare the importance that RUN learned with the loss of held-out tokens; the result goes to its evaluations/."""
     from atat_zoo.evaluation.importance import importance_of_run
     from atat_zoo.model import Model
@@ -26,7 +27,7 @@ def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bo
         result = importance_of_run(
             model,
             run,
-            with_options(model.experiment.evaluation, options),
+            with_options(model.experiment.evaluation, given),
             seed=model.experiment.seed if seed is None else seed,
             bands=bands,
             progress=bars.evaluating,
@@ -43,7 +44,7 @@ def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bo
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """Return what holds for all tokens, as lines to read."""
+    """Return the results over all tokens, as lines to read."""
     target = f" trained towards {result['target']}" if result["target"] else ""
     text = [
         f"importance of the estimator {result['estimator']}{target}, on {result['sequences']} sequences of "
@@ -82,4 +83,4 @@ def by_bin(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _rho(value: float | None) -> str:
-    return "—" if value is None else f"{value:.3f}"
+    return NONE if value is None else f"{value:.3f}"

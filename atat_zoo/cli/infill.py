@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.choosing import CHANGED, check_text, chosen, lines_of, precision_option
-from atat_zoo.cli.console import json_option, on_terminal, print_json, printable
+from atat_zoo.cli.arguments import CHANGED, check_text, chosen, lines_of, number_option, options
+from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from atat_zoo.diffusion.precision import Precision
     from atat_zoo.generation import Infilling
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@options("run")
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
 @click.option("--file", "path", help="Texts from a file, one a line, instead of TEXT; - is standard input.")
-@click.option("--number", default=1, show_default=True, type=click.IntRange(1), help="Fills of each text.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed, the same fills.")
-@click.option("--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent.")
-@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts at once.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
-@precision_option
-@json_option
+@number_option(1, 1, "Fills of each text.")
+@options("seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,
     words: tuple[str, ...],
@@ -37,10 +31,9 @@ def infill(
     number: int,
     seed: int,
     sampler: str | None,
-    batch_size: int,
     device: str,
-    precision: Precision,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Let the final model of RUN fill the gaps of TEXT, as in "The [MASK:3] of the [MASK]".
 
@@ -59,28 +52,21 @@ def infill(
     layouts_of(texts, Words(tokenizer), experiment.data.special, experiment.data.length)
     from atat_zoo.model import Model
 
-    made = Model.from_run(run, device).infill(
-        texts,
-        number,
-        sampler=experiment.parts["sampler"],
-        guidance=experiment.parts["guidance"],
-        precision=precision,
-        seed=seed,
-        batch_size=batch_size,
-    )
+    parts = {kind: experiment.parts[kind] for kind in CHANGED}
+    infilling = Model.from_run(run, device).infill(texts, number, seed=seed, **parts, **given)
     if as_json:
-        parts = {kind: unstructure(experiment.parts[kind]) for kind in CHANGED}
-        print_json({"run": str(run), **parts, "seed": seed, **table_of(texts, made)})
+        tables = {kind: unstructure(part) for kind, part in parts.items()}
+        print_json({"run": str(run), **tables, "seed": seed, **table_of(texts, infilling)})
         return
-    for j, (text, fills) in enumerate(zip(texts, made.filled, strict=True)):
+    for j, (text, fills) in enumerate(zip(texts, infilling.filled, strict=True)):
         for k, filled in enumerate(fills):
             label = f"{j + 1}.{k + 1}" if len(texts) > 1 else str(k + 1)
             click.echo(("" if number == 1 else f"[{label}] ") + _shown(text, filled.fills))
 
 
-def table_of(texts: Sequence[str], made: Infilling) -> dict[str, Any]:
+def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
     """Return what was filled, and what it cost, as a JSON object."""
-    written = sum(sum(filled.lengths) for fills in made.filled for filled in fills)
+    written = sum(sum(filled.lengths) for fills in infilling.filled for filled in fills)
     return {
         "texts": [
             {
@@ -88,13 +74,13 @@ def table_of(texts: Sequence[str], made: Infilling) -> dict[str, Any]:
                 "filled": [{"text": f.text, "fills": f.fills, "lengths": list(f.lengths), "nfe": f.nfe} for f in fills],
                 "lengths": [{"lengths": list(n), "probability": p} for n, p in lengths.items()],
             }
-            for text, fills, lengths in zip(texts, made.filled, made.lengths, strict=True)
+            for text, fills, lengths in zip(texts, infilling.filled, infilling.lengths, strict=True)
         ],
-        "max_nfe": made.max_nfe,
-        "evaluations_for_lengths": made.evaluations,
+        "max_nfe": infilling.max_nfe,
+        "evaluations_for_lengths": infilling.evaluations,
         "tokens_written": written,
-        "seconds": round(made.seconds, 3),
-        "tokens_per_second": round(written / made.seconds, 1),
+        "seconds": round(infilling.seconds, 3),
+        "tokens_per_second": round(written / infilling.seconds, 1),
     }
 
 

@@ -1,4 +1,4 @@
-"""`atat judge`: let a run write, and another model score what it wrote."""
+"""`atat judge`: let a run write, and another model score the texts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.choosing import named, value
-from atat_zoo.cli.console import Bars, json_option, print_json, table
-from atat_zoo.cli.evaluating import device_option, with_options
+from atat_zoo.cli.arguments import NONE, named, number_option, options, with_options, with_sampler
+from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 
@@ -17,13 +16,11 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.generative import Scores
     from atat_zoo.evaluation.judged import JudgedRun
 
-NONE = "—"
 HUB = "hf:"
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@options("run", "overrides")
 @click.option(
     "--by",
     "--judge",
@@ -31,11 +28,8 @@ HUB = "hf:"
     required=True,
     help="A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}.",
 )
-@click.option("--number", default=64, show_default=True, type=click.IntRange(1), help="How many texts.")
-@click.option("--length", type=click.IntRange(1), help="Tokens in a text; as in training when absent.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed, the same texts.")
-@click.option("--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent.")
-@click.option("--split", type=click.Choice(["validation", "test"]), help="Held-out text to put beside it.")
+@number_option(64, 1, "How many texts.")
+@options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
 @click.option(
     "--ngram",
@@ -44,21 +38,19 @@ HUB = "hf:"
     type=click.IntRange(1),
     help="n of the n-grams that are looked for in the training text; 4, 8 and 13 when absent.",
 )
-@device_option
-@json_option
+@options("device", "json")
 def judge(
     run: Path,
     overrides: tuple[str, ...],
     by: str,
     number: int,
-    length: int | None,
-    seed: int,
     sampler: str | None,
     split: str | None,
     mauve: bool,
     ngrams: tuple[int, ...],
     device: str,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Let the final model of RUN write, and the judge --by score it, beside held-out text of the same length.
 
@@ -69,10 +61,7 @@ def judge(
 
     # Mistakes in the names are reported before torch is imported.
     chosen = judge_of(by, run)
-    if sampler is not None:
-        value("sampler", sampler)
-        overrides = (*overrides, f"sampler={sampler}")
-    experiment = from_overrides(RunFolder(run).table(), overrides, f"{run}/resolved.toml")
+    experiment = from_overrides(RunFolder(run).table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
     if mauve:
         from atat_zoo.evaluation.mauve import check
 
@@ -91,11 +80,10 @@ def judge(
             sampler=experiment.parts["sampler"],
             spec=with_options(model.experiment.evaluation, {"split": split}),
             number=number,
-            length=length,
-            seed=seed,
             mauve=mauve,
             sizes=tuple(sorted(set(ngrams))) or SIZES,
             progress=bars.working,
+            **given,
         )
     if as_json:
         print_json({"run": str(run), **judged.to_table()})
@@ -129,7 +117,7 @@ def _judge(text: str) -> Any:
 
 
 def show(judged: JudgedRun) -> None:
-    """Print a table, and what one must know to read it."""
+    """Print a table, and how to read it."""
     from atat_zoo.evaluation.mauve import RELIABLE
 
     click.echo(

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import itertools
+import json
+import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.choosing import CHANGED, check_text, chosen, precision_option
-from atat_zoo.cli.console import echo_text, json_option, print_json
+from atat_zoo.cli.arguments import CHANGED, check_text, chosen, number_option, options
+from atat_zoo.cli.console import echo_text, on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.run.atomic import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from atat_zoo.diffusion.precision import Precision
+    from rich.console import Console
+    from rich.text import Text
+
+    from atat_zoo.tokenizers import TokenizerModel
+
+# A step stays for so long, in seconds, that an eye can follow.
+STEP = 0.04
+HIDDEN = "▁"
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--number", default=1, show_default=True, type=click.IntRange(1), help="How many texts.")
-@click.option("--length", type=click.IntRange(1), help="Tokens in a text; as in training when absent.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed, the same text.")
-@click.option("--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent.")
+@options("run", "overrides")
+@number_option(1, 1, "How many texts.")
+@options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Text that it begins with.")
 @click.option("--suffix", default="", help="Text that it ends with.")
-@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts at once.")
+@options("batch_size")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the steps to this file, as lines of JSON.")
 @click.option("--watch", is_flag=True, help="Show the texts on the terminal while they unmask.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
-@precision_option
+@options("device", "precision")
 @click.option("--compile", is_flag=True, help="Compile the network first, which takes a minute: for many texts.")
-@json_option
+@options("json")
 def sample(
     run: Path,
     overrides: tuple[str, ...],
@@ -44,20 +51,17 @@ def sample(
     sampler: str | None,
     prompt: str,
     suffix: str,
-    batch_size: int,
     trace: Path | None,
     watch: bool,
     device: str,
-    precision: Precision,
-    compile: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Let the final model of RUN write; `sampler.steps=32` and `guidance.use=…` change how.
 
-    The first line of --trace says what every text began as; each other line is a step: the rows and positions that
-    were filled and the tokens, or those that were hidden again.
+    The first line of --trace has the tokens that every text begins with; each other line is a step: the rows and
+    positions that were filled and the tokens, or those that were hidden again.
     """
-    from atat_zoo.cli.watching import Watch, terminal, tracing
     from atat_zoo.generation.layout import Words, prompted
 
     # Every mistake is reported before torch is imported.
@@ -65,55 +69,127 @@ def sample(
     if watch and as_json:
         raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
     experiment, tokenizer = chosen(run, overrides, sampler)
-    length = length or experiment.data.length
-    prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
     data = experiment.data
+    length = length or data.length
+    prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
     row, _ = prompted(Words(tokenizer), data.special, length, prompt, suffix, seen=data.length)
-    parts = {kind: unstructure(experiment.parts[kind]) for kind in CHANGED}
+    parts = {kind: experiment.parts[kind] for kind in CHANGED}
+    header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}
     observers: list[Callable[[dict[str, Any]], None]] = []
-    with ExitStack() as open_things:
+    with ExitStack() as stack:
         if trace:
-            header = {"run": str(run), **parts, "seed": seed, "number": number}
-            header |= {"mask": tokenizer.vocabulary_size, "start": row}
-            observers.append(open_things.enter_context(tracing(trace, header)))
+            start = {"number": number, "mask": tokenizer.vocabulary_size, "start": row}
+            observers.append(stack.enter_context(tracing(trace, header | start)))
         from atat_zoo.model import Model
 
         model = Model.from_run(run, device)
         if console:
-            observers.append(open_things.enter_context(Watch(row, number, tokenizer, console)))
+            observers.append(stack.enter_context(Watch(row, number, tokenizer, console)))
 
-        def tell(record: dict[str, Any]) -> None:
+        def observe(record: dict[str, Any]) -> None:
             for observer in observers:
                 observer(record)
 
-        made = model.sample(
-            number,
-            sampler=experiment.parts["sampler"],
-            guidance=experiment.parts["guidance"],
-            precision=precision,
-            compile=compile,
-            length=length,
-            seed=seed,
-            prompt=prompt,
-            suffix=suffix,
-            batch_size=batch_size,
-            observe=tell if observers else None,
-        )
+        given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix}
+        generated = model.sample(number, observe=observe if observers else None, **given)
     if as_json:
         written = number * row.count(tokenizer.vocabulary_size)
-        print_json(
-            {
-                "run": str(run),
-                **parts,
-                "seed": seed,
-                "texts": made.texts,
-                "nfe": made.sample.nfe.tolist(),
-                "max_nfe": made.sample.max_nfe,
-                "tokens_written": written,
-                "seconds": round(made.seconds, 3),
-                "tokens_per_second": round(written / made.seconds, 1),
-            }
-        )
+        costs = {
+            "nfe": generated.sample.nfe.tolist(),
+            "max_nfe": generated.sample.max_nfe,
+            "tokens_written": written,
+            "seconds": round(generated.seconds, 3),
+            "tokens_per_second": round(written / generated.seconds, 1),
+        }
+        print_json({**header, "texts": generated.texts, **costs})
         return
-    for index, text in enumerate(made.texts):
+    for index, text in enumerate(generated.texts):
         echo_text(text if number == 1 else f"[{index + 1}] {text}\n")
+
+
+class Watch:
+    """Texts on the terminal while they unmask; an observer of `Sampler.sample`."""
+
+    def __init__(self, row: Sequence[int], number: int, tokenizer: TokenizerModel, console: Console) -> None:
+        """Begin with `number` texts that are all the same row, given tokens and masks."""
+        self.rows = [list(row) for _ in range(number)]
+        self.tokenizer = tokenizer
+        self.mask = tokenizer.vocabulary_size
+        self.console = console
+        self.live: Any = None
+        self.next = 0.0
+
+    def __enter__(self) -> Watch:
+        """Start drawing."""
+        from rich.live import Live
+
+        self.live = Live(console=self.console, get_renderable=self.picture, auto_refresh=False, transient=True)
+        try:
+            self.live.start(refresh=True)
+        except BaseException:  # an interrupt too: the cursor comes back
+            self.live.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the view; the texts are printed in its place."""
+        self.live.stop()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Take in a step and show it."""
+        if hidden := record.get("hidden"):
+            self._put(hidden, [self.mask] * len(hidden["rows"]))
+        if "tokens" in record:
+            self._put(record, record["tokens"])
+        if self.live is None:
+            return
+        time.sleep(max(0.0, self.next - time.monotonic()))
+        self.next = time.monotonic() + STEP
+        self.live.refresh()
+
+    def picture(self) -> Text:
+        """Return the texts as they are, masks dim; no more of them than the terminal has lines."""
+        from rich.text import Text
+
+        text = Text()
+        for number, row in enumerate(self.rows[: self.console.height]):
+            if len(self.rows) > 1:
+                text.append(f"[{number + 1}] ", style="bold")
+            for masked, tokens in itertools.groupby(row, lambda token: token == self.mask):
+                if masked:
+                    text.append(HIDDEN * len(list(tokens)), style="dim")
+                else:
+                    text.append(printable(self.tokenizer.decode(tokens)))
+            text.append("\n")
+        return text
+
+    def _put(self, where: dict[str, Any], tokens: Sequence[int]) -> None:
+        for row, position, token in zip(where["rows"], where["positions"], tokens, strict=True):
+            self.rows[row][position] = token
+
+
+def terminal() -> Console:
+    """Return the terminal to watch on.
+
+    Raises:
+        UserError: when there is none.
+    """
+    if not on_terminal():
+        raise UserError("--watch draws on a terminal, and standard output is none; leave --watch out, or write --trace")
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False)
+
+
+@contextmanager
+def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield an observer that writes a header and then each step as a line of JSON; the file is complete or absent.
+
+    Raises:
+        UserError: when it cannot be written.
+    """
+    if path.is_dir():
+        raise UserError(f"--trace {path} is a folder; name a file in it")
+    with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(header) + "\n")
+        yield lambda record: print(json.dumps(record), file=file)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atat_zoo.cli.console import Bars, json_option, print_json
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("experiment", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@options("overrides")
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder; runs/NAME when absent.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run on exactly the next sample.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
-@json_option
+@options("json")
 def train(
     experiment: str | None,
     overrides: tuple[str, ...],
@@ -42,7 +43,7 @@ def train(
     if resume is not None and (out or overwrite):
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
     # Every mistake is reported before torch is imported.
-    made = load(experiment, overrides) if experiment else None
+    loaded = load(experiment, overrides) if experiment else None
     # Threads that wait in a loop starve each other on a shared CPU: with one other busy process a step then takes
     # several times as long. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -50,8 +51,9 @@ def train(
 
     reporter = Bars(silent=as_json or os.environ.get("RANK", "0") != "0")
     with reporter:
-        if made is not None:
-            result = training.train(made, out or Path("runs") / made.name, overwrite=overwrite, reporter=reporter)
+        if loaded is not None:
+            out = out or Path("runs") / loaded.name
+            result = training.train(loaded, out, overwrite=overwrite, reporter=reporter)
         else:
             assert resume is not None
             result = training.resume(resume, reporter=reporter)
@@ -61,14 +63,20 @@ def train(
 
 
 def finish(result: Result, as_json: bool) -> int:
-    """Print how a training ended; returns the exit code."""
+    """Print how a training ended, after the final model has written samples.txt; returns the exit code."""
+    from atat_zoo.run import write_text
+
     path = result.folder.path
     if not result.finished:
         click.echo(f"stopped after step {result.step}; continue with: atat train --resume {path}")
         return 128 + (result.signal or 2)
     assert result.evaluation is not None
     assert result.model is not None
-    texts = write_samples(result)
+    experiment = result.model.experiment
+    texts: list[str] = []
+    if number := experiment.evaluation.samples:
+        texts = result.model.sample(number, seed=experiment.seed).texts
+        write_text(result.folder.samples, "\n\n".join(texts) + "\n")
     if as_json:
         print_json({"run": str(path), "step": result.step, **result.evaluation.to_table(), "samples": texts})
         return 0
@@ -78,17 +86,3 @@ def finish(result: Result, as_json: bool) -> int:
         click.echo(f"\nsample {number}\n{text}")
     click.echo(f"\nThe run is in {path}. Try next: atat sample {path} --number 5 --seed 1")
     return 0
-
-
-def write_samples(result: Result) -> list[str]:
-    """Let the final model write, into samples.txt."""
-    from atat_zoo.run import write_text
-
-    assert result.model is not None
-    experiment = result.model.experiment
-    number = experiment.evaluation.samples
-    if not number:
-        return []
-    texts = result.model.sample(number, seed=experiment.seed).texts
-    write_text(result.folder.samples, "\n\n".join(texts) + "\n")
-    return texts

@@ -1,4 +1,4 @@
-"""`atat zoo`: what parts there are."""
+"""`atat zoo`: the parts, built in and of plugins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from atat_zoo.cli.console import json_option, print_json, table
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.registry import KINDS, Zoo, manifest
 
@@ -19,7 +20,7 @@ def zoo() -> None:
 
 @zoo.command("list")
 @click.argument("kind", required=False)
-@json_option
+@options("json")
 def list_(kind: str | None, as_json: bool) -> None:
     """List the parts of every KIND, or of one."""
     menu = Zoo.load()
@@ -39,7 +40,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @zoo.command()
 @click.argument("kind")
 @click.argument("name")
-@json_option
+@options("json")
 def show(kind: str, name: str, as_json: bool) -> None:
     """Show a part: its parameters with types, defaults and help, and its references."""
     entry = Zoo.load().describe(kind, name)
@@ -72,7 +73,7 @@ def _bounds(parameter: dict[str, Any]) -> str:
 
 
 @zoo.command()
-@json_option
+@options("json")
 def plugins(as_json: bool) -> None:
     """List the plugins that are installed, and why one does not work."""
     installed = Zoo.load().plugins

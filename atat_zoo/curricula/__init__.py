@@ -48,7 +48,6 @@ class NoCurriculum:
 
     name = "none"
     summary = "every token weighs 1, from the first step to the last"
-    refs = ()
 
     def build(self, context: Context) -> NoCurriculum:
         """Return itself: there is nothing to prepare."""

@@ -10,7 +10,7 @@ the masked set and W_M = Σ_{i∈M} w_i, two bounds on −log p_θ(x):
 The order form takes the steps of the order alone and is never above the timed one for the same ŵ and p_θ.
 
 Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable tokens, K draws. All weights are
-logarithms, all arithmetic float64. Both forms implement `Form`.
+logarithms, all arithmetic float64. Both forms implement `BoundForm`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.diffusion.bounds import Estimate, counts
+from atat_zoo.diffusion.bounds import Estimate, Schedule, counts
 from atat_zoo.diffusion.calibration import power_time
 from atat_zoo.diffusion.randomness import fold, uniform
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N].
 Look = Callable[[Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# The log-weight of what takes no part: exp of it is 0, and unlike −∞ it has no undefined differences.
+# The log-weight of a token that takes no part: exp of it is 0, and unlike −∞ it has no undefined differences.
 _NEVER = -1e30
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Drawn:
+class DrawnMask:
     """A mask that a forward process has drawn.
 
     Attributes:
@@ -43,7 +43,7 @@ class Drawn:
         rate: the share of tokens that is masked, or that was to be: k/n or r, float64 [B].
         level: the mask rate by which the model may know the time: k/n or t, float64 [B]. Not r, which the weights
             of the clean text have gone into.
-        clock: what the form remembers of the draw: arrival times [B, L], or s = log(−log t) [B].
+        clock: the state of the draw: arrival times [B, L], or s = log(−log t) [B].
     """
 
     masked: Tensor
@@ -53,14 +53,14 @@ class Drawn:
     clock: Tensor
 
 
-class Form(Protocol):
-    """One of the two forms of the bound: how a mask is drawn, and its terms of the bound."""
+class BoundForm(Protocol):
+    """One of the two forms of the bound: how a mask is drawn, and its terms."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
         """Return where each draw of a sequence stands, stratified, `draws` times float64 [B] in [0, 1)."""
         ...
 
-    def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> Drawn:
+    def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
         """Draw a mask.
 
         Args:
@@ -71,7 +71,7 @@ class Form(Protocol):
         """
         ...
 
-    def terms(self, drawn: Drawn, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
+    def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
         """Return a mask's terms of the bound: Σ_i (weight_i · CE_i + bracket_i) estimates it without bias.
 
         Args:
@@ -84,20 +84,20 @@ class Form(Protocol):
         """
         ...
 
-    def log_probability(self, drawn: Drawn, log_w: Tensor) -> Tensor:
+    def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
         """Return log q, float64 [B], with its gradient: of the draw, given how many (or when) it is about."""
         ...
 
 
 class OrderForm:
-    """k uniform on {1 … n}; M is what an exponential race with rates w leaves for last."""
+    """k uniform on {1 … n}; M are the last arrivals of an exponential race with rates w."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return the units behind the k of `bounds.exact_k`, so that both see the same masks; see `Form`."""
+        """Return the units behind the k of `bounds.exact_k`, so that both see the same masks; see `BoundForm`."""
         return [(k - 0.5) / n.clamp(min=1) for k in counts(n, keys, draws)]
 
-    def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> Drawn:
-        """Draw M by its arrival times −log(u_i)/w_i; see `Form`."""
+    def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
+        """Draw M by arrival times −log(u_i)/w_i; see `BoundForm`."""
         n = maskable.sum(1)
         k = torch.minimum(1 + (n * unit).floor().long(), n)
         u = uniform(keys, maskable.shape[1], torch.float64)
@@ -106,17 +106,17 @@ class OrderForm:
         rank = (-arrival).argsort(1).argsort(1)
         masked = (rank < k[:, None]) & maskable
         share = k / n.clamp(min=1).double()
-        return Drawn(masked=masked, maskable=maskable, rate=share, level=share, clock=arrival)
+        return DrawnMask(masked=masked, maskable=maskable, rate=share, level=share, clock=arrival)
 
-    def terms(self, drawn: Drawn, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return n·w_i/W_M and n·(w_i/W_M)·log (w_i/W_M)/(ŵ_i/Ŵ_M); see `Form`."""
+    def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
+        """Return n·w_i/W_M and n·(w_i/W_M)·log (w_i/W_M)/(ŵ_i/Ŵ_M); see `BoundForm`."""
         n = drawn.maskable.sum(1, keepdim=True)
         log_share, log_reverse_share = (_log_share(w, drawn.masked) for w in (log_w, log_reverse))
         weight = n * torch.where(drawn.masked, log_share.exp(), 0.0)
         return weight, weight * (log_share - log_reverse_share)
 
-    def log_probability(self, drawn: Drawn, log_w: Tensor) -> Tensor:
-        """Return the Plackett–Luce log-probability of the n − k tokens that came first, in their order; see `Form`."""
+    def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
+        """Return the Plackett–Luce log-probability of the first n − k tokens, in their order; see `BoundForm`."""
         order = drawn.clock.masked_fill(~drawn.maskable, torch.inf).argsort(1)
         falling = log_w.double().masked_fill(~drawn.maskable, _NEVER).gather(1, order)
         rest = falling.flip(1).logcumsumexp(1).flip(1)
@@ -133,20 +133,20 @@ class TimedForm:
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return (u + j)/draws; see `Form`."""
+        """Return (u + j)/draws; see `BoundForm`."""
         u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
         return [(u + j) / draws for j in range(draws)]
 
-    def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> Drawn:
-        """Draw each token with probability t^{w_i}; see `Form`."""
+    def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
+        """Draw each token with probability t^{w_i}; see `BoundForm`."""
         log_w = log_w.detach().double()
         rate = 1 - unit.double()
         s = power_time(-log_w, rate, maskable)
         masked = (uniform(keys, maskable.shape[1], torch.float64) < _log_masked(s, log_w).exp()) & maskable
-        return Drawn(masked=masked, maskable=maskable, rate=rate, level=(-s.exp()).exp().clamp(min=1e-9), clock=s)
+        return DrawnMask(masked=masked, maskable=maskable, rate=rate, level=(-s.exp()).exp().clamp(min=1e-9), clock=s)
 
-    def terms(self, drawn: Drawn, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return n·w_i/S and n·(w_i log(w_i/ŵ_i) − w_i + ŵ_i)/S with S = Σ_j w_j t^{w_j}; see `Form`."""
+    def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
+        """Return n·w_i/S and n·(w_i log(w_i/ŵ_i) − w_i + ŵ_i)/S with S = Σ_j w_j t^{w_j}; see `BoundForm`."""
         n = drawn.maskable.sum(1, keepdim=True)
         log_w = log_w.double()
         with torch.no_grad():
@@ -160,19 +160,19 @@ class TimedForm:
         excess = n * torch.where(drawn.masked, log_reverse.exp(), 0.0) - weight
         return weight, weight * (log_w - log_reverse) + excess
 
-    def log_probability(self, drawn: Drawn, log_w: Tensor) -> Tensor:
-        """Return the sum of the Bernoulli log-probabilities at the time t; see `Form`."""
+    def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
+        """Return the sum of the Bernoulli log-probabilities at the time t; see `BoundForm`."""
         log_p = _log_masked(drawn.clock, log_w.double())
         # 1 − t^w underflows at a visible token that was all but certain to be masked: it was not drawn then.
         log_p = torch.where(drawn.masked, log_p, log1mexp(log_p.clamp(max=-1e-300)))
         return torch.where(drawn.maskable, log_p, 0.0).sum(1)
 
 
-FORMS: dict[str, Form] = {"order": OrderForm(), "timed": TimedForm()}
+FORMS: dict[str, BoundForm] = {"order": OrderForm(), "timed": TimedForm()}
 
 
 def estimate(
-    form: Form,
+    form: BoundForm,
     look: Look,
     x: Tensor,
     maskable: Tensor,
@@ -181,7 +181,7 @@ def estimate(
     draws: int,
     *,
     mask_id: int,
-    time_at: Callable[[Tensor], Tensor],
+    time_at: Schedule,
 ) -> Estimate:
     """Estimate the bound of one form on clean text.
 
@@ -214,7 +214,7 @@ def estimate(
 
 
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
-    """Return what has the gradient of the bound with respect to the forward weights.
+    """Return a scalar a row with the gradient of the bound with respect to the forward weights.
 
     ∇E_q f = E[∇f + (f − b) ∇log q], b the mean of f over the other draws of the same sequence at the same k or t
     (Kool et al., 2019). The gradient of f alone has the wrong sign.
@@ -237,11 +237,8 @@ def log1mexp(a: Tensor) -> Tensor:
     """Return log(1 − exp(a)) for a < 0 without loss of digits at either end."""
     near = a > -0.693
     # Each branch gets arguments of its own side only, so that neither spoils the other's gradient.
-    return torch.where(
-        near,
-        (-torch.expm1(torch.where(near, a, -0.5))).log(),
-        torch.log1p(-torch.where(near, -1.0, a).exp()),
-    )
+    large, small = (-torch.expm1(torch.where(near, a, -0.5))).log(), torch.log1p(-torch.where(near, -1.0, a).exp())
+    return torch.where(near, large, small)
 
 
 def _log_share(log_w: Tensor, masked: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ A bound is a sequence of masks with their weights; `average` takes the mean of
 any scores of the masked tokens over them. `exact_k` and `continuous_t` draw the
 masks, `enumerate_masks` takes all of them (on toys). They agree on the same
 sequences within their Monte-Carlo error. `discrete_t` is the bound of a process
-with T steps, a different number at each T; `enumerate_discrete` is its exact
-value. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
+with T steps, a different number at each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
 """
 
 from __future__ import annotations
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 # The same arguments → any number of scores by name, each [N].
 Scores = Callable[[Tensor, Tensor | None, Tensor, Tensor], Mapping[str, Tensor]]
+
+
+# A function of times or of mask rates, [B].
+Schedule = Callable[[Tensor], Tensor]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -109,9 +112,7 @@ def from_denoiser(denoise: Denoiser) -> CrossEntropy:
     return losses
 
 
-def exact_k(
-    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Callable[[Tensor], Tensor]
-) -> Iterator[WeightedMask]:
+def exact_k(maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule) -> Iterator[WeightedMask]:
     """Yield masks of exactly k tokens with k uniform on {1 … n}: weight n/k.
 
     k is stratified over the draws of a sequence: k = 1 + ⌊n·(u + j)/draws⌋.
@@ -147,13 +148,7 @@ def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
 
 
 def continuous_t(
-    maskable: Tensor,
-    keys: Tensor,
-    draws: int,
-    *,
-    time_at: Callable[[Tensor], Tensor],
-    alpha: Callable[[Tensor], Tensor],
-    weight: Callable[[Tensor], Tensor],
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, weight: Schedule
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
 
@@ -173,13 +168,7 @@ def continuous_t(
 
 
 def discrete_t(
-    maskable: Tensor,
-    keys: Tensor,
-    draws: int,
-    *,
-    time_at: Callable[[Tensor], Tensor],
-    alpha: Callable[[Tensor], Tensor],
-    steps: int,
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, steps: int
 ) -> Iterator[WeightedMask]:
     """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
 
@@ -196,63 +185,39 @@ def discrete_t(
         yield _bernoulli(1 - alpha(i.double() / steps), weight, maskable, fold(keys, j), time_at)
 
 
-def reveal(i: Tensor, steps: int, alpha: Callable[[Tensor], Tensor]) -> Tensor:
+def reveal(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
     """Return β_i, the probability with which a masked token is revealed between t = i/T and (i − 1)/T, float64."""
     before, after = (alpha(j.double() / steps) for j in (i, i - 1))
     return (after - before) / (1 - before)
 
 
-def _bernoulli(
-    rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Callable[[Tensor], Tensor]
-) -> WeightedMask:
+def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Schedule) -> WeightedMask:
     """Mask each token with probability `rate` [B]; the denoiser's t is that of the share which was masked."""
     masked = (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
     share = masked.sum(1) / maskable.sum(1).clamp(min=1)
     return WeightedMask(masked=masked, weight=weight, t=time_at(share.float()))
 
 
-def all_masks(
-    x: Tensor, weight: Callable[[int], float] | None = None, time_at: Callable[[Tensor], Tensor] | None = None
-) -> Iterator[WeightedMask]:
-    """Yield all 2^L − 1 masks with a token, so that their average is the exact value of a bound.
+def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
+    """Yield all 2^L − 1 masks with a token, so that their average is the NELBO exactly: weight (n/k) / (n · C(n, k)).
 
     Args:
         x: tokens, all of them maskable, int64 [B, L].
-        weight: of a mask of k tokens, in a sum over all masks; that of the NELBO when None, (n/k) / (n · C(n, k)).
         time_at: from mask rate to t; t is None without it.
     """
     B, L = x.shape
     for bits in range(1, 2**L):
         row = torch.tensor([bool(bits >> i & 1) for i in range(L)], device=x.device)
         k = int(row.sum())
-        value = 1 / (k * math.comb(L, k)) if weight is None else weight(k)
+        # `average` divides by the number of masks.
+        weight = 1 / (k * math.comb(L, k)) * (2**L - 1)
         yield WeightedMask(
             masked=row.expand(B, L),
-            # `average` divides by the number of masks.
-            weight=torch.full((B,), value * (2**L - 1), dtype=torch.float64, device=x.device),
+            weight=torch.full((B,), weight, dtype=torch.float64, device=x.device),
             t=None if time_at is None else time_at(torch.full((B,), k / L, device=x.device)),
         )
 
 
-def enumerate_masks(
-    losses: CrossEntropy, x: Tensor, *, mask_id: int, time_at: Callable[[Tensor], Tensor] | None = None
-) -> Tensor:
+def enumerate_masks(losses: CrossEntropy, x: Tensor, *, mask_id: int, time_at: Schedule | None = None) -> Tensor:
     """Return the NELBO of every sequence exactly, by all masks, in nats, float64 [B]."""
-    return average(lambda *at: {"nelbo": losses(*at)}, x, all_masks(x, time_at=time_at), mask_id)["nelbo"].nelbo
-
-
-def enumerate_discrete(
-    losses: CrossEntropy,
-    x: Tensor,
-    *,
-    mask_id: int,
-    alpha: Callable[[Tensor], Tensor],
-    steps: int,
-    time_at: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Return the bound of T steps of every sequence exactly, by all masks, in nats, float64 [B]; see `discrete_t`."""
-    i = torch.arange(1, steps + 1)
-    beta, visible = reveal(i, steps, alpha), alpha(i.double() / steps)
-    L = x.shape[1]
-    masks = all_masks(x, lambda k: float((beta * (1 - visible) ** k * visible ** (L - k)).sum()), time_at)
-    return average(lambda *at: {"bound": losses(*at)}, x, masks, mask_id)["bound"].nelbo
+    return average(lambda *at: {"nelbo": losses(*at)}, x, all_masks(x, time_at), mask_id)["nelbo"].nelbo

@@ -2,7 +2,7 @@
 
 Three families, each with one unknown a row. All arithmetic is in float64,
 whatever comes in: bfloat16 alone would miss the rate by 1e-3. Scores may be of
-any size up to about 1e9; beyond that float64 cannot tell neighbours apart.
+any size up to about 1e9; beyond that float64 cannot separate neighbours.
 
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
@@ -43,9 +43,8 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     rest = falling.flip(-1).logcumsumexp(-1).flip(-1) - falling  # log G_k; NaN past the n-th, where it is not counted
     rank = torch.arange(score.shape[-1], device=score.device)
     saturated = (wanted.unsqueeze(-1) - rank > rest.exp()).sum(-1, keepdim=True)
-    # Rounding must not walk off the end of a row that is wholly saturated.
-    last = (maskable.sum(-1, keepdim=True) - 1).clamp(min=0)
-    saturated = saturated.minimum(last)
+    # Rounding must not walk off the end of a row that is all saturated.
+    saturated = saturated.minimum((maskable.sum(-1, keepdim=True) - 1).clamp(min=0))
     # Centring at the first token that is not saturated preserves the digits that decide its p.
     centre = falling.gather(-1, saturated)
     log_scale = (wanted.unsqueeze(-1) - saturated).clamp(min=0).log() - rest.gather(-1, saturated)
@@ -61,8 +60,8 @@ def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
     Args, Returns: as `water_fill`.
     """
-    inside = _inside(rate)
-    return _bisect(score, rate, maskable, (-inside.log()).log(), _power)
+    s = power_time(score, rate, maskable)
+    return _finish(_power(score.double(), s.unsqueeze(-1)), rate, maskable)
 
 
 def power_time(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
@@ -70,8 +69,7 @@ def power_time(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
     Args: as `power_path`; the rate is clamped away from 0 and 1, where s is infinite.
     """
-    inside = _inside(rate)
-    return _shift(score, rate, maskable, (-inside.log()).log(), _power)
+    return _shift(score, rate, maskable, (-_inside(rate).log()).log(), _power)
 
 
 def _power(score: Tensor, s: Tensor) -> Tensor:
@@ -84,8 +82,12 @@ def logit_shift(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
     Args, Returns: as `water_fill`.
     """
-    inside = _inside(rate)
-    return _bisect(score, rate, maskable, -torch.logit(inside), lambda x, s: (x - s).sigmoid())
+
+    def shape(x: Tensor, s: Tensor) -> Tensor:
+        return (x - s).sigmoid()
+
+    s = _shift(score, rate, maskable, -torch.logit(_inside(rate)), shape)
+    return _finish(shape(score.double(), s.unsqueeze(-1)), rate, maskable)
 
 
 def _inside(rate: Tensor) -> Tensor:
@@ -93,23 +95,8 @@ def _inside(rate: Tensor) -> Tensor:
     return rate.double().clamp(1e-300, 1 - 2.0**-53)
 
 
-def _bisect(
-    score: Tensor,
-    rate: Tensor,
-    maskable: Tensor,
-    level: Tensor,
-    shape: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
-    """Return `shape` at the shift s that gives every row its rate."""
-    return _finish(shape(score.double(), _shift(score, rate, maskable, level, shape).unsqueeze(-1)), rate, maskable)
-
-
 def _shift(
-    score: Tensor,
-    rate: Tensor,
-    maskable: Tensor,
-    level: Tensor,
-    shape: Callable[[Tensor, Tensor], Tensor],
+    score: Tensor, rate: Tensor, maskable: Tensor, level: Tensor, shape: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """Find the shift s for which the mean of `shape(score, s)` is the rate, float64 [B]; p falls with s.
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from atat_zoo.diffusion.randomness import to_unit
 
-# Elements in float64 that are held at once: 128 MiB.
-_CHUNK = 1 << 24
+# Elements that are sorted, or summed in float64, at once: a few copies of 128 MiB.
+_AT_ONCE = 1 << 24
 
 
 def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
@@ -32,17 +32,18 @@ def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> 
     """
     if isinstance(temperature, float | int) and temperature == 0:
         return log_probs.argmax(-1)
-    n, v = log_probs.shape
-    size = max(1, _CHUNK // max(v, 1))
-    if n <= size:
-        return _draw(log_probs, keys, temperature)
     pieces = []
-    for start in range(0, n, size):
-        cut = slice(start, start + size)
-        pieces.append(
-            _draw(log_probs[cut], keys[cut], temperature[cut] if isinstance(temperature, Tensor) else temperature)
-        )
+    for cut in _pieces(log_probs):
+        scale = temperature[cut] if isinstance(temperature, Tensor) else temperature
+        pieces.append(_draw(log_probs[cut], keys[cut], scale))
     return torch.cat(pieces)
+
+
+def _pieces(log_probs: Tensor) -> list[slice]:
+    """Return slices of the N rows, at least one, with about `_AT_ONCE` elements each."""
+    n, v = log_probs.shape
+    size = max(1, _AT_ONCE // max(v, 1))
+    return [slice(start, start + size) for start in range(0, max(n, 1), size)]
 
 
 def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tensor:
@@ -60,17 +61,13 @@ def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tenso
     u = to_unit(keys, torch.float64).unsqueeze(-1)
     # u·total may round up to the total, which would select past the last token that has any probability.
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    # right=True finds the first sum above the target, so a token of probability zero, whose sum equals the
-    # one before, is never found.
+    # right=True selects the first sum above the target, so never a token of probability zero, whose sum equals the
+    # one before.
     chosen = torch.searchsorted(cumulative, target, right=True)
     if p.device.type != "cpu":
         # A parallel sum adds in another order at each token, and a token of probability zero may gain 1e-16.
         chosen = torch.where(p.gather(-1, chosen.clamp_(max=p.shape[-1] - 1)) > 0, chosen, p.argmax(-1, keepdim=True))
     return chosen.squeeze(-1)
-
-
-# Elements that are sorted, and summed in float64, at once: several copies of 128 MiB.
-_AT_ONCE = 1 << 24
 
 
 def top_k(log_probs: Tensor, k: int) -> Tensor:
@@ -91,8 +88,7 @@ def nucleus(log_probs: Tensor, p: float, temperature: float = 1.0) -> Tensor:
     """
     if p >= 1:
         return log_probs
-    size = max(1, _AT_ONCE // max(log_probs.shape[-1], 1))
-    least = torch.cat([_least(log_probs[i : i + size], p, temperature) for i in range(0, max(len(log_probs), 1), size)])
+    least = torch.cat([_least(log_probs[cut], p, temperature) for cut in _pieces(log_probs)])
     return log_probs.masked_fill(log_probs < least, -torch.inf)
 
 

@@ -1,4 +1,4 @@
-"""What flows through a training step, and the contracts of a part with a state and of a denoiser."""
+"""The masked batch of a training step, and the contracts of a part with a state and of a denoiser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Masked:
-    """A batch of clean text and what was hidden of it.
+    """A batch of clean text and its noisy version.
 
     Attributes:
         x: clean tokens, int64 [B, L].
@@ -44,7 +44,7 @@ class StatefulPart(Protocol):
     """
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
-        """Return what to remember of a micro-batch, in a form that may be summed.
+        """Return the statistics of a micro-batch, which are summed.
 
         Args:
             masked: the step.
@@ -58,10 +58,10 @@ class StatefulPart(Protocol):
 
 
 class Denoiser(Protocol):
-    """p_θ(x_i | z), and what its model knows of itself: all that bounds and samplers need.
+    """p_θ(x_i | z), and facts of its model: all that bounds and samplers need.
 
-    A class that inherits from this one writes `__call__` and `mask_id`; every other fact has a default. What a
-    denoiser can do besides, an attribute says: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
+    A class that inherits from this one writes `__call__` and `mask_id`; every other fact has a default. Attributes
+    state what else it can do: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
 
     Attributes:
         mask_id: m. Predictable tokens are the ids below it.
@@ -142,7 +142,7 @@ def _unable(what: str) -> NotImplementedError:
 class BlockDecoder(Denoiser, Protocol):
     """A batch of texts whose finished blocks have been read: a denoiser of the block that comes next.
 
-    It caches what the network made of them, so that each is read once. As a denoiser it takes the tokens of that block
+    It caches their keys and values, so that each is read once. As a denoiser it takes the tokens of that block
     alone, int64 [B, S].
     """
 

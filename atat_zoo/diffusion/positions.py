@@ -1,4 +1,4 @@
-"""Which positions of a batch: as a mask, or as pairs of row and position, which need no answer of the device.
+"""Positions of a batch: as a mask, or as pairs of row and position, for which the host waits for no device.
 
 `mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of their result is data. Whoever
 knows the number of true entries on the host can have the same without waiting. Legend: B rows, L positions, N of them.

@@ -2,7 +2,7 @@
 
 A key is one int64 a row. Whoever draws derives a key per row from the seed, the
 name of the purpose and the row's own number, and asks for as many uniforms as
-it needs. No state is kept, so neither a resume, nor the number of ranks, nor
+it needs. There is no state, so neither a resume, nor the number of ranks, nor
 the micro-batch, nor the batch a row happens to be in, changes what it draws; and
 integer arithmetic is exact, so the CPU and the GPU draw the same.
 
@@ -64,7 +64,7 @@ def row_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
 def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
     """Return new keys from keys and numbers (a step, a draw, a position); they broadcast.
 
-    A number gives the same as a tensor that holds it.
+    A number gives the same as a tensor of it.
     """
     if isinstance(counters, int):
         return mix(keys ^ mix_int((counters + 1) * _GOLDEN))

@@ -1,4 +1,4 @@
-"""`Step`: what the parts of a sampler see of one step.
+"""`Step`: one step of a sampler, as its parts see it.
 
 Legend: B rows in the batch, A rows that take part in this step, L positions,
 N open positions of those rows in row-major order, V predictable tokens.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Step:
     """One step of a sampler, for the rows that take part in it.
 
-    A part says in `needs` which of the optional fields it reads; the loop fills
+    A part names in `needs` which of the optional fields it reads; the loop fills
     those and leaves the others None, so that nothing is computed without need.
     Rows that sit out a step (nothing to unmask, or finished) are not in it.
 
@@ -50,7 +50,7 @@ class Step:
         log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
         order_weights: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
         importance: needs "importance". Of the draft, float [A, L] in [0, 1], or None if there is no estimator.
-        drawn: needs "drawn". A token for each open position, of which the chosen ones are kept, int64 [N].
+        drawn: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
         drawn_log_probs: needs "drawn". Its log-probability under p_θ, [N].
         history: needs "history". Mean over open positions of max p_θ, one column an evaluation, the latest
             last, NaN where there was none yet, float64 [A, K].
@@ -152,16 +152,8 @@ class Step:
     def select(self, which: Tensor) -> Step:
         """Return the step for some of its rows, by their index in it, int64 on the CPU."""
         there = which.to(self.tokens.device, non_blocking=True)
-        return attrs.evolve(
-            self,
-            rows=self.rows[there],
-            tokens=self.tokens[there],
-            open=self.open[there],
-            free=self.free[there],
-            total=self.total[which],
-            remaining=self.remaining[which],
-            most=self.most[which],
-            seeds=self.seeds[there],
-            host_seeds=self.host_seeds[which],
-            remask_rate=self.remask_rate if isinstance(self.remask_rate, float) else self.remask_rate[which],
-        )
+        changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
+        changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "most", "host_seeds")}
+        if not isinstance(self.remask_rate, float):
+            changes["remask_rate"] = self.remask_rate[which]
+        return attrs.evolve(self, **changes)

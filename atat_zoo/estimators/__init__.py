@@ -42,6 +42,11 @@ class Estimator(Protocol):
     name: str
 
     @property
+    def reads_time(self) -> bool:
+        """Whether its module reads t."""
+        ...
+
+    @property
     def learns(self) -> bool:
         """Whether it has anything to train."""
         ...
@@ -56,9 +61,9 @@ class UniformEstimator:
     """Importance ½ for every token: masking and curriculum then treat all tokens alike."""
 
     name = "uniform"
+    reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     summary = "the same importance for every token"
-    refs = ()
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`."""
@@ -76,9 +81,9 @@ class FrequencyEstimator:
     """
 
     name = "frequency"
+    reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     summary = "rare tokens are important: the unigram surprisal over its largest value"
-    refs = ()
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`."""
@@ -107,6 +112,11 @@ class TransformerEstimator:
     time_conditioning: bool = param(False, help="whether it reads t; a bound for adaptive masks cannot use it then")
     own_embedding: bool = param(False, help="an embedding of its own instead of the backbone's")
 
+    @property
+    def reads_time(self) -> bool:
+        """See `Estimator`."""
+        return self.time_conditioning
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit: the length, or heads that do not divide the width."""
         if experiment.data.length > self.max_length:
@@ -134,6 +144,11 @@ class _ComposedEstimator:
     def learns(self) -> bool:
         """See `Estimator`."""
         return getattr(self, self.inside[0]).learns
+
+    @property
+    def reads_time(self) -> bool:
+        """See `Estimator`."""
+        return any(getattr(self, name).reads_time for name in self.inside)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit the estimators inside."""

@@ -82,7 +82,6 @@ class RunJudge:
 
     name = "run"
     summary = "a finished run with an exact likelihood, such as an autoregressive one"
-    refs = ()
 
     path: str = param(help="the run folder")
 

@@ -71,6 +71,7 @@ def measure(
     over the same masks. `progress` is called with the sequences done and to do.
     """
     training, device = module.training, next(module.parameters()).device
+    estimates_importance = module.denoiser().estimates_importance
     module.eval()
     options = {"scores": scores} if scores else {}
     contribution: dict[str, list[Tensor]] = {}
@@ -90,7 +91,7 @@ def measure(
             # The losses of the bound that is named first: under uniform masking, where that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
-            if hasattr(module, "importance"):
+            if estimates_importance:
                 # A time-conditioned estimator is asked at the middle of the diffusion.
                 t = torch.full((len(x),), 0.5, device=device)
                 importance.append(module.importance(x, of_text, t).float().cpu())
@@ -106,6 +107,6 @@ def measure(
         maskable=maskable,
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
-        importance=torch.cat([empty.float(), *importance]) if hasattr(module, "importance") else None,
+        importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
         scores={name: torch.cat(values) for name, values in scored.items() if values},
     )

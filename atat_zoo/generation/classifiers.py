@@ -125,7 +125,6 @@ class FunctionClassifier:
 
     name = "function"
     summary = "a Python function from texts to log-probabilities, by its import path"
-    refs = ()
 
     path: str = param(help="module:function; the environment variable ATAT_ZOO_FUNCTIONS must name it too")
     blank: str = param("", help="what a stretch of masked tokens is written as")

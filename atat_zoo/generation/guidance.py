@@ -47,7 +47,6 @@ class NoGuidance:
 
     name = "none"
     summary = "the model writes what it has learned"
-    refs = ()
 
     def guide(self, writer: Writer) -> Writer:
         """Return the writer as it is."""
@@ -268,7 +267,6 @@ class CombinedGuidance:
 
     name = "combined"
     summary = "two guidances, one after the other"
-    refs = ()
 
     first: Guidance = part("guidance", "none", help="what is done to the writer first")
     second: Guidance = part("guidance", "none", help="what is done to the writer that comes of it")

@@ -52,7 +52,6 @@ class FlatBias(_FixedBias):
 
     name = "flat"
     summary = "fixed: 0 everywhere, no position before another"
-    refs = ()
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return 0."""
@@ -68,7 +67,6 @@ class LeftToRightBias(_FixedBias):
 
     name = "left_to_right"
     summary = "fixed: rises evenly from 0 to 1, so that text appears from left to right"
-    refs = ()
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return i/(L−1); a single token has 0."""
@@ -84,7 +82,6 @@ class UShapeBias(_FixedBias):
 
     name = "u_shape"
     summary = "fixed: 1 at both ends of the sequence, 0 in the middle"
-    refs = ()
 
     exponent: float = param(2.0, help="e: how flat the middle is", gt=0, le=100)
 
@@ -107,7 +104,6 @@ class RunningBias:
 
     name = "running"
     summary = "learned: the running mean of the loss at each position"
-    refs = ()
 
     decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)
     floor: float = param(0.1, help="smallest spread, as a share of the mean loss, that counts in full", gt=0, le=10)

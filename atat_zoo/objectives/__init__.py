@@ -1,4 +1,4 @@
-"""Objectives: what is minimised in training, and the bound that is reported.
+"""Objectives: the loss of a training, and the bound that is reported.
 
 An objective joins the other parts into one `nn.Module`. `uses` names the kinds
 it takes; an experiment that declares another kind is refused.
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # (logits [N, V], clean tokens x [N]) → a score of each prediction, [N].
 Score: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
-NO_SCORES: Mapping[str, Score] = MappingProxyType({})
+Scores: TypeAlias = "Mapping[str, Score]"
+NO_SCORES: Scores = MappingProxyType({})
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -57,13 +58,7 @@ class ObjectiveModule(Protocol):
         ...
 
     def bound(
-        self,
-        tokens: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        method: Bound,
-        scores: Mapping[str, Score] = NO_SCORES,
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, scores: Scores = NO_SCORES
     ) -> dict[str, Estimate]:
         """Return bounds on −log p_θ(x) by name, and behind them the scores that were asked for, by theirs.
 
@@ -98,7 +93,7 @@ class ObjectiveModule(Protocol):
         ...
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Let the stateful parts take in what the step has shown; `reduce` sums over ranks in place."""
+        """Update the stateful parts by the statistics of the step; `reduce` sums over ranks in place."""
         ...
 
 
@@ -112,7 +107,7 @@ class Objective(Protocol):
 
     name: str
     uses: ClassVar[frozenset[str]]
-    exact: ClassVar[bool]
+    exact: ClassVar[bool] = False
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from atat_zoo.registry import component, param, part
+from atat_zoo.objectives import Objective
+from atat_zoo.registry import component, param, part, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
 
 
 @component
-class AdaptiveObjective:
+class AdaptiveObjective(Objective):
     """Masks by forward weights w_i(x), learned reverse weights ŵ_i(z), and a bound that is valid for them.
 
         log w_i = −(I_i − ½)/T − s · (bias_i − mean bias) + φ_i
 
     A token with a large w is unmasked early: the important ones, and those with more bias, stay masked longest. I is
     the estimator's importance of the clean text, φ a learned table of positions. The model sees z alone: p_θ, and ŵ,
-    which says which position comes next: what of w goes by position alone, and a small head on the same hidden
-    states for the rest. The bound pays for what the order tells of the text, log (w_i/W)/(ŵ_i/Ŵ), so it is a bound
-    whatever w is.
+    the weights of the next position. A small head on the same hidden states learns the part of ŵ that does not depend
+    on position alone. The bound pays for the information about the text that the order carries,
+    log (w_i/W)/(ŵ_i/Ŵ), so it is a bound whatever w is.
 
         loss = Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)   by Σ maskable
 
@@ -39,9 +40,8 @@ class AdaptiveObjective:
     name = "adaptive"
     summary = "masks that depend on the text, with a learned order in reverse and a bound that pays for it"
     refs = ("arXiv:2602.02112", "arXiv:2406.04329", "arXiv:2406.07524", "ATAT")
-    uses: ClassVar[frozenset[str]] = frozenset({"backbone", "noise", "estimator", "target"})
-    exact: ClassVar[bool] = False
-    learns_order: ClassVar[bool] = True
+    uses = frozenset({"backbone", "noise", "estimator", "target"})
+    learns_order = True
 
     form: Literal["order", "timed"] = param(
         "order", help="the bound: of the order alone, or of the times of the power path as well"
@@ -82,7 +82,7 @@ class AdaptiveObjective:
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield what does not fit: an estimator that reads t, or one that cannot be learned."""
         estimator = experiment.parts["estimator"]
-        if _reads_time(estimator):
+        if estimator.reads_time:
             yield (
                 "estimator: objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
                 "the time; set its time_conditioning to false"
@@ -94,33 +94,8 @@ class AdaptiveObjective:
             )
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """Return an `ObjectiveModule`.
-
-        Raises:
-            UserError: when the estimator that was built reads t, or is to be learned and has no weights.
-        """
+        """See `Objective`."""
         from atat_zoo.objectives.adaptive_module import AdaptiveModule
 
-        return AdaptiveModule(
-            context,
-            parts,
-            batch_size,
-            form=self.form,
-            temperature=self.temperature,
-            bias=self.bias.build(context),
-            strength=self.strength,
-            learn_importance=self.learn_importance,
-            learn_position=self.learn_position,
-            repeats=self.repeats,
-            weight=self.weight,
-            reverse_loss_weight=self.reverse_loss_weight,
-            importance_loss_weight=self.importance_loss_weight,
-        )
-
-
-def _reads_time(estimator: Any) -> bool:
-    """Say whether an estimator's specification, or one inside it, is set to read t."""
-    from atat_zoo.registry.spec import fields_of
-
-    inner = [getattr(estimator, f.name) for f in fields_of(type(estimator)) if f.kind == "estimator"]
-    return bool(getattr(estimator, "time_conditioning", False)) or any(_reads_time(e) for e in inner)
+        values = values_of(self) | {"bias": self.bias.build(context), "draws": self.repeats}
+        return AdaptiveModule(context, parts, batch_size, **values)

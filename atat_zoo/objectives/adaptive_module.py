@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.adaptive import FORMS, Drawn, estimate, forward_surrogate
+from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
 from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import pairs
@@ -52,15 +52,15 @@ class AdaptiveModule(DenoisingModule):
         strength: float,
         learn_importance: bool,
         learn_position: bool,
-        repeats: int,
+        draws: int,
         weight: str,
         reverse_loss_weight: float,
         importance_loss_weight: float,
     ) -> None:
-        """Take the parts, and the parameters of `AdaptiveObjective`; `bias` is built, `repeats` is K."""
+        """Take the parts, and the parameters of `AdaptiveObjective`; `bias` is built, `draws` is K."""
         super().__init__(context, parts, batch_size)
         self.form, self.temperature, self.strength = FORMS[form], temperature, strength
-        self.learn_importance, self.repeats, self.weight = learn_importance, repeats, weight
+        self.learn_importance, self.repeats, self.weight = learn_importance, draws, weight
         self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
         self.estimator, self.target, self.bias = parts["estimator"], parts["target"], bias
         # In the order form a common factor of ŵ means nothing; in the timed form it is the speed.
@@ -75,11 +75,6 @@ class AdaptiveModule(DenoisingModule):
             raise UserError("objective.learn_importance: the estimator has nothing to learn; set it to false")
         self.stateful = StatefulParts(bias=self.bias, target=self.target)
 
-    def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        """Return the importance of clean tokens, float32 [B, L], with its gradient; t is not read."""
-        importance: Tensor = self.estimator(tokens, self.backbone.embedding(tokens).detach(), None, maskable)
-        return importance
-
     def log_weights(self, importance: Tensor) -> Tensor:
         """Return log w, float64 [B, L], with its gradient where the bound is to train it."""
         if not self.learn_importance:
@@ -87,7 +82,7 @@ class AdaptiveModule(DenoisingModule):
         return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
 
     def by_position(self, length: int) -> Tensor:
-        """Return what of log w does not depend on the text, float64 [L]."""
+        """Return the part of log w that does not depend on the text, float64 [L]."""
         bias = self.bias.values(length).double()
         log_w = -self.strength * (bias - bias.mean())
         return log_w if self.position is None else log_w + self.position[:length]
@@ -95,8 +90,8 @@ class AdaptiveModule(DenoisingModule):
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
         """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
 
-        What of w goes by position alone the model may know, so the head learns the rest: where no text enters, ŵ is
-        right from the first step. In float32, for a difference of weights decides the order.
+        The model may know the part of w that depends on position alone, so the head learns the rest: where no text
+        enters, ŵ is right from the first step. In float32, because a difference of weights decides the order.
         """
         known = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
@@ -110,7 +105,7 @@ class AdaptiveModule(DenoisingModule):
         logits = wide(self.backbone.head(hidden))
         return F.cross_entropy(logits, x[where], reduction="none"), self.reverse(hidden, where, z.shape[1])
 
-    def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, Drawn]:
+    def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, DrawnMask]:
         """Draw K masks of each text, the same number of tokens (or the same time) in all of them.
 
         Args:
@@ -118,8 +113,8 @@ class AdaptiveModule(DenoisingModule):
             log_w: log w, [K·B, L].
         """
         K = self.repeats
-        keys = row_keys(self.context.seed, "mask", batch.index)
-        keys = torch.cat([fold(keys, j) for j in range(K)])
+        row = row_keys(self.context.seed, "mask", batch.index)
+        keys = torch.cat([fold(row, j) for j in range(K)])
         x, maskable = batch.tokens.repeat(K, 1), batch.maskable.repeat(K, 1)
         drawn = self.form.draw(log_w, maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
         rate = drawn.rate.float()
@@ -134,14 +129,12 @@ class AdaptiveModule(DenoisingModule):
             p=rate[:, None] * maskable,
         )
         if self.training:
-            set_keys(
-                self.backbone,
-                torch.cat([fold(row_keys(self.context.seed, "dropout", batch.index), j) for j in range(K)]),
-            )
+            dropout = row_keys(self.context.seed, "dropout", batch.index)
+            set_keys(self.backbone, torch.cat([fold(dropout, j) for j in range(K)]))
         return step, drawn
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss and the metrics; see `ObjectiveModule`."""
+        """See `ObjectiveModule`."""
         self.begin(batch)
         K = self.repeats
         importance = self.importance(batch.tokens, batch.maskable, None)
@@ -177,14 +170,14 @@ class AdaptiveModule(DenoisingModule):
     def _forward_loss(
         self,
         step: Masked,
-        drawn: Drawn,
+        drawn: DrawnMask,
         batch: Batch,
         importance: Tensor,
         log_w: Tensor,
         ce: Tensor,
         log_reverse: Tensor,
     ) -> Tensor | None:
-        """Return what trains the forward weights: their bound per token, the estimator's distance to its target, both.
+        """Return the loss of the forward weights: their bound per token, the distance to the target, or both.
 
         The bound's gradient leaves the network fixed; the model's own loss leaves the weights fixed.
         """
@@ -202,13 +195,13 @@ class AdaptiveModule(DenoisingModule):
         return sum(losses[1:], losses[0]) if losses else None
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
-        """Return `adaptive`, the bound of the whole process in its own form."""
+        """Return `adaptive`, the bound of the full process in the form chosen."""
         log_w = self.log_weights(self.importance(tokens, maskable, None))
         options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
         return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
 
     def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | z), which also says log ŵ_i."""
+        """Return p_θ(x_i | z), which has order weights log ŵ_i too."""
         return _Denoiser(self)
 
 

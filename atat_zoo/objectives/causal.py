@@ -1,22 +1,90 @@
-"""What objectives ask of an experiment and of a sampler when their model is causal. Imports no torch."""
+"""The objectives of models that read a text from left to right: block diffusion and autoregression."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from atat_zoo.errors import UserError
+from atat_zoo.objectives import Objective
+from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from torch import Tensor
+    from torch import nn
 
-    from atat_zoo.bounds import Bound
     from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
 
 
-def sampler_is_causal(experiment: Experiment, block: int) -> Iterator[str]:
-    """Yield a sentence if the sampler asks for more than the leftmost mask, or the leftmost block of the model's."""
+@component
+class BlockObjective(Objective):
+    """Masked diffusion within blocks, autoregression between them (Arriola et al., ICLR 2025, equations 7 and 8).
+
+        loss = Σ_b ω(t_b) Σ_{i in b, masked} −log p_θ(x_i | z_b, x_<b) / Σ maskable
+
+    Every block b has a time of its own, stratified over the blocks of the global batch. One pass over 2L tokens, the
+    noisy text and the clean one side by side at the same positions, gives all blocks: a noisy token sees the noisy
+    tokens of its block and the clean ones of earlier blocks, a clean token the clean ones of its block and earlier.
+
+    Its perplexity is the bound by exact-k within every block, all blocks at once. A block as long as the text is
+    `mdlm`; blocks of one token are autoregressive, and the bound is the likelihood.
+    """
+
+    name = "block"
+    summary = "masked diffusion within blocks, from left to right between them"
+    refs = ("arXiv:2503.09573",)
+    uses = frozenset({"backbone", "noise"})
+    size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
+    weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit: the length, or a choice that no causal model can take."""
+        if experiment.data.length % self.size:
+            length = experiment.data.length
+            yield f"objective.size = {self.size} does not divide data.length = {length}; change one of them"
+        yield from not_causal(experiment, self.size)
+
+    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
+        """See `Objective`."""
+        from atat_zoo.objectives.causal_module import BlockModule
+
+        return BlockModule(context, parts, batch_size, **values_of(self))
+
+
+@component
+class AutoregressiveObjective(Objective):
+    """Cross-entropy of every token given the tokens before it, with the same backbone under a causal mask.
+
+        loss = Σ_i −log p_θ(x_i | x_<i) / Σ maskable,   i maskable
+
+    The network reads [m, x_1 … x_{L−1}], the embedding of the mask serving as the start, and predicts x_1 … x_L. Its
+    perplexity is that of the likelihood itself, by the chain rule, and needs no draws. Text is written from left to
+    right; what is given behind a gap stays, and is not looked at.
+    """
+
+    name = "autoregressive"
+    summary = "next-token prediction with a causal mask; its likelihood is exact"
+    refs = ("arXiv:1706.03762",)
+    uses = frozenset({"backbone"})
+    exact = True
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit: a choice that no causal model can take."""
+        yield from not_causal(experiment, 1)
+
+    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
+        """See `Objective`."""
+        from atat_zoo.objectives.causal_module import AutoregressiveModule
+
+        return AutoregressiveModule(context, parts, batch_size, **values_of(self))
+
+
+def not_causal(experiment: Experiment, block: int) -> Iterator[str]:
+    """Yield what a model that reads blocks from left to right cannot take.
+
+    That is a sampler that asks for more than the leftmost block, a backbone that reads t, and a bound that follows a
+    noise schedule, which the evaluation would refuse at the end of the training.
+    """
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
     if sampler.blockwise:
         size = sampler.size
@@ -31,21 +99,8 @@ def sampler_is_causal(experiment: Experiment, block: int) -> Iterator[str]:
             f"sampler: objective {objective.name!r} writes from left to right, {each} at a time, and {sampler.name!r}, "
             'as it is set, asks for more; use = "semi_autoregressive" or "left_to_right"'
         )
-
-
-def has_no_time(experiment: Experiment) -> Iterator[str]:
-    """Yield a sentence if the backbone reads a diffusion time that the objective cannot give."""
-    backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
-    if getattr(backbone, "time_conditioning", False):
-        yield (
-            f"backbone.time_conditioning: objective {objective.name!r} has no single diffusion time for a sequence; "
-            "set it to false"
-        )
-
-
-def bound_is_default(experiment: Experiment) -> Iterator[str]:
-    """Yield a sentence if the training's evaluation names an estimator that `refuse_method` would refuse at its end."""
-    bound, objective = experiment.evaluation.bound, experiment.parts["objective"]
+    yield from has_no_time(experiment)
+    bound = experiment.evaluation.bound
     if bound.follows_noise:
         yield (
             f"evaluation.bound: objective {objective.name!r} has a bound of its own, and {bound.name!r} has no meaning "
@@ -53,38 +108,11 @@ def bound_is_default(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def refuse_method(method: Bound, objective: str, why: str) -> None:
-    """Refuse an estimator of the bound that the objective has no use for.
-
-    Raises:
-        UserError: when it follows the noise schedule, which the objective does not.
-    """
-    if method.follows_noise:
-        raise UserError(
-            f"evaluation.bound: under objective {objective!r} {why}, so {method.name!r} has no meaning there; "
-            "leave it at exact_k, or leave --bound out"
-        )
-
-
-def refuse_gaps(tokens: Tensor, where: Tensor, mask_id: int, size: int, objective: str) -> None:
-    """Refuse to predict a position that has an earlier block with a mask before it.
-
-    Args:
-        tokens: z, int64 [B, L].
-        where: the positions asked for, bool [B, L].
-        mask_id: m.
-        size: tokens in a block: only masks in earlier blocks count; 1 for autoregressive models.
-        objective: its name, for the message.
-
-    Raises:
-        UserError: when a block before an asked position has a mask.
-    """
-    import torch
-
-    block = torch.arange(tokens.shape[1], device=tokens.device) // size
-    first = torch.where(tokens == mask_id, block, tokens.shape[1]).amin(1)
-    if bool((where & (block > first[:, None])).any()):
-        raise UserError(
-            f"objective {objective!r} predicts a token from the text before it, and the sampler asked for one behind "
-            "a gap; use a causal sampler, such as left_to_right, or semi_autoregressive"
+def has_no_time(experiment: Experiment) -> Iterator[str]:
+    """Yield a sentence if the backbone reads a diffusion time that the objective cannot give."""
+    backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
+    if backbone.reads_time:
+        yield (
+            f"backbone.time_conditioning: objective {objective.name!r} has no single diffusion time for a sequence; "
+            "set it to false"
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate, WeightedMask
     from atat_zoo.diffusion.positions import Where
-    from atat_zoo.objectives import Batch, Score
+    from atat_zoo.objectives import Batch, Scores
     from atat_zoo.registry import Context
 
 
@@ -34,9 +34,13 @@ class DenoisingModule(nn.Module):
         self.backbone, self.noise = parts["backbone"], parts["noise"]
         # Of the importance of clean tokens, in objectives that use one.
         self.estimator: Any = None
-        golden = round(batch_size * 0.618034)
-        self.stride = next(s for s in range(max(1, golden), 2 * batch_size + 1) if math.gcd(s, batch_size) == 1)
+        self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
+
+    def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
+        """See `ObjectiveModule`; only where there is an estimator."""
+        importance: Tensor = self.estimator(tokens, self.backbone.embedding(tokens).detach(), t, maskable)
+        return importance
 
     def begin(self, batch: Batch) -> None:
         """Give the dropout layers their keys for a training step."""
@@ -97,7 +101,7 @@ class DenoisingModule(nn.Module):
         return dense(step.masked, self.cross_entropy(step.z, step.t, step.masked, step.x))
 
     def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | z): SUBS log-probabilities at the masked positions asked for."""
+        """See `ObjectiveModule`."""
         return Predictor(self)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
@@ -109,15 +113,9 @@ class DenoisingModule(nn.Module):
         return {quantity: F.cross_entropy(logits, x, reduction="none")}
 
     def bound(
-        self,
-        tokens: Tensor,
-        maskable: Tensor,
-        keys: Tensor,
-        draws: int,
-        method: Bound,
-        scores: Mapping[str, Score] = NO_SCORES,
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, scores: Scores = NO_SCORES
     ) -> dict[str, Estimate]:
-        """Return the bound of p_θ under uniform masking, and the scores; see `ObjectiveModule`."""
+        """See `ObjectiveModule`: the bound of p_θ under uniform masking, the scores, and `own_bounds`."""
 
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             logits, true = self.predictions(z, t, masked, x), x[masked]
@@ -128,15 +126,15 @@ class DenoisingModule(nn.Module):
         return averages | self.own_bounds(tokens, maskable, keys, draws)
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
-        """Return the bounds under a forward process of the objective's own, by name: there is none."""
+        """Return the bounds under a forward process of the objective's own, by name; none by default."""
         return {}
 
     def stage(self, progress: float) -> str:
-        """Return the name of the training's stage: there is one."""
+        """See `ObjectiveModule`: there is one stage."""
         return "train"
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Let the stateful parts take in the step; see `ObjectiveModule`."""
+        """See `ObjectiveModule`."""
         self.stateful.end_step(reduce, progress)
 
 
@@ -174,18 +172,16 @@ class Predictor(Denoiser):
         self.estimates_importance = module.estimator is not None
 
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return the time at which the module's noise has this mask rate."""
+        """See `Denoiser`."""
         t: Tensor = self.module.noise.time_at(rate)
         return t
 
     def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
-        """Return what the module's estimator finds of a draft, [B, L], or None without one."""
-        module: Any = self.module
+        """See `Denoiser`; all tokens of the draft count as maskable."""
         if not self.estimates_importance:
             return None
-        t = self.time_at(masked.float().mean(1)) if module.estimator.reads_time else None
-        importance: Tensor = module.importance(draft, torch.ones_like(masked), t)
-        return importance
+        t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
+        return self.module.importance(draft, torch.ones_like(masked), t)
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]."""
@@ -204,6 +200,12 @@ class Predictor(Denoiser):
         hidden = self.hidden(tokens, t)
         logits = wide(self.module.backbone.head(hidden[visible]))
         return self.log_probs(hidden[where]), -F.cross_entropy(logits, tokens[visible], reduction="none")
+
+
+def golden_stride(strata: int) -> int:
+    """Return the least stride from N/φ upwards that visits all N strata."""
+    golden = round(strata * 0.618034)
+    return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
 
 
 def wide(logits: Tensor) -> Tensor:

@@ -57,7 +57,6 @@ class LeftToRightOrder(Order):
 
     name = "left_to_right"
     summary = "the leftmost masked position first"
-    refs = ()
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the position, float64 [A, L]."""

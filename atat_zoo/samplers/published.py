@@ -63,7 +63,6 @@ class LeftToRightSampler(CompositeSampler):
 
     name = "left_to_right"
     summary = "the leftmost masked position, one at a time: what autoregressive and block models need"
-    refs = ()
 
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
@@ -78,7 +77,6 @@ class CombinationSampler(CompositeSampler):
 
     name = "combination"
     summary = "any order, pace, remask, stop and draw, each named by itself"
-    refs = ()
 
     order: orders.Order = part("order", "random", help="which masked position comes first")
     pace: paces.Pace = part("pace", "binomial", help="how many positions are unmasked in a step")

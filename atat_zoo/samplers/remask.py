@@ -52,7 +52,6 @@ class NoRemask(Remask):
 
     name = "none"
     summary = "a token that was drawn stays"
-    refs = ()
     active = False
 
     def __call__(self, step: Step) -> Tensor:

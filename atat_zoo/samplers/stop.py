@@ -36,7 +36,6 @@ class StepsStop(Stop):
 
     name = "steps"
     summary = "runs until the pace has unmasked everything"
-    refs = ()
     active = False
 
     def __call__(self, step: Step) -> Tensor:

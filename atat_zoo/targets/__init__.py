@@ -87,7 +87,6 @@ class WasMaskedTarget:
 
     name = "was_masked"
     summary = "the mask itself: its optimum is E_r[p_i(r)], the masking the estimator itself caused"
-    refs = ()
 
     def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not read."""

@@ -214,7 +214,6 @@ class RunTokenizer:
 
     name = "run"
     summary = "the tokenizer of another run"
-    refs = ()
 
     path: str = param(help="the run folder, relative to where you start atat")
     sha256: str | None = param(None, help="of the run's tokenizer.json; filled in from the run when absent")

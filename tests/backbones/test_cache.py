@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from atat_zoo import Zoo
 from atat_zoo.backbones.cache import Cache
-from atat_zoo.objectives.block_module import one_stream
+from atat_zoo.objectives.causal_module import one_stream
 from atat_zoo.registry import Context
 
 V, L, SIZE = 11, 12, 3

@@ -16,7 +16,7 @@ import time
 import pytest
 import torch
 
-from atat_zoo.cli.watching import Watch
+from atat_zoo.cli.sample import Watch
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context

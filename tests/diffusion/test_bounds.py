@@ -12,18 +12,12 @@ from scipy import stats
 
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.diffusion import bounds
-from atat_zoo.diffusion.bounds import (
-    continuous_t,
-    discrete_t,
-    enumerate_discrete,
-    enumerate_masks,
-    exact_k,
-    from_denoiser,
-)
+from atat_zoo.diffusion.bounds import continuous_t, discrete_t, enumerate_masks, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, Hashed, toy
+from tests.enumerated import enumerate_discrete
 
 linear = LinearNoise()
 

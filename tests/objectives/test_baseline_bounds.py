@@ -10,19 +10,13 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, BASELINES, CONTEXT, L, N, V, batch, build
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.bounds import (
-    all_masks,
-    average,
-    enumerate_discrete,
-    exact_k,
-    from_denoiser,
-    reveal,
-)
+from atat_zoo.diffusion.bounds import all_masks, average, exact_k, from_denoiser, reveal
 from atat_zoo.noise import LinearNoise
-from atat_zoo.objectives.block_module import block_masks
-from atat_zoo.objectives.d3pm_module import step_kl
+from atat_zoo.objectives.causal_module import block_masks
+from atat_zoo.objectives.masked_module import step_kl
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, ExactBackbone, Joint, toy
+from tests.enumerated import enumerate_discrete
 
 EXACT_K = Zoo.load().spec("bound", "exact_k")
 

@@ -84,7 +84,7 @@ def test_chunks_do_not_change_the_tokens(monkeypatch):
     log_probs = torch.randn(50, 7, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     keys, temperature = fold(torch.arange(50), 1), torch.linspace(0.5, 2, 50)
     whole = [categorical.draw(log_probs, keys), categorical.draw(log_probs, keys, temperature)]
-    monkeypatch.setattr(categorical, "_CHUNK", 21)
+    monkeypatch.setattr(categorical, "_AT_ONCE", 21)
     assert torch.equal(categorical.draw(log_probs, keys), whole[0])
     assert torch.equal(categorical.draw(log_probs, keys, temperature), whole[1])
 

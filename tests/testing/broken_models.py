@@ -11,7 +11,7 @@ import torch
 
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.bounds import ExactKBound
-from atat_zoo.objectives.mdlm import MDLMObjective
+from atat_zoo.objectives.masked import MDLMObjective
 from atat_zoo.tokenizers.tables import BytesModel
 
 

@@ -156,7 +156,6 @@ class OneAtATimePace(Pace):
 
     name = "one_at_a_time"
     summary = "one position in every step, as many steps as positions"
-    refs = ()
 
     def most(self, n: int) -> int:
         """Return n."""
@@ -248,8 +247,7 @@ class FirstHittingPace(CappedPace):
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield a sentence if the model reads times of another noise."""
-        reads = getattr(experiment.parts["backbone"], "time_conditioning", False)
-        if reads and experiment.parts["noise"] != self.noise:
+        if experiment.parts["backbone"].reads_time and experiment.parts["noise"] != self.noise:
             yield (
                 f"sampler: the pace first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
                 f"{experiment.parts['noise'].name!r}; give the pace the table [noise] of the experiment"

@@ -1,0 +1,266 @@
+"""The training steps of block and autoregressive, and their denoisers.
+
+B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from atat_zoo.backbones.cache import Cache
+from atat_zoo.diffusion.bounds import WeightedMask
+from atat_zoo.diffusion.contracts import BlockDecoder, Masked
+from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
+from atat_zoo.errors import UserError
+from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives.denoising import DenoisingModule, Predictor, golden_stride, metrics, normalised, wide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from atat_zoo.bounds import Bound
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.objectives import Batch
+    from atat_zoo.registry import Context
+
+
+def one_stream(length: int, size: int, device: torch.device) -> Tensor:
+    """Return which tokens see which, bool [L, L]: those of their own block and of earlier ones."""
+    block = torch.arange(length, device=device) // size
+    return block[:, None] >= block
+
+
+def two_streams(length: int, size: int, device: torch.device) -> Tensor:
+    """Return which tokens of [z ; x] see which, bool [2L, 2L], for L noisy tokens and then L clean ones."""
+    block = torch.arange(length, device=device) // size
+    same, later = block[:, None] == block, block[:, None] > block
+    from_noisy = torch.cat([same, later], dim=1)
+    from_clean = torch.cat([torch.zeros_like(same), same | later], dim=1)
+    return torch.cat([from_noisy, from_clean])
+
+
+class BlockModule(DenoisingModule):
+    """A denoiser that reads its own block with masks and earlier blocks without."""
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, size: int, weight: str) -> None:
+        """Take the parts, and the parameters of `BlockObjective`."""
+        super().__init__(context, parts, batch_size)
+        self.size, self.weight = size, weight
+        # As in the base, over the blocks of the global batch.
+        self.strata = batch_size * (context.length // size)
+        self.stride = golden_stride(self.strata)
+
+    def block_times(self, index: Tensor, blocks: int) -> Tensor:
+        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; one u in [0, 1) for them."""
+        step, row = index // self.batch_size, index % self.batch_size
+        stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
+        keys = row_keys(self.context.seed, "time", step)[:, None]
+        return (1 - stratified(keys, stratum * self.stride % self.strata, self.strata, torch.float64)).float()
+
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D] of one stream, whose blocks are read as they are."""
+        return self.backbone(z, attention=one_stream(z.shape[1], self.size, z.device))
+
+    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return logits of p_θ(x_i | z_b, x_<b) at the masked positions of all blocks, [N, V], in one pass."""
+        L = z.shape[1]
+        positions = torch.arange(L, device=z.device).repeat(2)
+        seen = two_streams(L, self.size, z.device)
+        hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
+        return wide(self.backbone.head(hidden[masked]))
+
+    def mask(self, batch: Batch) -> tuple[Masked, Tensor]:
+        """Mask uniformly within every block at its own time; returns the step, and t token by token, [B, L]."""
+        x, maskable = batch.tokens, batch.maskable
+        t = self.block_times(batch.index, x.shape[1] // self.size).repeat_interleave(self.size, dim=1)
+        p = (1 - self.noise.alpha(t)) * maskable
+        masked = uniform(row_keys(self.context.seed, "mask", batch.index), x.shape[1]) < p
+        rate = p.sum(1) / maskable.sum(1).clamp(min=1)
+        z = torch.where(masked, self.context.mask_id, x)
+        return Masked(x=x, z=z, masked=masked, maskable=maskable, t=t.mean(1), rate=rate, p=p), t
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """See `ObjectiveModule`."""
+        self.begin(batch)
+        step, t = self.mask(batch)
+        ce = self.dense_cross_entropy(step)
+        weight = self.noise.weight(t) if self.weight == "nelbo" else torch.ones_like(t)
+        return metrics(step, ce, normalised(weight * ce, batch))
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
+        """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""
+        refuse_method(method, "block", "every block is bounded by exact-k")
+        return block_masks(maskable, keys, draws, self.size)
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | z) at positions of the first block that has masks."""
+        return BlockPredictor(self, self.size, "block")
+
+
+def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
+    """Yield for each draw a mask [B, L] with k_b tokens of block b, its weights n_b/k_b [B, L], and the rate [B].
+
+    k_b is stratified over the draws, each block by itself.
+    """
+    B, L = maskable.shape
+    by_block = maskable.view(B, L // size, size)
+    n = by_block.sum(2)
+    u = uniform(fold(keys, -1), L // size, torch.float64)
+    for j in range(draws):
+        k = torch.minimum(1 + (n * ((u + j) / draws)).floor().long(), n)
+        unit = to_unit(fold(fold(keys, j)[:, None], torch.arange(L, device=keys.device)), torch.float64)
+        unit = unit.view_as(by_block).masked_fill(~by_block, 2.0)
+        masked = ((unit.argsort(2).argsort(2) < k[..., None]) & by_block).view(B, L)
+        weight = (n.double() / k.clamp(min=1)).repeat_interleave(size, dim=1)
+        yield WeightedMask(masked=masked, weight=weight, t=masked.sum(1) / maskable.sum(1).clamp(min=1))
+
+
+class AutoregressiveModule(DenoisingModule):
+    """A denoiser that looks at nothing but the text before."""
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+        # No noise enters; the base takes one for those that have it.
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
+
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
+        start = torch.full_like(z[:, :1], self.context.mask_id)
+        return self.backbone(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """See `ObjectiveModule`; every maskable token counts as masked."""
+        self.begin(batch)
+        x, maskable = batch.tokens, batch.maskable
+        ones = torch.ones(len(x), device=x.device)
+        step = Masked(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
+        ce = self.dense_cross_entropy(step)
+        return metrics(step, ce, normalised(ce, batch))
+
+    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return logits at the masked positions, each from the clean text before it, [N, V]."""
+        return self.logits(x, None, masked)
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
+        """Return one mask of every token: the chain rule gives −log p_θ(x) itself, and nothing is drawn."""
+        refuse_method(method, "autoregressive", "the likelihood is exact and nothing is estimated")
+        return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | x_<i) at positions that have no mask before them."""
+        return AutoregressivePredictor(self, 1, "autoregressive")
+
+
+class BlockPredictor(Predictor):
+    """p_θ of a module that reads block by block."""
+
+    block_size: int
+
+    def __init__(self, module: DenoisingModule, block_size: int, objective: str) -> None:
+        super().__init__(module)
+        self.block_size, self.objective = block_size, objective
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return SUBS log-probabilities; with `where` a mask, a position behind a gap raises `UserError`."""
+        if isinstance(where, Tensor):
+            refuse_gaps(tokens, where, self.mask_id, self.block_size, self.objective)
+        return super().__call__(tokens, t, where)
+
+    def begin(self, batch: int, window: int) -> CachedBlocks:
+        """See `Denoiser`."""
+        return CachedBlocks(self.module, self.block_size, window, batch)
+
+
+class CachedBlocks(Predictor, BlockDecoder):
+    """Texts whose finished blocks are cached as keys and values of every layer.
+
+    Within the window the logits are those of the text read anew (Arriola et al., arXiv:2503.09573, section 3.2).
+    Behind it every block sees the last `window` tokens up to its own end, as many as the model has learned from; what
+    those have seen of tokens before them, they have seen.
+    """
+
+    def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
+        super().__init__(module)
+        self.size, self.seen, self.batch = size, window, batch
+        self.cache, self.start = Cache(), 0
+
+    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, S, D] of the block that comes next, which sees itself and what was read."""
+        self.cache.grows = False
+        return self.pass_through(tokens)
+
+    def read(self, tokens: Tensor) -> None:
+        """See `BlockDecoder`."""
+        self.cache.grows = True
+        self.last = self.pass_through(tokens)[:, -1:]
+        self.start += tokens.shape[1]
+        self.cache.trim(self.seen - self.size)
+
+    def pass_through(self, inputs: Tensor) -> Tensor:
+        """Return hidden states [B, L, D] of what comes next, each block of it seeing itself and those before."""
+        length = inputs.shape[1]
+        position = torch.arange(self.start - len(self.cache), self.start + length, device=inputs.device)
+        mask = None
+        if length > self.size:
+            end = (position[-length:, None] // self.size + 1) * self.size
+            mask = (position < end) & (position >= end - self.seen)
+        hidden: Tensor = self.module.backbone(inputs, positions=position[-length:], attention=mask, cache=self.cache)
+        return hidden
+
+    def of(self, rows: Tensor) -> CachedBlocks:
+        """See `BlockDecoder`."""
+        if len(rows) == self.batch:
+            return self
+        some = CachedBlocks(self.module, self.size, self.seen, len(rows))
+        some.cache, some.start = self.cache.of(rows), self.start
+        return some
+
+
+class AutoregressivePredictor(BlockPredictor):
+    """p_θ of a model that reads the start, and then a text shifted by one, in blocks of one."""
+
+    def begin(self, batch: int, window: int) -> CachedTokens:
+        """See `Denoiser`; reads the start."""
+        decoder = CachedTokens(self.module, 1, window, batch)
+        start = torch.full((batch, 1), self.mask_id, device=self.module.backbone.embedding.weight.device)
+        decoder.read(start)
+        return decoder
+
+
+class CachedTokens(CachedBlocks):
+    """Reading a token predicts the next one: a prediction costs the head alone, and reading the network."""
+
+    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, 1, D] of the token before the one that is asked for."""
+        return self.last
+
+    def of(self, rows: Tensor) -> CachedTokens:
+        """See `BlockDecoder`; it predicts one token, and reads nothing more."""
+        if len(rows) == self.batch:
+            return self
+        some = CachedTokens(self.module, 1, self.seen, len(rows))
+        some.last = self.last[rows]
+        return some
+
+
+def refuse_method(method: Bound, objective: str, why: str) -> None:
+    """Refuse an estimator of the bound that follows a noise schedule, which the objective does not."""
+    if method.follows_noise:
+        raise UserError(
+            f"evaluation.bound: under objective {objective!r} {why}, so {method.name!r} has no meaning there; "
+            "leave it at exact_k, or leave --bound out"
+        )
+
+
+def refuse_gaps(tokens: Tensor, where: Tensor, mask_id: int, size: int, objective: str) -> None:
+    """Refuse to predict positions, `where` [B, L], that have a mask of z [B, L] in an earlier block of `size`."""
+    block = torch.arange(tokens.shape[1], device=tokens.device) // size
+    first = torch.where(tokens == mask_id, block, tokens.shape[1]).amin(1)
+    if bool((where & (block > first[:, None])).any()):
+        raise UserError(
+            f"objective {objective!r} predicts a token from the text before it, and the sampler asked for one behind "
+            "a gap; use a causal sampler, such as left_to_right, or semi_autoregressive"
+        )

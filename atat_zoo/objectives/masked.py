@@ -1,0 +1,147 @@
+"""The objectives of masked diffusion whose model reads a text in any order: mdlm, mlm, sedd, d3pm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from atat_zoo.objectives import Objective
+from atat_zoo.objectives.causal import has_no_time
+from atat_zoo.registry import component, param, values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+
+@component
+class MDLMObjective(Objective):
+    """Cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024), weighted token by token.
+
+        loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
+
+    ω is the NELBO's weight −α'/(1 − α) or 1, h_i is 1 or r/p_i
+    (Horvitz–Thompson), c_i the curriculum's weight. The importance estimator is
+    trained beside it, towards the experiment's target. Only uniform masking with
+    `nelbo` weights makes this loss an estimate of the bound; none of it is ever
+    reported as one: the bound is computed apart, under uniform masking.
+    """
+
+    name = "mdlm"
+    summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
+    refs = ("arXiv:2406.07524", "ATAT")
+    uses = frozenset({"backbone", "noise", "estimator", "masking", "mask_drawing", "curriculum", "target"})
+    weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
+    correction: Literal["none", "horvitz_thompson"] = param(
+        "none", help="h: 1, or r/p, which gives every token the same marginal weight"
+    )
+    floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
+    importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
+
+    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
+        """See `Objective`."""
+        from atat_zoo.objectives.masked_module import MDLMModule
+
+        return MDLMModule(context, parts, batch_size, **values_of(self))
+
+
+@component
+class MLMObjective(Objective):
+    """Cross-entropy at a fixed share of masked tokens (Devlin et al., NAACL 2019, section 3.1).
+
+        loss = Σ_rows (n/k) Σ_masked CE / Σ n,   k = rate·n rounded, at least 1
+
+    n is a row's number of maskable tokens, so where all rows are full the loss is the mean over the masked tokens. A
+    row gets exactly k masks, as in BERT's own code: none is left without a loss, and the number of logits is known.
+    Every chosen token becomes the mask; BERT leaves a tenth as they are and replaces a tenth by others, which a
+    denoiser under SUBS never sees.
+
+    Its perplexity is the bound of a denoiser that has seen one mask rate only: valid, and large.
+    """
+
+    name = "mlm"
+    summary = "cross-entropy at a fixed share of masked tokens, as BERT is trained"
+    refs = ("arXiv:1810.04805",)
+    uses = frozenset({"backbone"})
+    rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield what does not fit: a backbone that reads t, of which one value would be all it sees."""
+        yield from has_no_time(experiment)
+
+    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
+        """See `Objective`."""
+        from atat_zoo.objectives.masked_module import MLMModule
+
+        return MLMModule(context, parts, batch_size, **values_of(self))
+
+
+@component
+class SEDDObjective(Objective):
+    """Score entropy of the absorbing process (Lou et al., ICML 2024, equation 7 and section 4.2).
+
+    The network models the ratios s_y ≈ p_t(z with y at position i) / p_t(z) at masked positions. With ρ = α/(1 − α)
+    their true value given x is ρ·1[y = x], so the head gives f with s_y = ρ e^{f_y}. A mask is entered at rate
+    σ = −α'/α, and with K(a) = a (log a − 1) and S = Σ_y e^{f_y} the loss of a masked position is
+
+        σ Σ_y [ s_y − ρ 1[y = x] log s_y + K(ρ 1[y = x]) ]  =  σρ [ S − f_x − 1 ]  =  ω [ CE + (S − 1 − log S) ]
+
+    where ω = σρ = −α'/(1 − α) is the weight of `mdlm` and CE the cross-entropy of softmax f. So it is the loss of
+    `mdlm` and a penalty, at least 0, for not being normalised. A constant offset makes S = 1 before training.
+
+    Its perplexity is that of p_θ = softmax f under uniform masking; the bound with the penalty, which is the one
+    of the paper, is reported as `sedd`.
+    """
+
+    name = "sedd"
+    summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
+    refs = ("arXiv:2310.16834",)
+    uses = frozenset({"backbone", "noise"})
+    weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
+
+    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
+        """See `Objective`."""
+        from atat_zoo.objectives.masked_module import SEDDModule
+
+        return SEDDModule(context, parts, batch_size, **values_of(self))
+
+
+@component
+class D3PMObjective(Objective):
+    """The variational bound of T absorbing steps, x₀-parametrised (Austin et al., NeurIPS 2021, sections 3.3 and 3.4).
+
+    The network predicts p̃_θ(x_0 | z) over V + 1 outcomes, the mask among them, with probability μ, and the reverse
+    step is p_θ(x_s | x_t) = Σ_{x_0} q(x_s | x_t, x_0) p̃_θ(x_0 | z). For t = i/T, s = (i − 1)/T and
+    β = (α_s − α_t)/(1 − α_t), the probability with which a masked token is revealed, a masked position costs
+
+        KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) = −β log p̃_θ(x) + (1 − β) log[(1 − β) / (1 − β(1 − μ))]
+
+    and a visible one nothing. The paper's equation 4 weighs each x_0 by q(x_t | x_0) besides, which is the same with
+    the mask's logit shifted by −log(1 − α_t); without the shift μ means the same at every t. The KL is least at μ = 0,
+    where it is β times the cross-entropy, so that T → ∞ gives `mdlm`. The mask's logit starts where μ = 1/(V + 1): no
+    more than a token of a uniform prediction gets, because all it can do is cost something, and yet with a gradient.
+
+    Its perplexity is that of p̃_θ renormalised over the V tokens, under uniform masking; the paper's own bound is
+    reported as `d3pm`, for a schedule that goes from nothing masked to everything.
+    """
+
+    name = "d3pm"
+    summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
+    refs = ("arXiv:2107.03006",)
+    uses = frozenset({"backbone", "noise"})
+    steps: int = param(1000, help="T, steps of the process", ge=1)
+    weight: Literal["nelbo", "simple"] = param(
+        "nelbo", help="T(KL + λ·CE), an estimate of the bound and λ; or KL/β + λ·CE, every masked token alike"
+    )
+    auxiliary: float = param(
+        0.001, help="λ, weight of the cross-entropy beside the KL of a step; 0.001 on CIFAR-10", ge=0
+    )
+
+    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
+        """See `Objective`."""
+        from atat_zoo.objectives.masked_module import D3PMModule
+
+        return D3PMModule(context, parts, batch_size, **values_of(self))

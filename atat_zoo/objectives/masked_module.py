@@ -1,0 +1,250 @@
+"""The training steps of mdlm, mlm, sedd and d3pm.
+
+B rows of a micro-batch, L tokens, D width, V predictable tokens, N masked positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.bounds import WeightedMask, average, counts, reveal, uniform_order
+from atat_zoo.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives.denoising import (
+    DenoisingModule,
+    StatefulParts,
+    dense,
+    importance_loss,
+    metrics,
+    normalised,
+    wide,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from atat_zoo.diffusion.bounds import Estimate
+    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.objectives import Batch
+    from atat_zoo.registry import Context
+
+
+class MDLMModule(DenoisingModule):
+    """Backbone, estimator and the parts that decide what is masked and what counts."""
+
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        weight: str,
+        correction: str,
+        floor: float,
+        importance_loss_weight: float,
+    ) -> None:
+        """Take the parts, and the parameters of `MDLMObjective`."""
+        super().__init__(context, parts, batch_size)
+        self.weight, self.correction, self.floor = weight, correction, floor
+        self.importance_loss_weight = importance_loss_weight
+        # Whichever of these is a module is registered as one, with its weights and its state.
+        self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
+        self.curriculum, self.target = parts["curriculum"], parts["target"]
+        self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
+        self.stateful = StatefulParts(masking=self.masking, curriculum=self.curriculum, target=self.target)
+
+    def mask(self, batch: Batch, importance: Tensor, t: Tensor) -> Masked:
+        """Draw z from x: MATH 3, with one key a row."""
+        rate = 1 - self.noise.alpha(t)
+        p = self.masking.probabilities(importance, rate, batch.maskable)
+        if self.correction == "horvitz_thompson":
+            p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
+        drawn = self.mask_drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
+        return self.masked(batch, drawn, t, p)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """See `ObjectiveModule`."""
+        self.begin(batch)
+        t = self.times(batch.index)
+        importance = self.importance(batch.tokens, batch.maskable, t)
+        detached = importance.detach()
+        step = self.mask(batch, detached, t)
+        ce = self.dense_cross_entropy(step)
+
+        weight = self.curriculum.weights(step, detached, batch.progress)
+        if self.weight == "nelbo":
+            weight = weight * self.noise.weight(t)[:, None]
+        if self.correction == "horvitz_thompson":
+            weight = weight * torch.where(step.masked, step.rate[:, None] / step.p, 1.0)
+        diffusion = normalised(weight * ce, batch)
+
+        if self.training:
+            self.stateful.observe(step, ce)
+        if not self.learns_importance:
+            return {**metrics(step, ce, diffusion), "importance": detached}
+        distance = importance_loss(importance, *self.target(step, ce.detach()))
+        loss = diffusion + self.importance_loss_weight * distance
+        return {**metrics(step, ce, diffusion, loss), "importance_loss": distance.detach(), "importance": detached}
+
+    def stage(self, progress: float) -> str:
+        """See `ObjectiveModule`: the curriculum's stage."""
+        name: str = self.curriculum.stage(progress)
+        return name
+
+
+class MLMModule(DenoisingModule):
+    """A denoiser that is trained at one mask rate."""
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, rate: float) -> None:
+        # The training has no schedule; those estimators of the bound that follow one are given the linear one.
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
+        self.rate = rate
+
+    def mask(self, batch: Batch) -> tuple[Masked, Tensor]:
+        """Mask k tokens of every row; returns the step and k, int64 [B], 0 where a row has nothing maskable."""
+        n = batch.maskable.sum(1)
+        k = (self.rate * n).round().long().clamp(min=1).minimum(n)
+        order = uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))
+        share = k / n.clamp(min=1)
+        step = self.masked(batch, (order < k[:, None]) & batch.maskable, share, share[:, None] * batch.maskable)
+        return step, k
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """See `ObjectiveModule`."""
+        self.begin(batch)
+        step, k = self.mask(batch)
+        ce = self.dense_cross_entropy(step)
+        weight = batch.maskable.sum(1) / k.clamp(min=1)
+        return metrics(step, ce, normalised(weight[:, None] * ce, batch))
+
+
+def score_entropy(f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two terms of S − f_x − 1, in nats, from f [N, V] and the clean tokens x [N].
+
+    Returns:
+        The cross-entropy of softmax f, [N]; and S − 1 − log S ≥ 0 with S = Σ e^f, [N], which is 0 where S = 1.
+    """
+    log_s = f.logsumexp(-1)
+    return log_s - f.gather(-1, x[:, None])[:, 0], log_s.expm1() - log_s
+
+
+class SEDDModule(DenoisingModule):
+    """A head that gives log-ratios; its softmax is the denoiser."""
+
+    offset: Tensor
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, weight: str) -> None:
+        super().__init__(context, parts, batch_size)
+        self.weight = weight
+        with torch.no_grad():
+            untrained = self.backbone.head(torch.zeros_like(self.backbone.embedding.weight[:1]))
+        # The head's log Σ e^f before training: log V, or 0 with the unigram bias. A buffer, because
+        # the token counts behind that bias are not there when a saved model is built again.
+        self.register_buffer("offset", untrained.float().logsumexp(-1)[0])
+
+    def ratios(self, z: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
+        """Return f = log(s_y/ρ) at N positions, float32 [N, V]."""
+        return self.logits(z, t, where) - self.offset
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """See `ObjectiveModule`."""
+        self.begin(batch)
+        step = self.masked_uniformly(batch, self.times(batch.index))
+        ce, excess = score_entropy(self.ratios(step.z, step.t, step.masked), step.x[step.masked])
+        losses = dense(step.masked, ce + excess)
+        if self.weight == "nelbo":
+            losses = losses * self.noise.weight(step.t)[:, None]
+        return metrics(step, dense(step.masked, ce), normalised(losses, batch))
+
+    def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
+        """Return the cross-entropy of softmax f; and `sedd`, with the penalty, on the same masks.
+
+        The score entropy is an integral over continuous time, so a bound of discrete steps goes without it.
+        """
+        ce, excess = score_entropy(logits - self.offset, x)
+        return {quantity: ce} | ({"sedd": ce + excess} if quantity == "nelbo" else {})
+
+
+def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
+    """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, float64 [N].
+
+    Written −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which loses no digits for small β or small μ; at β = 1 the
+    second term is 0.
+
+    Args:
+        log_p: log p̃_θ(x), of the clean token among V + 1 outcomes, [N].
+        log_mu: log μ, of the mask, [N].
+        beta: float64 [N], in [0, 1].
+    """
+    stay = 1 - beta
+    odds = beta * log_mu.double().exp() / stay.clamp(min=torch.finfo(stay.dtype).tiny)
+    return -beta * log_p - stay * odds.log1p()
+
+
+class D3PMModule(DenoisingModule):
+    """A denoiser with one outcome more, the mask, by a linear layer of its own."""
+
+    def __init__(
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, *, steps: int, weight: str, auxiliary: float
+    ) -> None:
+        super().__init__(context, parts, batch_size)
+        self.steps, self.weight, self.auxiliary = steps, weight, auxiliary
+        self.mask_head = nn.Linear(self.backbone.embedding.embedding_dim, 1)
+        with torch.no_grad():
+            untrained = self.backbone.head(torch.zeros_like(self.backbone.embedding.weight[:1])).float()
+            nn.init.zeros_(self.mask_head.weight)
+            # The mean probability of a token before training, whatever the bias of the head.
+            self.mask_head.bias.copy_(untrained.logsumexp(-1) - math.log(context.vocabulary_size))
+
+    def outcomes(self, z: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
+        """Return log p̃_θ over the V tokens and the mask, the last, at N positions, float32 [N, V + 1]."""
+        hidden = self.hidden(z, t)[where]
+        logits = torch.cat([self.backbone.head(hidden), self.mask_head(hidden)], dim=-1)
+        return wide(logits).log_softmax(-1)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """See `ObjectiveModule`."""
+        self.begin(batch)
+        T = self.steps
+        i = (self.times(batch.index).double() * T).ceil().long().clamp(1, T)
+        step = self.masked_uniformly(batch, (i / T).float())
+        log_p = self.outcomes(step.z, step.t, step.masked)
+        of_x, of_mask = log_p.gather(-1, step.x[step.masked][:, None])[:, 0], log_p[:, -1]
+        beta = reveal(i, T, self.noise.alpha)[:, None].expand(step.masked.shape)[step.masked]
+        kl = step_kl(of_x, of_mask, beta)
+        if self.weight == "nelbo":
+            losses = T * (kl - self.auxiliary * of_x)
+        else:  # where nothing is ever revealed, β = 0, there is no KL
+            losses = kl / beta.clamp(min=torch.finfo(beta.dtype).tiny) - self.auxiliary * of_x
+        # Of the prediction renormalised over the V tokens, as the other objectives report it.
+        ce = torch.log(-torch.expm1(of_mask)) - of_x
+        return metrics(step, dense(step.masked, ce), normalised(dense(step.masked, losses.to(ce.dtype)), batch))
+
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws; see `discrete_t`.
+
+        The process knows the time, so a time-conditioned network is given t = i/T. A schedule that does not go from
+        nothing masked to everything has no such bound.
+        """
+        if not self.noise.complete:
+            return {}
+        T = self.steps
+
+        def masks() -> Iterator[WeightedMask]:
+            for j, i in enumerate(counts(torch.full_like(keys, T), keys, draws)):
+                t = i.double() / T
+                rate = 1 - self.noise.alpha(t)
+                masked = (uniform(fold(keys, j), tokens.shape[1], torch.float64) < rate[:, None]) & maskable
+                yield WeightedMask(masked=masked, weight=torch.full_like(t, T), t=t)
+
+        def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+            assert t is not None
+            log_p = self.outcomes(z, t, masked)
+            beta = reveal((t * T).round().long(), T, self.noise.alpha)[:, None].expand(masked.shape)[masked]
+            return {"d3pm": step_kl(log_p.gather(-1, x[masked][:, None])[:, 0], log_p[:, -1], beta)}
+
+        return average(losses, tokens, masks(), self.context.mask_id)
