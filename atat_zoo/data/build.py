@@ -149,7 +149,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         if train:
             with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
                 np.save(file, packer.counts, allow_pickle=False)
-    contents = manifest.Manifest(
+    contents = manifest.ShardManifest(
         format=manifest.FORMAT,
         settings=settings,
         made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},

@@ -58,7 +58,7 @@ class SplitRecord(Totals):
 
 
 @attrs.frozen(kw_only=True)
-class Manifest:
+class ShardManifest:
     """A folder of shards."""
 
     format: int  # the version of this format
@@ -90,7 +90,7 @@ class Manifest:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def load(folder: Path) -> Manifest:
+def load(folder: Path) -> ShardManifest:
     """Read a folder's manifest.
 
     Raises:
@@ -111,7 +111,7 @@ def load(folder: Path) -> Manifest:
         raise UserError(f"{path} is not a manifest of shards ({error}); {_again(folder)}") from None
 
 
-def verify(folder: Path, *, full: bool = False) -> Manifest:
+def verify(folder: Path, *, full: bool = False) -> ShardManifest:
     """Read the manifest and compare it with the files: sizes, and with `full` every hash too.
 
     Raises:
@@ -165,11 +165,11 @@ def _again(folder: Path) -> str:
     return f"delete the folder {folder} and run `atat data build` again"
 
 
-def _manifest(content: Any) -> Manifest:
+def _manifest(content: Any) -> ShardManifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
         raise ValueError(f"its splits are {list(splits)}")
-    return _record(Manifest, content | {"splits": splits})
+    return _record(ShardManifest, content | {"splits": splits})
 
 
 def _split(content: Any) -> SplitRecord:

@@ -67,7 +67,7 @@ class _Stretch(NamedTuple):
     rows: NDArray[np.int64]
 
 
-class Order:
+class SampleOrder:
     """Where each sample of the stream is.
 
     Args:

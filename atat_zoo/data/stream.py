@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from atat_zoo.data import manifest
-from atat_zoo.data.order import Order
+from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read_shard
 from atat_zoo.errors import UserError
@@ -124,8 +124,8 @@ class TokenStream(IterableDataset["Sample"]):
         """Return what the order is a function of."""
         return {"seed": self.seed, "lanes": self.lanes, "shards": self.manifest.digest}
 
-    def _order(self) -> Order:
-        return Order([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
+    def _order(self) -> SampleOrder:
+        return SampleOrder([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
 
     def _read(self, number: int) -> NDArray[Any]:
         shard, contents = self._shards[number], self.manifest

@@ -47,7 +47,7 @@ class TransformerModule(nn.Module):
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         if not self.reads_time:
             del self.time
-        self.blocks = nn.ModuleList(Layer(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(EstimatorLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, 1)
         nn.init.zeros_(self.out.weight)
@@ -73,7 +73,7 @@ class TransformerModule(nn.Module):
         return torch.sigmoid(self.out(self.norm(h)).squeeze(-1).float())
 
 
-class Layer(nn.Module):
+class EstimatorLayer(nn.Module):
     """Pre-norm attention and feed-forward layer of width E."""
 
     def __init__(self, width: int, heads: int) -> None:

@@ -110,7 +110,7 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
 def adopt(made: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[str]]:
     """Return the experiment with the run's tokenizer, and a sentence per misfit."""
     tokenizer = made.parts["tokenizer"]
-    if tokenizer.name != "run":
+    if not hasattr(tokenizer, "like"):  # not the tokenizer of a run; see `Tokenizer`
         problems = _differences("tokenizer", tokenizer, source.like, source, zoo)
         if problems:
             return made, problems + _backbone(made, source, zoo)

@@ -130,7 +130,7 @@ class Importance(Provider):
             step.importance = step.denoiser.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
 
 
-class History(Provider):
+class ConfidenceHistory(Provider):
     """Remembers the mean over open positions of max p_θ, evaluation by evaluation."""
 
     final = True
@@ -161,7 +161,7 @@ PROVIDERS: dict[str, type[Provider]] = {
     "rescored": Rescored,
     "confidence": Confidence,
     "importance": Importance,
-    "history": History,
+    "history": ConfidenceHistory,
     "drawn": Drawn,
 }
 

@@ -187,7 +187,7 @@ def _train(*, metrics: dict[str, float] | None = None, **parts: Any) -> torch.Te
     from composer.models import ComposerModel
     from torch.utils.data import DataLoader
 
-    class Model(ComposerModel):
+    class TinyModel(ComposerModel):
         def __init__(self) -> None:
             super().__init__()
             self.bowl = Bowl()
@@ -202,7 +202,7 @@ def _train(*, metrics: dict[str, float] | None = None, **parts: Any) -> torch.Te
         def batch_end(self, state: Any, logger: Any) -> None:
             logger.log_metrics(metrics or {})
 
-    model = Model()
+    model = TinyModel()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Composer's, of what a CPU lacks
         trainer = Trainer(

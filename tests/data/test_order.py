@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.order import Order, key_of, permutation
+from atat_zoo.data.order import SampleOrder, key_of, permutation
 from atat_zoo.errors import UserError
 
 
@@ -32,7 +32,7 @@ def lane_samples(sizes: list[int], lanes: int, seed: int, lane: int, epochs: int
 @given(orders())
 def test_follows_the_definition(case: tuple[list[int], int, int]) -> None:
     sizes, lanes, seed = case
-    order = Order(sizes, lanes=lanes, seed=seed)
+    order = SampleOrder(sizes, lanes=lanes, seed=seed)
     for lane in range(lanes):
         expected = lane_samples(sizes, lanes, seed, lane, epochs=3)
         found = [tuple(order.locate(q * lanes + lane)) for q in range(len(expected))]
@@ -42,7 +42,7 @@ def test_follows_the_definition(case: tuple[list[int], int, int]) -> None:
 @given(orders())
 def test_an_epoch_is_every_row_once(case: tuple[list[int], int, int]) -> None:
     sizes, lanes, seed = case
-    order = Order(sizes, lanes=lanes, seed=seed)
+    order = SampleOrder(sizes, lanes=lanes, seed=seed)
     seen: Counter[tuple[int, int, int]] = Counter()
     for lane in range(lanes):
         q = 0
@@ -55,8 +55,8 @@ def test_an_epoch_is_every_row_once(case: tuple[list[int], int, int]) -> None:
 @given(orders(), st.lists(st.integers(0, 2000), min_size=1, max_size=20))
 def test_does_not_depend_on_what_was_asked_before(case: tuple[list[int], int, int], wanted: list[int]) -> None:
     sizes, lanes, seed = case
-    order = Order(sizes, lanes=lanes, seed=seed)
-    assert [order.locate(n) for n in wanted] == [Order(sizes, lanes=lanes, seed=seed).locate(n) for n in wanted]
+    order = SampleOrder(sizes, lanes=lanes, seed=seed)
+    assert [order.locate(n) for n in wanted] == [SampleOrder(sizes, lanes=lanes, seed=seed).locate(n) for n in wanted]
 
 
 @given(st.integers(0, 300), st.lists(st.integers(0, 2**63 - 1), max_size=3))
@@ -84,10 +84,10 @@ def test_epochs_and_seeds_differ() -> None:
 
 def test_too_few_shards_for_the_lanes() -> None:
     with pytest.raises(UserError, match=r"data\.lanes = 4, but the training split has 3 shards"):
-        Order([5, 5, 5], lanes=4, seed=0)
+        SampleOrder([5, 5, 5], lanes=4, seed=0)
 
 
 def test_a_sample_far_away_is_found_soon() -> None:
-    order = Order([100] * 64, lanes=8, seed=3)
+    order = SampleOrder([100] * 64, lanes=8, seed=3)
     place = order.locate(10_000_000)
     assert place.epoch == 10_000_000 // 8 // 800

@@ -15,7 +15,7 @@ from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.order import Order
+from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import read_shard
 from atat_zoo.data.stream import StreamLoader, TokenStream, train_loader
@@ -52,7 +52,7 @@ def expected(shards: Path) -> torch.Tensor:
     found = manifest.load(shards)
     record = found.splits["train"]
     contents = [read_shard(shards / s.name, s.sequences, 16, "uint16").astype(np.int64) for s in record.shards]
-    order = Order([s.sequences for s in record.shards], lanes=4, seed=17)
+    order = SampleOrder([s.sequences for s in record.shards], lanes=4, seed=17)
     assert 2 * record.sequences < ROWS
     return torch.from_numpy(np.stack([contents[p.shard][p.row] for p in map(order.locate, range(ROWS))]))
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -46,6 +47,9 @@ class Known(nn.Module):
         if importance is not None:
             self.importance = lambda tokens, maskable, t: torch.tensor(importance)[tokens]
 
+    def denoiser(self):
+        return SimpleNamespace(estimates_importance=hasattr(self, "importance"))
+
     def bound(self, tokens, maskable, keys, draws, method):
         self.asked.append((len(tokens), keys, self.training, torch.is_grad_enabled()))
         each = self.nats[tokens] * maskable
@@ -70,6 +74,9 @@ class Real(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
+
+    def denoiser(self):
+        return SimpleNamespace(estimates_importance=True)
 
     def bound(self, tokens, maskable, keys, draws, method):
         return estimated(Hashed(V), tokens, maskable, keys, draws)
