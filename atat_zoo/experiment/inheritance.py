@@ -1,7 +1,7 @@
 """An experiment that continues from a run: `init_from`, and the tokenizer `run`. Imports no torch.
 
-The weights of a run work only with its tokenizer and its backbone. An experiment may leave these out; other ones are
-refused.
+The weights of a run work only with its tokenizer and its backbone. An experiment may omit these; different ones
+are refused.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 
-# Of [data], what the weights were trained on: taken from the run where the experiment says nothing.
+# Keys of [data] that the weights were trained with: taken from the run unless the experiment sets them.
 _DATA = ("length", "special")
 
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """A finished run that another training begins with.
+    """A finished run from which another training starts.
 
     Attributes:
         path: its folder, as the experiment writes it.
-        folder: the same.
+        folder: the same folder, as a `RunFolder`.
         table: its experiment.
         objective: the name of its objective.
         step: the number of its optimizer steps.
         like: the table of the tokenizer that made its `tokenizer.json`.
-        sha256: of that file.
+        sha256: hash of that file.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Source:
         """Read the description of a run's final model, without its weights.
 
         Raises:
-            UserError: when there is no run, or none with a final model; begins with `key`, which names the run.
+            UserError: when there is no run or no final model; the message begins with `key`, which names the run.
         """
         folder = RunFolder(Path(path))
         try:
@@ -74,7 +74,7 @@ class Source:
 
     @property
     def tokenizer(self) -> Table:
-        """The table by which another experiment takes this run's tokenizer."""
+        """The table with which another experiment uses this run's tokenizer."""
         return {"use": "run", "path": self.path, "sha256": self.sha256, "like": self.like}
 
 
@@ -88,8 +88,8 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"
     path = table.get("init_from")
-    if not isinstance(path, str) or not path:  # another type is refused with all other problems
-        # A complete table of a tokenizer no longer needs its run.
+    if not isinstance(path, str) or not path:  # `from_table` reports another type
+        # A complete tokenizer table does not need the run.
         if by_run and isinstance(tokenizer.get("path"), str) and not {"sha256", "like"} <= set(tokenizer):
             return {"tokenizer": Source.read(tokenizer["path"], "tokenizer.path").tokenizer}, None
         return {}, None

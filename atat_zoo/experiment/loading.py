@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Table = dict[str, Any]
-Origins = dict[str, str]  # key path -> the file or override that states it
+Origins = dict[str, str]  # key path -> the file or override that sets it
 
 
 def find(name: str) -> Path:
@@ -50,8 +50,8 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
 
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
-        overrides: `key.path=value` texts; the value is TOML, or a bare word.
-        zoo: where the parts come from, if not from this installation.
+        overrides: `key.path=value` strings; the value is TOML, or a bare word.
+        zoo: provides the parts; by default, those of this installation.
 
     Raises:
         UserError: with one sentence per problem.
@@ -75,13 +75,13 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
 
 
 def _refuse(problems: list[str], origins: Origins, default: str) -> None:
-    """Raise an error if there are problems, each after the file that states the key with which its sentence begins."""
+    """Raise an error if there are problems; before each stands the file that sets the key at its beginning."""
     if problems:
         raise UserError("\n".join(f"{_origin(problem, origins, default)}: {problem}" for problem in problems))
 
 
 def _name(path: Path) -> str:
-    """Return the name of an experiment without one: from its file, and its folder below experiments/."""
+    """Return a name for an unnamed experiment: from its file, and its folder below experiments/."""
     below = path.resolve().with_suffix("").parts
     if "experiments" in below[:-1]:
         below = below[len(below) - below[::-1].index("experiments") :]
@@ -147,7 +147,7 @@ def from_table(
 
 
 def conflicts(made: Experiment) -> list[str]:
-    """Return the objections of the parts to one another, a sentence each."""
+    """Return the conflicts between the parts, one sentence each."""
     problems: list[str] = []
     for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound, *made.train.parts):
         if hasattr(spec, "check"):
@@ -191,7 +191,7 @@ def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
 
 
 def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = True) -> None:
-    """Merge `over` into `base`, table by table; with `drop`, another `use` drops the parameters of the old part.
+    """Merge `over` into `base`, table by table; with `drop`, a new `use` drops the parameters of the old part.
 
     `defaults` names the part of a table without `use`.
     """
@@ -215,7 +215,7 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
 
 
 def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
-    """Merge `key.path=value` texts into the table."""
+    """Merge `key.path=value` strings into the table."""
     over: Table = {}
     for text in overrides:
         key, equals, raw = text.partition("=")
@@ -230,7 +230,7 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
         one: Table = {last: value}
         for name in reversed(outer):
             one = {name: one}
-        # Overrides come together first: whatever their order, a `use` among them drops none of them.
+        # Merge the overrides first, so that a `use` among them drops none of them, in any order.
         _merge(over, one, {}, drop=False)
         origins |= dict.fromkeys(_paths(one), f"{text!r} on the command line")
     _merge(table, over, TABLES)
@@ -244,7 +244,7 @@ def _paths(table: Table, prefix: str = "") -> Iterable[str]:
 
 
 def _origin(problem: str, origins: Origins, default: str) -> str:
-    """Return the file that states the key with which a problem's sentence begins."""
+    """Return the file that sets the key at the beginning of a problem's sentence."""
     key = problem.partition(" ")[0].partition("[")[0].rstrip(":")
     while key:
         if key in origins:

@@ -1,4 +1,4 @@
-"""What an experiment consists of besides its parts: `[data]`, `[train]`, `[evaluation]`."""
+"""The sections of an experiment besides its parts: `[data]`, `[train]`, `[evaluation]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class DataSpec:
     """How text becomes sequences, shards and a stream."""
 
-    root: str = param("data", help="folder in which shards are built and looked for")
+    root: str = param("data", help="folder of the built shards")
     length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
     special: Literal["none", "document", "sequence"] = param(
         "none", help="BOS/EOS: none; EOS after every document; or [BOS] L−2 tokens [EOS] in every sequence"
@@ -26,7 +26,7 @@ class DataSpec:
         "drop", help="the tokens left over at the end of a split: dropped, or padded to a full sequence"
     )
     sequences: int | None = param(
-        None, help="training sequences at most: a small corpus out of a large one; all when absent", ge=1
+        None, help="maximum number of training sequences, to train on part of a corpus; all when absent", ge=1
     )
     sequences_per_member: int = param(256, help="sequences in one member of a shard", ge=1)
     sequences_per_shard: int = param(
@@ -49,11 +49,9 @@ class TrainSpec:
 
     steps: int = param(1000, help="optimizer steps", ge=1)
     batch_size: int = param(64, help="sequences in a step, over all ranks", ge=1)
-    microbatch_size: int | None = param(
-        None, help="sequences of a rank that are computed at once; all when absent", ge=1
-    )
-    clip: float = param(1.0, help="largest gradient norm; 0 does not clip", ge=0)
-    ema: float = param(0.0, help="decay of the moving average of the weights; 0 keeps none", ge=0, lt=1)
+    microbatch_size: int | None = param(None, help="sequences computed at once on a rank; all when absent", ge=1)
+    clip: float = param(1.0, help="maximum gradient norm; 0 disables clipping", ge=0)
+    ema: float = param(0.0, help="decay of the moving average of the weights; 0 for no average", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(
         "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
     )
@@ -62,10 +60,10 @@ class TrainSpec:
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
     evaluate_every: int = param(0, help="steps between two evaluations; 0 evaluates at the end only", ge=0)
     save_every: int = param(500, help="steps between two checkpoints", ge=1)
-    loggers: Any = parts("logger", help="where the curves go besides metrics.jsonl")
-    callbacks: Any = parts("callback", help="what else is measured, or stops the training")
-    algorithms: Any = parts("algorithm", help="what changes the training loop itself")
-    checkpoints_kept: int = param(2, help="checkpoints kept: the newest ones", ge=1)
+    loggers: Any = parts("logger", help="destinations of the curves besides metrics.jsonl")
+    callbacks: Any = parts("callback", help="additional measurements, and early stopping")
+    algorithms: Any = parts("algorithm", help="changes to the training loop itself")
+    checkpoints_kept: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -78,7 +76,7 @@ class EvaluationSpec:
     """How the model is evaluated, during the training and after it."""
 
     split: Literal["validation", "test"] = param("validation", help="held-out split")
-    sequences: int = param(1024, help="held-out sequences at most; 0 takes all", ge=0)
+    sequences: int = param(1024, help="maximum number of held-out sequences; 0 for all", ge=0)
     draws: int = param(4, help="masks drawn for every sequence", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     batch_size: int = param(64, help="sequences evaluated at once", ge=1)
@@ -87,16 +85,16 @@ class EvaluationSpec:
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
 
-# What every experiment uses, whatever its objective.
+# The kinds that every experiment uses, with any objective.
 ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler", "guidance", "optimizer", "schedule"})
 
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """A validated experiment: a specification per kind, and the three sections.
+    """A validated experiment: one specification per kind, and the three sections.
 
-    `init_from` is the folder of a finished run whose final weights the training begins with, relative to where atat is
-    started, or None.
+    `init_from` is the folder of a finished run whose final weights initialise the training, relative to the working
+    directory, or None.
     """
 
     name: str
