@@ -1,4 +1,4 @@
-"""Files that are complete or absent: written beside, synced, renamed."""
+"""Files that are complete or absent: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def replacing(path: Path) -> Iterator[Path]:
         UserError: when the file system refuses (full disk, no permission), or `path` is a device or a pipe; `path` is
             then as it was.
     """
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # a symbolic link stays a link
     if target.exists() and not target.is_file() and not target.is_dir():
-        # A rename would take the place of the device itself, for everyone on the machine.
+        # A rename would replace the device itself, for all users of the machine.
         raise UserError(f"{path} is a device or a pipe, which cannot be replaced; name a file")
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

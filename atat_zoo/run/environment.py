@@ -1,4 +1,4 @@
-"""The environment of a run: versions, git state and hardware. Imports none of the packages."""
+"""The environment of a run: versions, git state and hardware. Imports none of these packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("atat-zoo", "torch", "mosaicml", "numpy", "webdataset", "torchmetric
 def describe(plugins: list[Any]) -> dict[str, Any]:
     """Return versions, git state and hardware; `plugins` are those of `Zoo.plugins`."""
     return {
-        # An argument may hold bytes that are no UTF-8, which JSON could not.
+        # An argument may contain bytes that are not UTF-8, which JSON cannot store.
         "command": [word.encode(errors="backslashreplace").decode() for word in sys.argv],
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},

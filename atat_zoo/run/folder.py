@@ -33,15 +33,15 @@ class RunFolder:
     resolved.toml     the experiment, every parameter in full
     environment.json  versions, git state, hardware, seed
     metrics.jsonl     one line per logged step
-    checkpoints/      Composer's, only ever loaded to continue this run
+    checkpoints/      Composer's, loaded only to continue this run
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON each
-    samples.txt       what it wrote
-    logs/             what loggers write
+    samples.txt       generated texts
+    logs/             files of the loggers
     """
 
     def __init__(self, path: Path) -> None:
-        """Name a folder; nothing is read or written yet."""
+        """Set the paths; nothing is read or written yet."""
         self.path = path
         self.resolved = path / "resolved.toml"
         self.environment = path / "environment.json"
@@ -58,7 +58,7 @@ class RunFolder:
         return self.resolved.is_file()
 
     def table(self) -> dict[str, Any]:
-        """Return the resolved experiment as a table, with the present names of its keys.
+        """Return the resolved experiment as a table, with the current names of its keys.
 
         Raises:
             UserError: when there is no run here.
@@ -108,10 +108,10 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process.
+        """Lock the folder for this process.
 
         Raises:
-            UserError: when another process holds it.
+            UserError: when another process has locked it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ class RunFolder:
             os.close(descriptor)
 
     def clear(self) -> None:
-        """Remove what an earlier run left here, except the lock."""
+        """Remove the files of an earlier run, except the lock."""
         for path in (self.resolved, self.environment, self.metrics, self.samples):
             path.unlink(missing_ok=True)
         for path in (self.checkpoints, self.model, self.evaluations, self.logs):
@@ -155,7 +155,7 @@ class RunFolder:
             raise UserError(f"{reason}; free some space and resume") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl; a last line that was cut off is left out."""
+        """Return the lines of metrics.jsonl, without a truncated last line."""
         if not self.metrics.is_file():
             return []
         lines = []
@@ -173,7 +173,7 @@ class RunFolder:
 
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """Yield a path to write step's checkpoint to; afterwards it is complete, hashed, and old ones are gone."""
+        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest."""
         path = self.checkpoints / f"step-{step:08d}.pt"
         # Unfinished files of a killed process; we hold the lock, so nobody is writing them.
         for part in self.checkpoints.glob(".step-*.part"):
@@ -183,8 +183,8 @@ class RunFolder:
             digest = sha256_of(beside)
         # The hash comes last: a checkpoint without it was interrupted.
         atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
-        # A later step belongs to a continuation that was given up: it must neither count towards `keep` nor be the
-        # one that a resumed run continues from.
+        # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
+        # continue from it.
         saved = sorted(self.checkpoints.glob("step-*.pt"))
         here = saved.index(path)
         for old in saved[: max(0, here + 1 - keep)] + saved[here + 1 :]:
@@ -192,7 +192,7 @@ class RunFolder:
             old.unlink(missing_ok=True)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint whose hash is right, or None."""
+        """Return the newest checkpoint with a correct hash, or None."""
         for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
             path = note.with_suffix(".pt")
             with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
 """The table of renamed keys of an experiment. Imports no torch.
 
-A run of an older version is read under the new names; an old name in an experiment file is an error with the new name.
+Runs of older versions are read with the new names. An old name in an experiment file is an error with the new one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-# old key path -> new key path; a part's `use` stands before its parameters
+# old key path -> new key path; a part's `use` comes before its parameters
 RENAMED: dict[str, str] = {
     "drawing": "mask_drawing",
     "data.block": "data.sequences_per_member",
@@ -24,12 +24,12 @@ RENAMED: dict[str, str] = {
     "train.final_rate": "schedule.final_rate",
 }
 
-# A run of version 0.1 states these whatever its optimizer and schedule are: new key path -> the parts that take it.
+# Runs of version 0.1 set these for every optimizer and schedule: new key path -> the parts that have the parameter.
 _TAKEN_BY = {"optimizer.muon_learning_rate": ("muon",), "schedule.final_rate": ("cosine", "linear")}
 
 
 def today(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's experiment, as a table, with every key under the name that it has now."""
+    """Return a run's experiment, as a table, with the current names of all keys."""
     table = copy.deepcopy(table)
     for old, new in RENAMED.items():
         value = take(table, old)
