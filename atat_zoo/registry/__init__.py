@@ -1,7 +1,7 @@
 """The registry of parts: from a name to a part. Imports no torch.
 
 `hookspecs` lists the kinds, `spec` declares and checks parameters, `manifest` reads and writes `registry.toml`,
-`plugins` loads packages of others, and `zoo` puts the four together.
+`plugins` loads third-party packages, and `zoo` combines the four.
 """
 
 from atat_zoo.registry.context import Context

@@ -1,4 +1,4 @@
-"""The built-in parts, collected from the modules of their kinds and offered through the hooks of plugins."""
+"""The built-in parts, collected from the modules of their kinds and offered through the plugins' hooks."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def plugin() -> SimpleNamespace:
 
 
 def parts_of(kind: str) -> list[type]:
-    """Return the components in a kind's place, in the order of the source."""
+    """Return the components in the module or package of a kind, in source order."""
     parts: list[type] = []
     place = KINDS[kind].place
     spec = find_spec(place)
     inside = pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ())
     for name in (place, *(f"{place}.{module.name}" for module in inside)):
-        # Imports only modules with components: that of a network would import torch.
+        # Imports only modules with components: a module of networks would import torch.
         if _kind_of(name) == kind and _has_components(name):
             parts += [cls for cls in vars(import_module(name)).values() if is_component(cls) and cls.__module__ == name]
     return parts
 
 
 def _kind_of(module: str) -> str:
-    """Return the kind whose place contains a module: `samplers.order` is the place of orders, not of samplers."""
+    """Return the kind that a module belongs to: `samplers.order` contains orders, not samplers."""
     inside = [kind for kind in KINDS.values() if f"{module}.".startswith(f"{kind.place}.")]
     return max(inside, key=lambda kind: len(kind.place)).name
 
 
 def _has_components(module: str) -> bool:
-    """Whether a module defines components, by its source text."""
+    """Return whether a module defines components, according to its source text."""
     spec = find_spec(module)
     source = getattr(spec.loader, "get_source", lambda _: None)(module) if spec else None
     return "\n@component\n" in (source or "")

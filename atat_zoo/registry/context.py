@@ -1,4 +1,4 @@
-"""The facts of an experiment that parts are built from."""
+"""The properties of an experiment that parts need when they are built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """The sizes and counts that parts are built for.
+    """The sizes and counts that parts need when they are built.
 
     Attributes:
         vocabulary_size: V, the predictable tokens; ids 0 … V−1.
@@ -22,7 +22,7 @@ class Context:
         counts: how often each token occurs in the training shards, int64 [V], or None.
         steps: optimizer steps of the training, for parts that follow its progress.
         seed: the experiment's seed, for initial values.
-        device: where the parts will live, as torch writes it.
+        device: the device of the parts, in torch's notation.
         tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
     """
 

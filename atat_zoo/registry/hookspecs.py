@@ -1,4 +1,4 @@
-"""The kinds of parts, and the hooks by which packages add parts: one hook per kind, which returns classes.
+"""The kinds of parts, and the hooks with which packages add parts: one hook per kind, which returns classes.
 
 A plugin is a module with functions named `atat_zoo_` and a kind, marked with `hookimpl`, and an entry point in the
 group `atat_zoo` that names the module:
@@ -10,7 +10,7 @@ group `atat_zoo` that names the module:
         from my_package.strategies import Spiral
         return [Spiral]
 
-`KINDS` has the purpose of every kind, and the module or package with its contract (a `Protocol`) and built-in parts.
+`KINDS` lists the purpose of every kind, and the module or package with its contract (a `Protocol`) and built-in parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
     place: str  # the module or package of its contract and its built-in parts
-    default: str | None = None  # in an experiment without a table of this kind; None where no experiment has one
+    default: str | None = None  # used when an experiment has no table of this kind; None where none has one
 
 
 KINDS: dict[str, Kind] = {
@@ -40,14 +40,14 @@ KINDS: dict[str, Kind] = {
         Kind("tokenizer", "Text to token ids and back.", "atat_zoo.tokenizers", "bpe"),
         Kind("backbone", "The network that reads noisy tokens.", "atat_zoo.backbones", "dit"),
         Kind("noise", "The noise schedule α(t).", "atat_zoo.noise", "linear"),
-        Kind("objective", "What is minimised, and the bound that is reported.", "atat_zoo.objectives", "mdlm"),
+        Kind("objective", "The training loss, and the bound that is reported.", "atat_zoo.objectives", "mdlm"),
         Kind("bound", "How the bound is estimated on held-out text.", "atat_zoo.bounds"),
         Kind("estimator", "Which tokens are hard: importance in [0, 1] per token.", "atat_zoo.estimators", "uniform"),
-        Kind("masking", "Importance and a rate to masking probabilities.", "atat_zoo.masking", "uniform"),
+        Kind("masking", "From importance and a rate to masking probabilities.", "atat_zoo.masking", "uniform"),
         Kind("position_bias", "Where in a sequence position masking masks more.", "atat_zoo.masking.position_bias"),
-        Kind("mask_drawing", "Masking probabilities to a mask.", "atat_zoo.masking.mask_drawing", "bernoulli"),
+        Kind("mask_drawing", "From masking probabilities to a mask.", "atat_zoo.masking.mask_drawing", "bernoulli"),
         Kind("curriculum", "Loss weights from easy to hard as training goes on.", "atat_zoo.curricula", "none"),
-        Kind("target", "What the importance estimator is trained towards.", "atat_zoo.targets", "difficulty"),
+        Kind("target", "What the importance estimator learns to predict.", "atat_zoo.targets", "difficulty"),
         Kind("uncertainty", "How unsure a prediction is, in [0, 1].", "atat_zoo.uncertainty"),
         Kind("sampler", "From masks to text: order, pace, remask, stop and draw.", "atat_zoo.samplers", "ancestral"),
         Kind("order", "Which masked position comes first.", "atat_zoo.samplers.order"),
@@ -57,11 +57,11 @@ KINDS: dict[str, Kind] = {
         Kind("draw", "From log-probabilities to a token.", "atat_zoo.samplers.draw"),
         Kind("guidance", "What a model is made to write about.", "atat_zoo.generation.guidance", "none"),
         Kind("classifier", "Scores the class of a text, for guidance.", "atat_zoo.generation.classifiers"),
-        Kind("optimizer", "How the weights follow their gradients.", "atat_zoo.training.optimizers", "adamw"),
-        Kind("schedule", "The learning rate from step to step.", "atat_zoo.training.schedules", "constant"),
-        Kind("logger", "Where the curves of a training go.", "atat_zoo.training.loggers"),
-        Kind("callback", "What else is measured in a training, or stops it.", "atat_zoo.training.callbacks"),
-        Kind("algorithm", "What changes the training loop itself.", "atat_zoo.training.algorithms"),
+        Kind("optimizer", "How the gradients update the weights.", "atat_zoo.training.optimizers", "adamw"),
+        Kind("schedule", "The learning rate at each step.", "atat_zoo.training.schedules", "constant"),
+        Kind("logger", "Destinations of the training curves.", "atat_zoo.training.loggers"),
+        Kind("callback", "Additional measurements in a training, and early stopping.", "atat_zoo.training.callbacks"),
+        Kind("algorithm", "Changes to the training loop itself.", "atat_zoo.training.algorithms"),
         Kind("judge", "Scores text that a model wrote.", "atat_zoo.evaluation.judges"),
     )
 }

@@ -1,7 +1,7 @@
-"""`registry.toml`: the reviewed menu of parts, as text that needs no import.
+"""`registry.toml`: the reviewed menu of parts, readable without imports.
 
 `atat zoo manifest --write` writes it from the code, and a test compares the two. Listing and checking read it, so they
-stay instant.
+stay fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
 # The menu of atat_zoo: every part that ships with it, by kind.
 # `atat zoo manifest --write` regenerates the parts from the code and keeps
-# [plugins] and [alias], which are edited by hand. A test holds both sides equal.
+# [plugins] and [alias], which are edited by hand. A test compares both.
 """
 
 
@@ -57,7 +57,7 @@ class Manifest:
 def shipped() -> Path:
     """Return our own `registry.toml`: inside the package in a wheel, beside it in a checkout.
 
-    Inside comes first: beside an installed package stands what others installed.
+    Inside comes first: files beside an installed package belong to other packages.
     """
     inside = PACKAGE / "registry.toml"
     return inside if inside.is_file() else PACKAGE.parent / "registry.toml"
@@ -97,7 +97,7 @@ def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
     """Describe a component class as an entry of the manifest.
 
     Raises:
-        TypeError: when the class lacks what every component must have.
+        TypeError: when the class lacks something that every component must have.
     """
     where = f"{cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
@@ -132,7 +132,7 @@ def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
 
 
 def write(manifest: Manifest) -> str:
-    """Return the text of a manifest, one line a parameter so that a diff reads well."""
+    """Return the text of a manifest, one line per parameter, for readable diffs."""
     import tomli_w
 
     def inline(value: Any) -> str:

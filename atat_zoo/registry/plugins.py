@@ -1,4 +1,4 @@
-"""Plugins: packages of others, discovered by their entry points and loaded one at a time.
+"""Plugins: third-party packages, discovered by their entry points and loaded one at a time.
 
 A plugin that fails to import is reported as broken, with its error, and everything else works. A plugin that ships its
 own `registry.toml` is listed from that manifest and not imported.
@@ -55,7 +55,7 @@ def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...
 
 
 def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
-    """Yield every plugin that is installed, each loaded by itself.
+    """Yield every installed plugin, each loaded separately.
 
     Raises:
         UserError: with `ATAT_ZOO_STRICT=1`, for the first broken plugin.
@@ -77,7 +77,7 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
             if (point.name, point.value) in seen:
                 continue
             seen.add((point.name, point.value))
-            # For plugins only: to read the metadata of every package would take longer than everything else.
+            # For plugins only: reading the metadata of every package would take longer than everything else.
             owner = _metadata(distribution, "Name", point.name)
             plugin = Plugin(name=point.name, distribution=owner, version=_metadata(distribution, "Version", "unknown"))
             if point.name in disabled or (chosen is not None and point.name not in chosen):
@@ -111,7 +111,7 @@ def _broken(plugin: Plugin, error: BaseException) -> Plugin:
 
 
 def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:
-    """Return a line of a distribution's metadata, which an interrupted installation may lack."""
+    """Return a field of a distribution's metadata; an interrupted installation may lack it."""
     # Once the backport importlib_metadata is imported, distributions may come from it, and their metadata be None.
     metadata: Any = distribution.metadata
     return str(metadata[key]) if metadata is not None and key in metadata else otherwise

@@ -1,6 +1,6 @@
-"""How a component declares its parameters, and how a TOML table becomes one.
+"""How a component declares its parameters, and how a TOML table becomes an instance.
 
-A component is a frozen, keyword-only attrs class, called its specification:
+A component is a frozen, keyword-only attrs class; an instance is called a specification:
 
     @component
     class Importance:
@@ -12,7 +12,7 @@ A component is a frozen, keyword-only attrs class, called its specification:
         temperature: float = param(1.0, help="softness of the ranking", gt=0)
 
 The class documents its TOML table: `fields_of` reads it, and `structure` turns a table into an instance or into
-sentences about what is wrong.
+a sentence per problem.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _T = typing.TypeVar("_T")
 _COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-# Every field of a component has a value on its right side, `param` or `part`, so type checkers need no more.
+# Every field of a component is assigned `param`, `part` or `parts`, so type checkers need no more.
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component_base(cls: type[_T]) -> type[_T]:
-    """Make a class frozen, keyword-only attrs, as a base of components; it is no component itself."""
+    """Make a class frozen, keyword-only attrs, as a base of components; it is not a component itself."""
     return attrs.frozen(kw_only=True)(cls)
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
     """Make a class a component: frozen, keyword-only attrs; `refs` is () where the class has none."""
-    made = component_base(cls)
-    made.refs = getattr(cls, "refs", ())  # type: ignore[attr-defined]
-    _COMPONENTS.add(made)
-    return made
+    decorated = component_base(cls)
+    decorated.refs = getattr(cls, "refs", ())  # type: ignore[attr-defined]
+    _COMPONENTS.add(decorated)
+    return decorated
 
 
 def is_component(value: Any) -> bool:
@@ -63,7 +63,7 @@ def is_component(value: Any) -> bool:
 def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
     """Declare a parameter: its default, one line of help, and its bounds.
 
-    `ge`, `gt`, `le`, `lt` bound numbers, and every number of a tuple. A parameter without a default is required.
+    `ge`, `gt`, `le`, `lt` bound a number, or every number of a tuple. A parameter without a default is required.
     """
     if not bounds.keys() <= _BOUNDS.keys():
         raise TypeError(f"param takes the bounds {', '.join(_BOUNDS)}, not {', '.join(bounds)}")
@@ -91,7 +91,7 @@ def part(kind: str, default: Any, *, help: str) -> Any:
 
 
 def parts(kind: str, default: tuple[str | dict[str, Any], ...] = (), *, help: str) -> Any:
-    """Declare a parameter whose value is a list of parts, each as `part` takes it."""
+    """Declare a parameter whose value is a list of parts, each as in `part`."""
     return attrs.field(
         default=default,
         converter=lambda values: tuple(_specification(kind, value) for value in values),
@@ -132,7 +132,7 @@ class Field(typing.NamedTuple):
 
     name: str
     type: Any  # a resolved type; for a part its kind
-    default: Any  # attrs.NOTHING when it must be given
+    default: Any  # attrs.NOTHING when it is required
     help: str
     bounds: dict[str, float]
     kind: str | None  # the kind of part it takes, if it takes one
@@ -161,7 +161,7 @@ def fields_of(cls: type) -> list[Field]:
 
 
 def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
-    """Evaluate a string annotation in the module of the class that wrote it."""
+    """Evaluate a string annotation in the module of the class that declares it."""
     if not isinstance(attribute.type, str):
         return attribute.type
     for owner in cls.__mro__:
@@ -171,7 +171,7 @@ def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
 
 
 def type_name(tp: Any) -> str:
-    """Write a type as a reader of TOML would."""
+    """Return the name of a type in TOML's terms."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if tp is type(None):
         return "none"
@@ -189,13 +189,13 @@ def type_name(tp: Any) -> str:
 
 
 class Mismatch(Exception):
-    """A value that is not of its type. The text says what was expected."""
+    """A value of the wrong type. The message states the expected type."""
 
 
 def convert(value: Any, tp: Any) -> Any:
     """Return `value` as type `tp` or raise `Mismatch`.
 
-    Only an integer where a float is wanted is coerced: TOML writers leave out the `.0`, and no information is lost.
+    It coerces only an integer to a float: TOML authors omit the `.0`, and no information is lost.
     """
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
@@ -250,10 +250,10 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
     """Turn a TOML table into an instance of `cls`.
 
     Args:
-        cls: the specification.
+        cls: the component.
         table: the keys and values, without `use`.
-        path: where the table stands, for the messages: `masking` or `sampler.order`.
-        zoo: where the parts inside come from.
+        path: key path of the table, for messages: `masking` or `sampler.order`.
+        zoo: provides the nested parts.
 
     Returns:
         The instance, or None; and one sentence per problem.

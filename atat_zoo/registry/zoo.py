@@ -26,7 +26,7 @@ class Zoo:
     >>> Zoo.load().names("noise")
     ['cosine', 'geometric', 'linear', 'log_linear', 'polynomial']
 
-    Every look-up of an unknown name raises `UserError` with the known names.
+    Looking up an unknown name raises `UserError` with the known names.
     """
 
     def __init__(self, menu: manifest.Manifest, installed: list[Plugin]) -> None:
@@ -65,7 +65,7 @@ class Zoo:
     def describe(self, kind: str, name: str) -> Entry:
         """Return the manifest's entry of a part, without importing it."""
         known = self._entries[self._kind(kind)]
-        # A part's own name comes first, so that no plugin's alias can stand in for it.
+        # A part's own name comes first, so that no plugin's alias can replace it.
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
             close = nearest(name, [*known, *self._aliases[kind]])
@@ -89,7 +89,7 @@ class Zoo:
             ) from error
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[str]]:
-        """Turn a name or a table `{use = …}` into a specification, or into sentences that say why not."""
+        """Turn a name or a table `{use = …}` into a specification, or into one sentence per problem."""
         if isinstance(value, str):
             value = {"use": value}
         if attrs.has(type(value)):

@@ -1,7 +1,7 @@
 """Training: Composer's Trainer over an assembled model and the stream. The only package that imports composer.
 
-What needs composer is imported when it is first asked for: the specifications of optimizers, schedules, loggers,
-callbacks and algorithms stand in this package too.
+Modules that need composer are imported on first use, because the specifications of optimizers, schedules, loggers,
+callbacks and algorithms are in this package too.
 """
 
 from importlib import import_module

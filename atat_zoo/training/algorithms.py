@@ -1,13 +1,13 @@
-"""Algorithms: changes of the training loop itself. `train.algorithms` is a list of them.
+"""Algorithms: changes to the training loop itself. `train.algorithms` is a list of them.
 
-Of Composer's, only its other ways of clipping gradients add to `[train]`. The reasons against the others:
+Of Composer's algorithms, only its other gradient clipping adds something to `[train]`. Why the others are absent:
 
 - EMA, and clipping by norm, are `train.ema` and `train.clip`;
-- those for images, and GatedLinearUnits and Alibi, which rewrite the models of transformers, have nothing to change;
+- those for images, and GatedLinearUnits and Alibi (for models of Hugging Face), do not apply to our networks;
 - LabelSmoothing, MixUp and SelectiveBackprop need labels in the batch, but the objective draws its masks itself;
-- SeqLengthWarmup cuts the batch, on whose rows and length every random draw depends;
+- SeqLengthWarmup cuts the batch, but every random draw depends on the batch's rows and length;
 - GyroDropout draws from the global generator, which no checkpoint restores in the middle of an epoch;
-- LowPrecisionLayerNorm builds layers with a bias, ours have none;
+- LowPrecisionLayerNorm builds layers with a bias, and ours have none;
 - SWA and LayerFreezing act at the end of an epoch, but our stream is endless; SWA and SAM do not resume.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """What an algorithm's specification implements; `package` as an optimizer's."""
+    """The contract of an algorithm's specification; `package` is as in `Optimizer`."""
 
     def build(self) -> ComposerAlgorithm:
         """Return Composer's algorithm. It runs after `train.clip`, and must be a function of the step's state."""

@@ -1,7 +1,7 @@
-"""Callbacks: further measurements, and a reason to stop. `train.callbacks` is a list of them.
+"""Callbacks: additional measurements, and early stopping. `train.callbacks` is a list of them.
 
 These are Composer's, under their usual names. Their numbers go to the loggers and to metrics.jsonl. Two are absent:
-NaNMonitor, since every training stops at a loss that is not finite; and Composer's EarlyStopper, which watches
+NaNMonitor, because every training stops at a non-finite loss; and Composer's EarlyStopper, which watches
 Composer's evaluation loop: `early_stopper` here watches our bound.
 """
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """What a callback's specification implements; `package` as an optimizer's."""
+    """The contract of a callback's specification; `package` is as in `Optimizer`."""
 
     def build(self) -> ComposerCallback:
         """Return Composer's callback.
 
-        At the end of a step it runs after the parts and the moving average have taken in the step, and before
-        metrics.jsonl is written. If it has a state, `state_dict` and `load_state_dict` carry it through a checkpoint.
+        At the end of a step it runs after the update of the parts and of the moving average, and before metrics.jsonl
+        is written. If it has a state, `state_dict` and `load_state_dict` carry it through a checkpoint.
         """
         ...
 
@@ -47,9 +47,9 @@ class ComposerMonitor:
         """See `Callback`."""
         from composer import callbacks
 
-        given = {argument: getattr(self, parameter) for argument, parameter in self.arguments.items()}
-        made: ComposerCallback = getattr(callbacks, self.composer)(**given, **self.fixed)
-        return made
+        arguments = {argument: getattr(self, parameter) for argument, parameter in self.arguments.items()}
+        callback: ComposerCallback = getattr(callbacks, self.composer)(**arguments, **self.fixed)
+        return callback
 
 
 @component
@@ -64,7 +64,7 @@ class SpeedMonitorCallback(ComposerMonitor):
 
 @component
 class MemoryMonitorCallback(ComposerMonitor):
-    """Composer's MemoryMonitor: what torch's allocator holds on a GPU, as `memory/…`; nothing on a CPU."""
+    """Composer's MemoryMonitor: memory of torch's allocator on a GPU, as `memory/…`; nothing on a CPU."""
 
     name = "memory_monitor"
     summary = "memory on a GPU"
@@ -82,7 +82,7 @@ class LRMonitorCallback(ComposerMonitor):
 
 @component
 class OptimizerMonitorCallback(ComposerMonitor):
-    """Composer's OptimizerMonitor: the norms of the gradients after clipping, `l2_norm/grad/…`, of each and of all."""
+    """Composer's OptimizerMonitor: gradient norms after clipping, per parameter and in total, as `l2_norm/grad/…`."""
 
     name = "optimizer_monitor"
     summary = "norms of the gradients"
@@ -93,11 +93,11 @@ class OptimizerMonitorCallback(ComposerMonitor):
 
 @component
 class RuntimeEstimatorCallback(ComposerMonitor):
-    """Composer's RuntimeEstimator: hours that are left, as `time/remaining_estimate`."""
+    """Composer's RuntimeEstimator: the remaining hours, as `time/remaining_estimate`."""
 
     name = "runtime_estimator"
-    summary = "time until the training ends"
-    skip: int = param(1, help="steps at the beginning that are not typical", ge=1)
+    summary = "remaining training time"
+    skip: int = param(1, help="steps at the beginning that the estimate ignores", ge=1)
     composer, arguments = "RuntimeEstimator", {"skip_batches": "skip"}
 
 

@@ -1,4 +1,4 @@
-"""The assembled model as Composer wants it, and the figures of its steps."""
+"""The assembled model, wrapped for Composer, and the figures of each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric, Metric
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
 
-# What each mean is over: rows of the batch, its masked tokens, or its maskable ones.
+# The items that each mean averages: rows of the batch, its masked tokens, or its maskable tokens.
 MEANS = {
     "diffusion_loss": "rows",
     "importance_loss": "rows",
@@ -35,7 +35,7 @@ class Values(Metric):
         self.add_state("values", default=[], dist_reduce_fx="cat")
 
     def update(self, values: Tensor) -> None:
-        """Take in a micro-batch's values, float32 [N]."""
+        """Add the values of a micro-batch, float32 [N]."""
         self.values.append(values)
 
     def compute(self) -> Tensor:
@@ -47,19 +47,19 @@ class StepMeters:
     """Means and a rank correlation, reset at every step; `compute` joins the ranks, so all must call it."""
 
     def __init__(self, detailed: bool = False) -> None:
-        """Begin without a device, which the first micro-batch gives; `detailed` for `details` and `histograms`."""
+        """Begin without a device: the first micro-batch sets it. `details` and `histograms` need `detailed`."""
         self.means: dict[str, MeanMetric] = {}
         self.detailed = detailed
         self.masked = {"importance": Values(), "token_loss": Values()}
         self.maskable_importance = Values()
 
     def reset(self) -> None:
-        """Forget the step before."""
+        """Clear the values of the previous step."""
         for meter in (*self.means.values(), *self.masked.values(), self.maskable_importance):
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
-        """Take in the figures that an objective returns for a micro-batch."""
+        """Add the figures that an objective returns for a micro-batch."""
         masked = figures["masked"]
         for name, over in MEANS.items():
             if name not in figures:
@@ -87,7 +87,7 @@ class StepMeters:
         return {name: torch.cat(meter.values).cpu() for name, meter in self.masked.items() if meter.values}
 
     def compute(self) -> dict[str, float | None]:
-        """Return the figures by name; the correlation is None where it does not exist."""
+        """Return the figures by name; the correlation is None where it is undefined."""
         figures: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
         if self.masked["importance"].values:
             rho = spearman(*(meter.compute() for meter in self.masked.values()))
@@ -96,7 +96,7 @@ class StepMeters:
 
 
 class ZooModel(ComposerModel):
-    """Wraps an `ObjectiveModule`; everything that has weights runs inside `forward`, as DDP needs it."""
+    """Wraps an `ObjectiveModule`; all modules with weights run inside `forward`, as DDP requires."""
 
     def __init__(self, objective: nn.Module, steps: int, bf16: bool, detailed: bool = False) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class ZooModel(ComposerModel):
         self.meters = StepMeters(detailed)
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the figures of a micro-batch; `loss` among them."""
+        """Return the figures of a micro-batch, including `loss`."""
         rows = Batch(
             tokens=batch["tokens"],
             maskable=batch["maskable"],
@@ -115,7 +115,7 @@ class ZooModel(ComposerModel):
             mean_maskable=batch["mean_maskable"][0],
             progress=self.step / self.steps,
         )
-        # Composer has bf16 for GPUs only; a CPU with the instructions trains twice as fast with it.
+        # Composer supports bf16 on GPUs only; a CPU with bf16 instructions trains twice as fast with it.
         on_cpu = self.bf16 and rows.tokens.device.type == "cpu"
         with torch.autocast("cpu", torch.bfloat16) if on_cpu else nullcontext():
             figures: dict[str, Tensor] = self.objective.loss(rows)
@@ -132,9 +132,9 @@ class ZooModel(ComposerModel):
 
 
 def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the mean number of maskable tokens per row of the global batch, one copy a row so that it splits.
+    """Add the mean number of maskable tokens per row of the global batch, one copy per row so that it can be split.
 
-    With it the loss is normalised over the global batch, whatever the ranks and micro-batches.
+    It normalises the loss over the global batch, for any number of ranks and micro-batches.
     """
     mean = batch["maskable"].sum(1).float().mean()
     if dist.get_world_size() > 1:

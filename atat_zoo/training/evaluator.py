@@ -40,7 +40,7 @@ class Evaluator:
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
 
     def __call__(self, step: int) -> Evaluation:
-        """Evaluate the weights as they are (the moving average, if there is one) and write the numbers."""
+        """Evaluate the current weights (their moving average, if there is one) and write the numbers."""
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
         rows = torch.arange(len(self.tokens))[rank::ranks]
         with self._weights():
@@ -84,7 +84,7 @@ class Evaluator:
                 step=step,
             )
             model.save(self.folder.model)
-        # With a moving average the live module has the training's weights again: load what was saved.
+        # With a moving average the module has its training weights again, so load the saved ones.
         return Model.load(self.folder.model, next(self.objective.parameters()).device)
 
     def _weights(self) -> Any:

@@ -1,4 +1,4 @@
-"""Beginning with the weights of another run: `init_from`."""
+"""Start a training with the weights of another run: `init_from`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Beginning:
-    """The final weights of another run, and the hash of their file; a training takes the parts that it has itself."""
+    """The final weights of another run and the hash of their file; a training takes the parts that both models have."""
 
     source: Source
     sha256: str
 
     @classmethod
     def of(cls, experiment: Experiment) -> Beginning | None:
-        """Read the run that an experiment continues from, before anything is built; None where it names none.
+        """Read the run that `init_from` names, before anything is built; None without `init_from`.
 
         Raises:
             UserError: when the run is not there, not finished, or has another tokenizer or backbone.
@@ -46,13 +46,13 @@ class Beginning:
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
 
     def give(self, objective: nn.Module) -> str:
-        """Copy the weights of the backbone, and of every part that both models have; returns a message.
+        """Copy the weights of the backbone and of every part that both models have, and return a message.
 
         A part is copied completely or not at all. Statistics of the corpus (a running loss, token frequencies) are
-        buffers, not weights, and begin anew.
+        buffers, not weights, and are not copied.
 
         Raises:
-            UserError: when the file cannot be read, or its backbone is another one after all.
+            UserError: when the file cannot be read, or its backbone differs.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -84,7 +84,7 @@ class Beginning:
 
 
 def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of each part: all that is saved of the backbone, and the trained weights of the others."""
+    """Return the tensors of each part: the saved state of the backbone, and the trained weights of the others."""
     state = objective.state_dict()
     parts: dict[str, dict[str, Tensor]] = {"backbone": {n: t for n, t in state.items() if n.startswith("backbone.")}}
     for name, parameter in objective.named_parameters():

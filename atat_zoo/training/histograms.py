@@ -1,4 +1,4 @@
-"""Composer's destinations that also take histograms."""
+"""Composer's logger destinations, extended by histograms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TakesHistograms(Protocol):
     """A logger's destination that draws histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """Take `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+        """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
         ...
 
 

@@ -1,15 +1,15 @@
-"""What happens around a step: state of the parts, moving average, metrics, evaluations, checkpoints, interruption.
+"""The work around a step: state of the parts, moving average, metrics, evaluations, checkpoints, interruption.
 
 Composer runs the callbacks of one event in the order of their list, then the loggers. At the end of a step:
 
-1. `Progress`: the parts take in the step, so that all that follows sees and saves their new state;
-2. `MovingAverage` takes in the new weights;
+1. `Progress`: the parts update their state, so that later callbacks see and save the new one;
+2. `MovingAverage` adds the new weights;
 3. the experiment's callbacks measure, so that
 4. `MetricsWriter` has their values for its line, and stops a training that has diverged before it is evaluated;
 5. `Evaluations` use the moving average, and may tell a callback to stop the training;
-6. callbacks that `train` was called with.
+6. the callbacks passed to `train`.
 
-After all of them, at the event `batch_checkpoint`, `Checkpoints` saves what they left, then obeys an interruption.
+After all of them, at the event `batch_checkpoint`, `Checkpoints` saves the state, then stops if interrupted.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback):
-    """Sets the progress of the model, and lets its parts take in each step."""
+    """Sets the progress of the model, and updates the state of its parts at each step."""
 
     def __init__(self, model: ZooModel) -> None:
         self.model = model
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Set the step before the forward, and begin its figures."""
+        """Set the step before the forward pass, and clear its figures."""
         self.model.step = int(state.timestamp.batch)
         self.model.meters.reset()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Hand the step's statistics, summed over ranks, to the parts that have a state."""
+        """Give the step's statistics, summed over ranks, to the parts that have a state."""
         self.model.objective.end_step(sum_over_ranks, int(state.timestamp.batch) / self.model.steps)
 
 
 class MovingAverage(Callback):
-    """An exponential moving average of the weights; `swapped` puts it in their place.
+    """An exponential moving average of the weights; `swapped` exchanges the two.
 
     The decay is min(d, (1 + k)/(10 + k)) at step k, so that a short training is not an average of its first weights.
     """
@@ -79,7 +79,7 @@ class MovingAverage(Callback):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Evaluate and save with the average; afterwards the training's own weights return."""
+        """Use the average in a `with` block, to evaluate and save; afterwards restore the weights."""
         self._swap()
         try:
             yield
@@ -104,30 +104,30 @@ class MovingAverage(Callback):
             mine.copy_(theirs)
 
 
-# The metrics of Composer and of the zoo itself, which are not those of callbacks.
+# Prefixes of the metrics that Composer and the zoo log, as opposed to callbacks.
 _CLOCKS = tuple(f"time/{unit}" for unit in ("iteration", "epoch", "batch", "sample", "token"))
 _OWN = ("train/", "validation/", "test/", "trainer/", "loss/", *_CLOCKS)
 
 
 class CallbackValues(LoggerDestination):
-    """The numbers that callbacks and algorithms log, until metrics.jsonl has them."""
+    """The numbers that callbacks and algorithms log, collected for the next line of metrics.jsonl."""
 
     def __init__(self) -> None:
         self.values: dict[str, float | None] = {}
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Add numbers; one that is not finite is None in JSON."""
+        """Add numbers; a non-finite one becomes None, for JSON."""
         numbers = {name: float(value) for name, value in metrics.items() if not name.startswith(_OWN)}
         self.values |= {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
     def take(self) -> dict[str, float | None]:
-        """Return what was logged since the last call."""
+        """Return the numbers logged since the last call."""
         values, self.values = self.values, {}
         return values
 
 
 class MetricsWriter(Callback):
-    """Writes metrics.jsonl and to the loggers, and stops at a loss that is not finite."""
+    """Writes to metrics.jsonl and to the loggers, and stops at a non-finite loss."""
 
     def __init__(
         self,
@@ -141,12 +141,12 @@ class MetricsWriter(Callback):
         self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Count from where the training continues."""
+        """Start the counts where the training continues."""
         self.tokens = int(state.timestamp.token)
         # The peak of a run includes the time before it was continued.
         self.peak = max((int(line.get("peak_memory", 0)) for line in self.folder.read_metrics()), default=0)
         device = _device_of(state)
-        if device.type == "cuda":  # without the peak of another training in this process
+        if device.type == "cuda":  # forget the peak of another training in this process
             torch.cuda.reset_peak_memory_stats(device)
 
     def batch_start(self, state: State, logger: Logger) -> None:
@@ -154,7 +154,7 @@ class MetricsWriter(Callback):
         self.began = time.perf_counter()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the loss; at every `log_every` steps write a line."""
+        """Check the loss; every `log_every` steps write a line."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
         loss = float(state.total_loss_dict["loss/train/total"])
@@ -228,7 +228,7 @@ class Checkpoints(Callback):
             state.stop_training()  # type: ignore[no-untyped-call]
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint beside the old ones; an incomplete one does not count."""
+        """Write a checkpoint beside the old ones; an incomplete one is ignored."""
         if step == self.saved:
             return
         self.saved = step
@@ -264,15 +264,15 @@ class Interruption:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
-        """Take over the signals."""
-        # Python gives signals to the main thread only; a training in another one is stopped by its owner.
+        """Replace the signal handlers."""
+        # Python gives signals to the main thread only; a training in another thread is stopped by its caller.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -302,7 +302,7 @@ class WatchesEvaluations(Protocol):
     """A callback that gets the held-out perplexity of each evaluation during the training."""
 
     def evaluated(self, perplexity: float, state: State) -> None:
-        """Take in the perplexity; NaN for an objective without one."""
+        """Receive the perplexity; NaN for an objective without one."""
         ...
 
 
@@ -313,7 +313,7 @@ class Evaluations(Callback):
         self.every, self.steps, self.evaluate = every, steps, evaluate
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Evaluate if it is time; the end has an evaluation of its own."""
+        """Evaluate if it is time, except at the last step: the trainer evaluates the final model."""
         step = int(state.timestamp.batch)
         if step % self.every == 0 and step < self.steps:
             evaluation = self.evaluate(step)
@@ -331,20 +331,20 @@ def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
 
 
 class PatienceStopper(Callback):
-    """Stops after `patience` evaluations without a new best perplexity; a continued run goes on counting."""
+    """Stops after `patience` evaluations without a new best perplexity; a resumed run continues the count."""
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
         self.best, self.waited = math.inf, 0
 
     def evaluated(self, perplexity: float, state: State) -> None:
-        """Take in an evaluation; see `WatchesEvaluations`."""
+        """Count an evaluation; see `WatchesEvaluations`."""
         self.waited = 0 if perplexity < self.best else self.waited + 1
         self.best = min(self.best, perplexity)
         self._stop(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Leave a run that was stopped as it is."""
+        """Do not continue a run that was already stopped."""
         self._stop(state)
 
     def _stop(self, state: State) -> None:

@@ -4,9 +4,9 @@ These are Composer's, under their usual names and with its behaviour on several 
 
 - `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, …), the curriculum's stage as
   `train/stage/NAME` = 1, and the mean and the spread of the importance, at every `train.log_every` steps;
-- `importance` and `token_loss` of the masked tokens as histograms, where the destination takes them;
+- `importance` and `token_loss` of the masked tokens as histograms, where the destination supports them;
 - `validation/…`: the bounds of each evaluation, in the unit of perplexity; `validation/nelbo` is the perplexity;
-- what the callbacks measure.
+- the measurements of the callbacks.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class Logger(Protocol):
-    """What a logger's specification implements; `package` as an optimizer's."""
+    """The contract of a logger's specification; `package` is as in `Optimizer`."""
 
     def build(self, folder: Path) -> LoggerDestination:
         """Return Composer's destination, which also gets histograms if it has `log_histogram` (see `histograms`).
 
-        It may write to `folder`, in the run folder, which stays when the run is continued.
+        It may write to `folder`, in the run folder; resuming the run preserves it.
         """
         ...
 
 
 @component
 class FileLogger:
-    """Composer's FileLogger: a text file per rank in the folder `logs` of the run, a new one when it is continued."""
+    """Composer's FileLogger: a text file per rank in the run's folder `logs`, a new one when it is resumed."""
 
     name = "file"
     summary = "lines of text in the run folder"
-    flush_every: int = param(10, help="steps after which the lines are on the disk", ge=1)
+    flush_every: int = param(10, help="steps between two writes to disk", ge=1)
 
     def build(self, folder: Path) -> LoggerDestination:
         """See `Logger`."""
@@ -57,7 +57,7 @@ class TensorBoardLogger:
     name = "tensorboard"
     summary = "event files for TensorBoard"
     package = ("tensorboard", "atat-zoo[tensorboard]")
-    flush_every: int = param(100, help="steps after which the events are on the disk", ge=1)
+    flush_every: int = param(100, help="steps between two writes to disk", ge=1)
 
     def build(self, folder: Path) -> LoggerDestination:
         """See `Logger`."""
@@ -93,7 +93,7 @@ class MLflowLogger:
     name = "mlflow"
     summary = "MLflow, on a server or in the run folder"
     package = ("mlflow", "atat-zoo[mlflow]")
-    experiment: str = param("atat-zoo", help="experiment that the run is filed under")
+    experiment: str = param("atat-zoo", help="MLflow experiment of the run")
     tracking_uri: str | None = param(None, help="server; the folder `logs` of the run when absent")
 
     def build(self, folder: Path) -> LoggerDestination:

@@ -15,7 +15,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 def keep_freed_memory() -> bool:
     """Make glibc reuse freed memory for large blocks; returns whether it does, False for other allocators.
 
-    A step allocates and frees the same large tensors again and again. By default each is mapped afresh, and the page
+    A step allocates and frees the same large tensors again and again. By default glibc maps each anew, and the page
     faults cost up to a third of a step (`python -m benchmarks importance_overhead`, also with `--default-memory`).
     """
     if not sys.platform.startswith("linux"):
@@ -25,8 +25,8 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**28))
-    taken = [mallopt(parameter, value) == 1 for parameter, value in settings]
-    return all(taken)
+    accepted = [mallopt(parameter, value) == 1 for parameter, value in settings]
+    return all(accepted)
 
 
 def peak_memory(device: torch.device) -> int:
@@ -36,6 +36,6 @@ def peak_memory(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
-    return most if sys.platform == "darwin" else most * 1024
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -16,9 +16,9 @@ _ITERATIONS = 5
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW whose groups with `muon = True` are stepped by Muon instead.
+    """AdamW, but Muon steps the groups with `muon = True`.
 
-    One optimizer and not two, because Composer checkpoints one.
+    One optimizer, because Composer checkpoints only one.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **adam: Any) -> None:
@@ -29,7 +29,7 @@ class Muon(torch.optim.AdamW):
         """Make a step; see `torch.optim.Optimizer.step`."""
         loss = None
         if closure is not None:
-            # Before the groups are set apart: Composer's closure clears the gradients of all of them.
+            # Before the groups are separated: Composer's closure clears the gradients of all of them.
             with torch.enable_grad():  # type: ignore[no-untyped-call]
                 loss = closure()
         groups = self.param_groups
@@ -51,13 +51,13 @@ class Muon(torch.optim.AdamW):
             state = self.state[weight]
             if not state:
                 state["momentum"] = torch.zeros_like(weight.grad)
-                state["step"] = torch.zeros(())  # AdamW asks every state for it when it is loaded
+                state["step"] = torch.zeros(())  # AdamW needs it in every state that it loads
             state["step"] += 1
             average = state["momentum"].lerp_(weight.grad, 1 - momentum)
-            # Nesterov: the gradient moved towards the average that has just taken it in.
+            # Nesterov: the gradient, moved towards the updated average.
             update = orthogonalise(torch.lerp(weight.grad, average, momentum))
             weight.mul_(1 - rate * group["weight_decay"])
-            # A tall matrix gets the step per entry that a square one of its width gets.
+            # The step per entry of a tall matrix equals that of a square one of its width.
             weight.add_(update, alpha=-rate * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 

@@ -1,6 +1,6 @@
-"""Optimizers: how the weights follow their gradients. Parameters: `[optimizer]`.
+"""Optimizers: how the gradients update the weights. Parameters: `[optimizer]`.
 
-Weight decay pulls matrices only: gains and biases are not to be pulled to zero.
+Weight decay applies to matrices only, not to gains and biases.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Protocol):
-    """What an optimizer's specification implements.
+    """The contract of an optimizer's specification.
 
-    A part that needs a package which the zoo does not install names it in `package`: the module, and what to install.
+    A part names an optional dependency in `package`: its module, and the requirement to install.
     """
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer over the parameters of `model` that take gradients, each in one group.
+        """Return torch's optimizer over the parameters of `model` that require gradients, each in one group.
 
         The learning rate of each group is its peak. The state must survive `state_dict` and `load_state_dict` bit for
         bit, so that a run continues.
@@ -33,7 +33,7 @@ class Optimizer(Protocol):
 
 
 def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) -> list[dict[str, Any]]:
-    """Return the groups of trained parameters: matrices, which decay, but those whose `id` is in `without`; vectors."""
+    """Return the groups of trained parameters: matrices, with decay, except `id`s in `without`; vectors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     both = (
         {"params": [p for p in trained if p.ndim >= 2 and id(p) not in without], "weight_decay": weight_decay},
@@ -64,7 +64,7 @@ class AdamWOptimizer:
 class MuonOptimizer:
     """Muon for the weights of the linear layers; AdamW for the token embedding, the head and all vectors.
 
-    So its authors recommend (Jordan et al., 2024).
+    Its authors recommend this split (Jordan et al., 2024).
     """
 
     name = "muon"
@@ -89,10 +89,10 @@ class MuonOptimizer:
 
 @component
 class AdafactorOptimizer:
-    """Adafactor (Shazeer & Stern, 2018) as torch has it: one row and one column of second moments per matrix."""
+    """Adafactor (Shazeer & Stern, 2018) as in torch: one row and one column of second moments per matrix."""
 
     name = "adafactor"
-    summary = "Adam's scaling in the memory of a row and a column per matrix"
+    summary = "Adam's scaling, stored as a row and a column per matrix"
     refs = ("arXiv:1804.04235",)
     learning_rate: float = param(1e-2, help="peak learning rate, relative to the size of each weight", gt=0)
     weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
@@ -106,9 +106,9 @@ class AdafactorOptimizer:
 
 @component
 class LionOptimizer:
-    """Lion (Chen et al., 2023): every weight moves by the learning rate, in the direction of the sign of a momentum.
+    """Lion (Chen et al., 2023): every weight moves by the learning rate times the sign of a momentum.
 
-    Needs `pip install 'atat-zoo[lion]'`. Its authors take a third to a tenth of AdamW's learning rate.
+    Needs `pip install 'atat-zoo[lion]'`. Its authors recommend a third to a tenth of AdamW's learning rate.
     """
 
     name = "lion"

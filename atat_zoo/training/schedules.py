@@ -1,7 +1,6 @@
-"""Schedules: the learning rate from step to step, as a share of the optimizer's peak. Parameters: `[schedule]`.
+"""Schedules: the learning rate at each step, as a share of the optimizer's peak. Parameters: `[schedule]`.
 
-Every schedule of ours begins with a linear warm-up. What follows is a function of the share of the remaining steps that
-are done.
+All built-in schedules begin with a linear warm-up. The rest is a function of the completed share of the other steps.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """What a schedule's specification implements."""
+    """The contract of a schedule's specification."""
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """Return torch's scheduler, stepped after each optimizer step.
@@ -35,10 +34,10 @@ def after_warmup(optimizer: Optimizer, warmup_steps: int, steps: int, share: Cal
     """Return the schedule that rises to the peak in `warmup_steps`, then is `share(done)` of it.
 
     Args:
-        optimizer: as `Schedule.build` takes it.
+        optimizer: as in `Schedule.build`.
         warmup_steps: steps of the rise; the first has 1/warmup_steps of the peak.
-        steps: of the training, those of the warm-up included.
-        share: from the share of the steps after the warm-up that are done, in [0, 1], to the share of the peak.
+        steps: optimizer steps of the training, including the warm-up.
+        share: maps the completed share of the steps after the warm-up, in [0, 1], to a share of the peak.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
@@ -75,7 +74,7 @@ class FallingSchedule:
     final_rate: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
 
     def left(self, done: float) -> float:
-        """Return how much of the way down is left, from 1 to 0, after the share `done` of the steps."""
+        """Return the remaining share of the fall, from 1 to 0, after the share `done` of the steps."""
         raise NotImplementedError
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
@@ -125,12 +124,12 @@ class WarmupStableDecaySchedule(FallingSchedule):
 
 @component
 class RestartsSchedule(FallingSchedule):
-    """Half a cosine again and again, each from the peak to the final rate (SGDR, Loshchilov & Hutter, 2017)."""
+    """Repeated half cosines, each from the peak to the final rate (SGDR, Loshchilov & Hutter, 2017)."""
 
     name = "restarts"
     summary = "cosine with warm restarts"
     refs = ("arXiv:1608.03983",)
-    cycles: int = param(4, help="half cosines after the warm-up, all of one length", ge=1)
+    cycles: int = param(4, help="half cosines after the warm-up, all equally long", ge=1)
 
     def left(self, done: float) -> float:
         """See `FallingSchedule`."""

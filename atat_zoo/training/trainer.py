@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """Shows the progress of a training: the command line as bars, `Silent` not at all."""
+    """Shows the progress of a training: the command line with bars, `Silent` not at all."""
 
     def building(self, stage: str, done: int, total: int | None) -> None:
         """Shards are being built."""
@@ -50,7 +50,7 @@ class Reporter(Protocol):
         """A line of metrics was written."""
 
     def message(self, text: str) -> None:
-        """Something happened that a person wants to know."""
+        """A message for the user."""
 
 
 class Silent:
@@ -64,9 +64,9 @@ class Silent:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Result:
-    """How a training ended: `finished`, or interrupted by `signal` after `step`, and can be resumed.
+    """The outcome of a training: `finished`, or interrupted by `signal` after `step` and resumable.
 
-    `evaluation` is that of the final model; `model` is there on rank 0.
+    `evaluation` is of the final model; `model` is None on ranks other than 0.
     """
 
     folder: RunFolder
@@ -88,20 +88,20 @@ def train(
     """Train an experiment in the folder `out`.
 
     Args:
-        experiment: validated.
+        experiment: a validated experiment.
         out: the run folder.
-        overwrite: whether to replace a run that is there already; otherwise it is refused.
+        overwrite: whether to replace an existing run; otherwise it is refused.
         reporter: shows the progress.
         callbacks: further callbacks of Composer's, run after ours.
 
     Raises:
-        UserError: for everything that a person can correct.
+        UserError: for every mistake that the user can correct.
     """
     if "{" in str(out):
         raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another --out")
     folder = RunFolder(out)
     with _locked(folder):
-        # Only rank 0 checks: when another rank does, rank 0 may already have begun this run.
+        # Only rank 0 checks: when another rank would, rank 0 may already have begun this run.
         if _rank() == 0 and folder.exists and not overwrite:
             raise UserError(
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
@@ -111,7 +111,7 @@ def train(
 
 
 def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()) -> Result:
-    """Continue the run in `out` from its newest complete checkpoint, on exactly the next sample."""
+    """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample."""
     folder = RunFolder(out)
     experiment = from_table(folder.table(), where=str(folder.resolved))
     with _locked(folder):
@@ -137,7 +137,7 @@ def _run(
     spec = experiment.train
     _check(experiment)
     device = _device(experiment)
-    # A run with a checkpoint no longer needs the run that it began with.
+    # A run with a checkpoint no longer needs the run of its initial weights.
     beginning = Beginning.of(experiment) if fresh else None
     if beginning and beginning.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
@@ -230,7 +230,7 @@ def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], 
 
 
 def _last_checkpoint(folder: RunFolder, computes: dict[str, Any], reporter: Reporter) -> Path | None:
-    """Return the checkpoint of an interrupted run, whose metrics are cut back to it."""
+    """Return the checkpoint of an interrupted run, and cut its metrics back to that step."""
     last = folder.last_checkpoint()
     if _rank() == 0:
         folder.cut_metrics(last.step if last else 0)
@@ -245,7 +245,7 @@ def _same_beginning(experiment: Experiment, folder: RunFolder) -> Beginning:
     """Return the beginning of a run that was interrupted before its first checkpoint.
 
     Raises:
-        UserError: when it is gone, or was trained again since.
+        UserError: when that run is gone, or has been trained again.
     """
     beginning = Beginning.of(experiment)
     assert beginning is not None
