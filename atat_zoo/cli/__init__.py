@@ -20,11 +20,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("train", "train", "Train an experiment, or resume a run."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
-    "importance": ("importance", "importance", "Measure how well a run knows which tokens are hard."),
-    "judge": ("judge", "judge", "Let a run write, and another model score it."),
-    "sample": ("sample", "sample", "Let a run write."),
-    "infill": ("infill", "infill", "Let a run fill the gaps of a text."),
-    "bench": ("bench", "bench", "Measure on a run: samplers, infilling."),
+    "importance": ("importance", "importance", "Measure how well a run's importance predicts the loss."),
+    "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
+    "sample": ("sample", "sample", "Generate text with a run."),
+    "infill": ("infill", "infill", "Fill the gaps of a text with a run."),
+    "bench": ("bench", "bench", "Benchmark a run: samplers, infilling."),
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -64,7 +64,7 @@ def atat() -> None:
 
 
 def run(command: click.Command, name: str) -> None:
-    """Run a command; a mistake of the user's is printed in one go, with exit code 2 and no traceback.
+    """Run a command; print all mistakes of the user at once, with exit code 2 and no traceback.
 
     When the reader of a pipe goes away, as `head` does, click exits with code 1 and prints nothing.
     """

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, each declared once, and how their values are read."""
+"""The arguments and options that commands share, each declared once, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _OPTIONS = {
         "--split", type=click.Choice(["validation", "test"]), help="Held-out text; the experiment's when absent."
     ),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
-    "sequences": click.option("--sequences", type=click.IntRange(0), help="Sequences at most; 0 takes all."),
+    "sequences": click.option("--sequences", type=click.IntRange(0), help="Maximum number of sequences; 0 for all."),
     "draws": click.option("--draws", type=click.IntRange(1), help="Masks drawn for every sequence."),
-    "sequences_at_once": click.option("--batch-size", type=click.IntRange(1), help="Sequences at once."),
+    "sequences_at_once": click.option("--batch-size", type=click.IntRange(1), help="Sequences in a batch."),
     "mask_seed": click.option(
         "--seed", type=click.IntRange(0), help="Seed of the masks; the experiment's when absent."
     ),
     "seed": click.option(
-        "--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed, the same text."
+        "--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed gives the same text."
     ),
     "length": click.option("--length", type=click.IntRange(1), help="Tokens in a text; as in training when absent."),
     "sampler": click.option(
         "--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent."
     ),
     "batch_size": click.option(
-        "--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts at once."
+        "--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts in a batch."
     ),
     "device": click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True),
     "precision": click.option(
@@ -54,7 +54,7 @@ _OPTIONS = {
         type=click.Choice(["auto", "fp32", "bf16"]),
         default="auto",
         show_default=True,
-        help="Of the network; draws are float64.",
+        help="Precision of the network; draws are float64.",
     ),
     "markdown": click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -78,7 +78,7 @@ def number_option(default: int, least: int, help: str) -> Callable[[_Command], _
 
 
 def with_bound(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the bound that they name as a specification, before torch is imported.
+    """Return the options with `bound` as a specification, before torch is imported.
 
     Raises:
         UserError: when there is no such bound.
@@ -94,7 +94,7 @@ def with_options(own: EvaluationSpec, given: dict[str, Any]) -> EvaluationSpec:
 
 
 def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
-    """Return the overrides and, before them, the sampler that `--sampler` names.
+    """Return the overrides, preceded by the value of `--sampler`.
 
     Raises:
         UserError: when it is a table that TOML cannot read, or one without `use`.
@@ -109,7 +109,7 @@ def chosen(run: Path, overrides: Sequence[str], sampler: str | None) -> tuple[Ex
     """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch.
 
     Raises:
-        UserError: when the run has no final model, or an override changes something else or does not fit it.
+        UserError: when the run has no final model, or an override is invalid or changes another part.
     """
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
@@ -129,7 +129,7 @@ def chosen(run: Path, overrides: Sequence[str], sampler: str | None) -> tuple[Ex
 
 
 def check_text(text: str, where: str) -> str:
-    """Return a text of the command line, or raise `UserError` when its bytes are no UTF-8."""
+    """Return a text of the command line, or raise `UserError` when its bytes are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -138,15 +138,15 @@ def check_text(text: str, where: str) -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the lines of a text file, or of standard input for `-`, without blank ones.
+    """Return the lines of a text file, or of standard input for `-`, without blank lines.
 
     Raises:
-        UserError: when it cannot be read, is no UTF-8, or has no text.
+        UserError: when it cannot be read, is not UTF-8, or has no text.
     """
     name = "standard input" if path == "-" else path
     try:
         if path == "-":
-            if sys.stdin is None:  # closed by whoever started this
+            if sys.stdin is None:  # closed by the parent process
                 raise UserError("--file -: standard input is closed; name a file, or pipe text in")
             data = sys.stdin.buffer.read()
         else:
@@ -165,7 +165,7 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return the specification of a kind that a text names, by name or as an inline table of TOML.
+    """Return a part's specification, from its name or from an inline TOML table.
 
     Raises:
         UserError: when there is no such part, or it has no such parameters.
@@ -174,10 +174,10 @@ def named(kind: str, text: str) -> Any:
 
 
 def corpus(text: str) -> tuple[Any, str, bool]:
-    """Return the corpus that a text names: a part, or text files by path or pattern.
+    """Return the corpus for a value of `--corpus`: a part, or text files by path or pattern.
 
     Returns:
-        The specification, its name in reports, and whether all of its text counts and not a split of it.
+        The specification, its name in reports, and whether to use all of its text instead of a split.
     """
     path, known = Path(text), Zoo.load().names("corpus")
     if text.startswith("{") or text in known:
@@ -195,7 +195,7 @@ def corpus(text: str) -> tuple[Any, str, bool]:
 
 
 def _value(kind: str, text: str) -> Any:
-    """Return a name as it is, and a table as TOML reads it."""
+    """Return a name unchanged, and a table parsed as TOML."""
     if not text.startswith("{"):
         return text
     try:

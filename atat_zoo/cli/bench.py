@@ -1,4 +1,4 @@
-"""`atat bench`: every named sampler by cost and by a judge, and the worth of the text on both sides of a gap."""
+"""`atat bench`: cost and judged quality of every named sampler, and the benefit of the text on both sides of a gap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.sampling import Bench
     from atat_zoo.experiment import Experiment
 
-# Its parts are named one by one, so it is no sampler by itself.
+# Not a sampler by itself: its parts must be named.
 UNNAMED = frozenset({"combination"})
 # The sampler that the others are compared with.
 REFERENCE = "ancestral"
@@ -35,18 +35,18 @@ def bench() -> None:
 
 @bench.command()
 @options("run")
-@click.option("--by", "--judge", "by", help="A run with an exact likelihood, hf:NAME, or a table: judges the texts.")
+@click.option("--by", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
 @click.option(
     "--sampler",
     "wanted",
     multiple=True,
-    help="A sampler, or a table {use = …} with settings of its own; every named one when absent. Can be repeated.",
+    help="A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable.",
 )
 @click.option("--steps", multiple=True, type=click.IntRange(1), help="Steps; 16, 32, 64 and 128 when absent.")
-@number_option(64, 2, "Texts of each.")
+@number_option(64, 2, "Texts for each sampler.")
 @options("length", "seed")
 @click.option(
-    "--repeat", default=1, show_default=True, type=click.IntRange(1), help="Times each writes; the least time counts."
+    "--repeat", default=1, show_default=True, type=click.IntRange(1), help="Repetitions; the shortest time counts."
 )
 @options("batch_size", "device", "markdown", "json")
 def samplers(
@@ -59,11 +59,11 @@ def samplers(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Let the final model of RUN write with every named sampler, and the judge --by score the texts.
+    """Generate texts with the final model of RUN and every named sampler, and score them with the judge --by.
 
-    The first row, ancestral sampling with the most steps, is the reference of the others; for a model that cannot
-    use that sampler it is the first one that it can. A sampler given as a table is used as it is. The result goes to
-    RUN's evaluations/ too.
+    The first row, ancestral sampling with the most steps, is the reference for the others. If the model cannot
+    use that sampler, the first possible one is. A sampler given as a table is used unchanged. The result is also saved
+    in RUN's evaluations/.
     """
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
@@ -87,10 +87,10 @@ def samplers(
 def settings(
     experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
 ) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
-    """Return the samplers to measure: name, steps and specification; and those that the model refuses, with the reason.
+    """Return the samplers to measure: name, steps and specification; and the unsuitable ones, with the reason.
 
     Raises:
-        UserError: when a sampler that was asked for by name is refused, or there is no such sampler.
+        UserError: when a sampler in `wanted` does not fit the model, or does not exist.
     """
     names = list(wanted) or [name for name in Zoo.load().names("sampler") if name not in UNNAMED]
     rows = [(text, number, spec) for text in names for number, spec in variants(text, steps)]
@@ -109,14 +109,14 @@ def settings(
 
 
 def misfits(experiment: Experiment, spec: Any) -> list[str]:
-    """Return the problems of an experiment with a sampler in place of its own, a sentence each."""
+    """Return the conflicts of an experiment when `spec` replaces its sampler, one sentence each."""
     from atat_zoo.experiment import conflicts
 
     return conflicts(attrs.evolve(experiment, parts={**experiment.parts, "sampler": spec}))
 
 
 def variants(text: str, steps: Sequence[int]) -> list[tuple[int | None, Any]]:
-    """Return a sampler at each number of steps; as it is, where it is given as a table or its steps cannot be set."""
+    """Return a sampler at each number of steps; unchanged if it is a table or has no such parameter."""
     spec = named("sampler", text)
     if text.startswith("{"):
         return [(None, spec)]
@@ -134,7 +134,7 @@ def variants(text: str, steps: Sequence[int]) -> list[tuple[int | None, Any]]:
 
 
 def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
-    """Print a table, and what one must know to read it."""
+    """Print a table and its legend."""
     from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
     from atat_zoo.evaluation.sampling import CLOSE
 
@@ -178,12 +178,12 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
 @bench.command()
 @options("run")
 @click.option("--gap", default=5, show_default=True, type=click.IntRange(1), help="Tokens in a gap.")
-@number_option(256, 0, "Texts at most; 0 takes all.")
+@number_option(256, 0, "Maximum number of texts; 0 for all.")
 @options("batch_size", "split", "mask_seed", "device", "json")
 def infilling(run: Path, split: Any, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
-    """Cut gaps out of held-out texts, and print how likely the true words are to RUN, given both sides and the left.
+    """Cut gaps out of held-out texts; print RUN's likelihood of the true words, given both sides or only the left.
 
-    The result goes to RUN's evaluations/ too.
+    The result is also saved in RUN's evaluations/.
     """
     from atat_zoo.run import RunFolder
 
@@ -208,7 +208,7 @@ def infilling(run: Path, split: Any, seed: int | None, device: str, as_json: boo
 
 
 def show_infilling(quality: GapQuality) -> None:
-    """Print a table, and a sentence on it."""
+    """Print a table, and a sentence about it."""
     click.echo(
         f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
         f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"

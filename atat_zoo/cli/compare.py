@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
-@click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare the others with; the first.")
-@click.option("--reach", type=click.FloatRange(1), help="Value whose first step is looked for; the worst run's final.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare with; the first when absent.")
+@click.option("--reach", type=click.FloatRange(1), help="Perplexity to reach; the worst final one when absent.")
 @options(*HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
@@ -30,10 +30,10 @@ def compare(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Compare the final models of two runs or more.
+    """Compare the final models of two or more runs.
 
-    Every run is measured on the same held-out sequences with the same masks, so that a difference between two runs
-    is known far better than either number. What an option leaves open is as in the experiment of the baseline.
+    Every run is measured on the same held-out sequences with the same masks, so a difference between two runs
+    is far more precise than either number. The defaults of options come from the experiment of the baseline.
     """
     if len(runs) < 2:
         raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
@@ -111,7 +111,7 @@ def _difference(difference: Difference | None) -> tuple[str, str]:
 
 
 def training(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the costs of the trainings."""
+    """Return columns and rows of the training costs."""
     reach = NONE if comparison.reach is None else f"{comparison.reach:.2f}"
     columns = ["run", "steps", "seconds", f"steps to {reach}", f"seconds to {reach}"]
     columns += ["parameters", "without embeddings", "tokens per second", "peak memory"]
@@ -139,7 +139,7 @@ def _count(value: float | None) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return the conditions of the comparison and how to read it, a sentence or two a line."""
+    """Return the conditions of the comparison and how to read it, one or two sentences per line."""
     from atat_zoo.evaluation.naming import PERPLEXITY, title
     from atat_zoo.evaluation.perplexity import LIKELIHOOD
 

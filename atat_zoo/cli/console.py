@@ -1,4 +1,4 @@
-"""Output: rich tables and progress bars on a terminal, plain text anywhere else, or JSON."""
+"""Output: rich tables and progress bars on a terminal, plain text elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def print_json(value: Any) -> None:
 
 
 def on_terminal() -> bool:
-    """Return whether a person reads standard output, which whoever started this may have closed."""
+    """Return whether standard output is a terminal; the parent process may have closed it."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def printable(text: str) -> str:
-    """Return a text without what would move a terminal's cursor or change its colours: a model may write that."""
+    """Replace unprintable characters of a text: they could move the cursor or change colours."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def echo_text(text: str) -> None:
-    """Print what a model wrote: as it is, and only printable characters of it on a terminal."""
+    """Print generated text: unchanged, but on a terminal only its printable characters."""
     click.echo(printable(text) if on_terminal() else text)
 
 
@@ -55,13 +55,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as Markdown; a bar in a cell does not end it."""
+    """Print a table as Markdown, with bars in cells escaped."""
     for row in [columns, ["---"] * len(columns), *rows]:
         click.echo(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |")
 
 
 class Bars:
-    """A `Reporter`: progress bars with the time left on a terminal, a line from time to time elsewhere."""
+    """A `Reporter`: progress bars with the remaining time on a terminal, occasional lines elsewhere."""
 
     def __init__(self, silent: bool) -> None:
         """Draw nothing if `silent`."""
@@ -100,7 +100,7 @@ class Bars:
         self._show("evaluating", done, total, "")
 
     def working(self, what: str, done: int, total: int) -> None:
-        """Something else is under way."""
+        """Another task is in progress."""
         self._show(what, done, total, "")
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:

@@ -14,14 +14,14 @@ from atat_zoo.experiment import load
 
 @click.group()
 def data() -> None:
-    """Build shards of tokens, or show what is in them."""
+    """Build shards of tokens, or show their contents."""
 
 
 @data.command()
 @click.argument("experiment")
 @options("overrides", "json")
 def build(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Build the shards of EXPERIMENT, unless they are there; an interrupted build continues where it was."""
+    """Build the shards of EXPERIMENT unless they exist; an interrupted build continues where it stopped."""
     from atat_zoo.data.build import build as build_shards
 
     with Bars(silent=as_json) as bars:

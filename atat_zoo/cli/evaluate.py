@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.option("--corpus", "text", help="Other text: files by path or pattern, a corpus's name, or a table {use = …}.")
 @options(*HELD_OUT, "device", "json")
 def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
-    """Evaluate the final model of RUN; the result goes to its evaluations/ too.
+    """Evaluate the final model of RUN; the result is also saved in its evaluations/.
 
-    With --corpus the text is another one than the model's own: zero-shot, in the model's tokens.
+    --corpus evaluates zero-shot on other text, in the model's own tokens.
     """
     # Mistakes in these are reported before torch is imported.
     given = with_bound(given)
@@ -50,7 +50,7 @@ def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json
 
 
 def lines(evaluation: Evaluation) -> list[str]:
-    """Return an evaluation as lines to read."""
+    """Return an evaluation as readable lines."""
     from atat_zoo.evaluation import naming
 
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split

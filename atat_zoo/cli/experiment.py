@@ -13,7 +13,7 @@ from atat_zoo.experiment import load
 @click.argument("experiment")
 @options("overrides")
 def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Say what is wrong with EXPERIMENT, or that nothing is."""
+    """Report all mistakes in EXPERIMENT, or that there are none."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
     click.echo(f"{loaded.name} is in order: {parts}")
@@ -23,7 +23,7 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
 @click.argument("experiment")
 @options("overrides", "json")
 def resolve(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print EXPERIMENT with every parameter in full; the output is an experiment itself."""
+    """Print EXPERIMENT with every parameter in full; the output is a valid experiment."""
     loaded = load(experiment, overrides)
     if as_json:
         print_json(loaded.to_table())

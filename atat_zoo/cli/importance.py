@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
 @options("device", "json")
 def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
-    """Compare the importance that RUN learned with the loss of held-out tokens; the result goes to its evaluations/."""
+    """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/."""
     from atat_zoo.evaluation.importance import importance_of_run
     from atat_zoo.model import Model
 
@@ -44,7 +44,7 @@ def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bo
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """Return the results over all tokens, as lines to read."""
+    """Return the results over all tokens, as readable lines."""
     target = f" trained towards {result['target']}" if result["target"] else ""
     text = [
         f"importance of the estimator {result['estimator']}{target}, on {result['sequences']} sequences of "

@@ -1,4 +1,4 @@
-"""`atat infill`: let a finished run fill the gaps of a text."""
+"""`atat infill`: fill the gaps of a text with a finished run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.command()
 @options("run")
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
-@click.option("--file", "path", help="Texts from a file, one a line, instead of TEXT; - is standard input.")
-@number_option(1, 1, "Fills of each text.")
+@click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
+@number_option(1, 1, "Number of fills per text.")
 @options("seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,
@@ -35,11 +35,11 @@ def infill(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Let the final model of RUN fill the gaps of TEXT, as in "The [MASK:3] of the [MASK]".
+    """Fill the gaps of TEXT with the final model of RUN, as in "The [MASK:3] of the [MASK]".
 
-    A gap is [MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five: the model then chooses how many,
-    by how well the text behind the gap goes with each. All text outside the gaps stays as it is. `sampler.steps=32`
-    and `guidance.use=…` change how it is filled.
+    A gap is [MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five: the model then chooses the length
+    that best fits the text after the gap. All text outside the gaps stays unchanged. `sampler.steps=32` and
+    `guidance.use=…` change how gaps are filled.
     """
     from atat_zoo.generation.infilling import layouts_of
     from atat_zoo.generation.layout import Words
@@ -65,7 +65,7 @@ def infill(
 
 
 def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
-    """Return what was filled, and what it cost, as a JSON object."""
+    """Return the fills and their cost as a JSON object."""
     written = sum(sum(filled.lengths) for fills in infilling.filled for filled in fills)
     return {
         "texts": [
@@ -85,7 +85,7 @@ def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
 
 
 def _shown(text: str, fills: Sequence[str]) -> str:
-    """Return a filled text, the fills bold and printable on a terminal."""
+    """Return a filled text; on a terminal the fills are bold and printable."""
     from atat_zoo.generation.layout import parse
 
     pieces = parse(text).pieces

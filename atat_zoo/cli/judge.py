@@ -1,4 +1,4 @@
-"""`atat judge`: let a run write, and another model score the texts."""
+"""`atat judge`: generate text with a run, and score it with another model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HUB = "hf:"
     required=True,
     help="A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}.",
 )
-@number_option(64, 1, "How many texts.")
+@number_option(64, 1, "Number of texts.")
 @options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
 @click.option(
@@ -36,7 +36,7 @@ HUB = "hf:"
     "ngrams",
     multiple=True,
     type=click.IntRange(1),
-    help="n of the n-grams that are looked for in the training text; 4, 8 and 13 when absent.",
+    help="n of the n-grams to look up in the training text; 4, 8 and 13 when absent. Repeatable.",
 )
 @options("device", "json")
 def judge(
@@ -52,9 +52,9 @@ def judge(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Let the final model of RUN write, and the judge --by score it, beside held-out text of the same length.
+    """Generate text with the final model of RUN; score it and held-out text of the same length with the judge --by.
 
-    The result goes to RUN's evaluations/ too.
+    The result is also saved in RUN's evaluations/.
     """
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
@@ -92,10 +92,10 @@ def judge(
 
 
 def judge_of(text: str, run: Path) -> Any:
-    """Return the judge that a text names: a run folder, `hf:` and a model of the hub, or a table.
+    """Return the judge for a value of `--by`: a run folder, `hf:` and a model of the hub, or a table.
 
     Raises:
-        UserError: when it names none, or the run that is to be judged.
+        UserError: when it names no judge, or the judged run itself.
     """
     judge = _judge(text)
     if judge.folder is not None and Path(judge.folder).resolve() == run.resolve():
@@ -117,7 +117,7 @@ def _judge(text: str) -> Any:
 
 
 def show(judged: JudgedRun) -> None:
-    """Print a table, and how to read it."""
+    """Print a table, with notes on how to read it."""
     from atat_zoo.evaluation.mauve import RELIABLE
 
     click.echo(
@@ -137,7 +137,7 @@ def show(judged: JudgedRun) -> None:
 
 
 def numbers(scores: Scores) -> list[tuple[str, str]]:
-    """Return the numbers of some texts as names and values to read."""
+    """Return the scores as pairs of readable names and values."""
     from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
 
     def number(value: float | None, form: str) -> str:

@@ -1,4 +1,4 @@
-"""`atat sample`: let a finished run write."""
+"""`atat sample`: generate text with a finished run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
     from atat_zoo.tokenizers import TokenizerModel
 
-# A step stays for so long, in seconds, that an eye can follow.
+# Minimum display time of a step, in seconds, so that it can be followed by eye.
 STEP = 0.04
 HIDDEN = "▁"
 
 
 @click.command()
 @options("run", "overrides")
-@number_option(1, 1, "How many texts.")
+@number_option(1, 1, "Number of texts.")
 @options("length", "seed", "sampler")
-@click.option("--prompt", default="", help="Text that it begins with.")
-@click.option("--suffix", default="", help="Text that it ends with.")
+@click.option("--prompt", default="", help="Beginning of every text.")
+@click.option("--suffix", default="", help="End of every text.")
 @options("batch_size")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the steps to this file, as lines of JSON.")
 @click.option("--watch", is_flag=True, help="Show the texts on the terminal while they unmask.")
 @options("device", "precision")
-@click.option("--compile", is_flag=True, help="Compile the network first, which takes a minute: for many texts.")
+@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute): for many texts.")
 @options("json")
 def sample(
     run: Path,
@@ -57,10 +57,10 @@ def sample(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Let the final model of RUN write; `sampler.steps=32` and `guidance.use=…` change how.
+    """Generate text with the final model of RUN; `sampler.steps=32` and `guidance.use=…` change how.
 
-    The first line of --trace has the tokens that every text begins with; each other line is a step: the rows and
-    positions that were filled and the tokens, or those that were hidden again.
+    The first line of --trace has the initial tokens of every text. Each further line is a step: the rows and positions
+    that were filled, with their tokens, or those that were masked again.
     """
     from atat_zoo.generation.layout import Words, prompted
 
@@ -108,10 +108,10 @@ def sample(
 
 
 class Watch:
-    """Texts on the terminal while they unmask; an observer of `Sampler.sample`."""
+    """Shows texts on the terminal while they unmask; an observer of `Sampler.sample`."""
 
     def __init__(self, row: Sequence[int], number: int, tokenizer: TokenizerModel, console: Console) -> None:
-        """Begin with `number` texts that are all the same row, given tokens and masks."""
+        """Begin with `number` copies of a row of given tokens and masks."""
         self.rows = [list(row) for _ in range(number)]
         self.tokenizer = tokenizer
         self.mask = tokenizer.vocabulary_size
@@ -126,17 +126,17 @@ class Watch:
         self.live = Live(console=self.console, get_renderable=self.picture, auto_refresh=False, transient=True)
         try:
             self.live.start(refresh=True)
-        except BaseException:  # an interrupt too: the cursor comes back
+        except BaseException:  # also on an interrupt, to restore the cursor
             self.live.stop()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the view; the texts are printed in its place."""
+        """Remove the view; the texts are printed instead."""
         self.live.stop()
 
     def __call__(self, record: dict[str, Any]) -> None:
-        """Take in a step and show it."""
+        """Apply a step and show it."""
         if hidden := record.get("hidden"):
             self._put(hidden, [self.mask] * len(hidden["rows"]))
         if "tokens" in record:
@@ -148,7 +148,7 @@ class Watch:
         self.live.refresh()
 
     def picture(self) -> Text:
-        """Return the texts as they are, masks dim; no more of them than the terminal has lines."""
+        """Return the current texts with dim masks, at most as many as the terminal has lines."""
         from rich.text import Text
 
         text = Text()
@@ -169,10 +169,10 @@ class Watch:
 
 
 def terminal() -> Console:
-    """Return the terminal to watch on.
+    """Return the terminal for `--watch`.
 
     Raises:
-        UserError: when there is none.
+        UserError: when standard output is no terminal.
     """
     if not on_terminal():
         raise UserError("--watch draws on a terminal, and standard output is none; leave --watch out, or write --trace")

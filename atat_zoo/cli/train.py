@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @click.argument("experiment", required=False)
 @options("overrides")
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder; runs/NAME when absent.")
-@click.option("--resume", type=click.Path(path_type=Path), help="Continue this run on exactly the next sample.")
-@click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
 @options("json")
 def train(
     experiment: str | None,
@@ -35,8 +35,8 @@ def train(
 ) -> int:
     """Train EXPERIMENT, a TOML file or the name of one that ships with the zoo.
 
-    Ctrl-C saves the run after the current step; `--resume RUN` continues it. `init_from=RUN` begins with the final
-    weights of another run, with its tokenizer and backbone: to continue with other text, or other parts.
+    Ctrl-C saves the run after the current step; `--resume RUN` continues it. `init_from=RUN` starts from the final
+    weights of another run, with its tokenizer and backbone: to continue with other text or other parts.
     """
     if (experiment is None) == (resume is None):
         raise UserError("name either an experiment, or a run to continue with --resume RUN")
@@ -44,8 +44,8 @@ def train(
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
     # Every mistake is reported before torch is imported.
     loaded = load(experiment, overrides) if experiment else None
-    # Threads that wait in a loop starve each other on a shared CPU: with one other busy process a step then takes
-    # several times as long. Read when torch is imported.
+    # Busy-waiting threads starve each other on a shared CPU: beside one other busy process a step takes several times
+    # as long. torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from atat_zoo import training
 
@@ -63,7 +63,7 @@ def train(
 
 
 def finish(result: Result, as_json: bool) -> int:
-    """Print how a training ended, after the final model has written samples.txt; returns the exit code."""
+    """Write samples.txt with the final model, print the result of a training, and return the exit code."""
     from atat_zoo.run import write_text
 
     path = result.folder.path

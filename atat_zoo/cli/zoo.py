@@ -1,4 +1,4 @@
-"""`atat zoo`: the parts, built in and of plugins."""
+"""`atat zoo`: the parts, built-in and from plugins."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from atat_zoo.registry import KINDS, Zoo, manifest
 
 @click.group()
 def zoo() -> None:
-    """List the parts and what they take."""
+    """List the parts and their parameters."""
 
 
 @zoo.command("list")
 @click.argument("kind", required=False)
 @options("json")
 def list_(kind: str | None, as_json: bool) -> None:
-    """List the parts of every KIND, or of one."""
+    """List the parts of every kind, or of one KIND."""
     menu = Zoo.load()
     kinds = [kind] if kind else list(KINDS)
     entries = [menu.describe(k, name) for k in kinds for name in menu.names(k)]
@@ -75,7 +75,7 @@ def _bounds(parameter: dict[str, Any]) -> str:
 @zoo.command()
 @options("json")
 def plugins(as_json: bool) -> None:
-    """List the plugins that are installed, and why one does not work."""
+    """List the installed plugins, and the error of each broken one."""
     installed = Zoo.load().plugins
     parts = [[f"{e.kind}.{e.name}" for e in plugin.entries] for plugin in installed]
     if as_json:
