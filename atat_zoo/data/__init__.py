@@ -3,7 +3,7 @@
     build     experiment → a folder of shards with a manifest, atomically; resumable
     pack      documents → sequences [rows, L]
     shards    sequences ↔ WebDataset tar files, a split at a time
-    manifest  the contents of a folder of shards, and the check that they are still the same
+    manifest  the contents of a folder of shards, and the check that they are unchanged
     order     which row is sample n: a pure function of (seed, lanes, n)
     stream    the training samples of a rank, as an iterable dataset, and its DataLoader
     sequences the sequences of a split or of a corpus, in memory
@@ -17,5 +17,5 @@ from collections.abc import Callable
 from typing import Literal
 
 Split = Literal["train", "validation", "test"]
-Progress = Callable[[str, int, int | None], None]  # a stage, what is done of it, and all of it if known
+Progress = Callable[[str, int, int | None], None]  # a stage, its completed amount, and its total if known
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -1,12 +1,12 @@
 """Build a folder of shards from an experiment: atomically, resumably, once.
 
-    <root>/<name>.lock      held while one process builds; the others wait
-    <root>/<name>.partial   what an unfinished build has so far
-    <root>/<name>           appears by renaming, complete
+    <root>/<name>.lock      locked while one process builds; the others wait
+    <root>/<name>.partial   the unfinished build
+    <root>/<name>           the complete shards, after a rename
 
 The name ends in a hash of everything that determines the bytes, so experiments
-with the same data share a folder. Memory is bounded by C · `shard` sequences
-and by the documents that are shuffled at once, whatever the size of the corpus.
+with the same data share a folder. Memory is bounded by C · `sequences_per_shard`
+sequences and by the documents shuffled at once, for a corpus of any size.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
 
 
-# Documents are put in another order by this and not by the experiment's seed, so that runs with other seeds
-# share their shards. The stream's order follows the experiment's seed.
+# Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
+# shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
 _TOKENIZER = "tokenizer.json"
 _NOT_WRITABLE = frozenset(
@@ -47,10 +47,10 @@ _NOT_WRITABLE = frozenset(
 
 
 def folder_of(experiment: Experiment) -> Path:
-    """Return where the shards of an experiment are, built or not.
+    """Return the folder for the shards of an experiment, built or not.
 
     Raises:
-        UserError: when the corpus is not there, since its text is part of the name.
+        UserError: when the corpus is missing, since its text determines the name.
     """
     corpus = experiment.parts["corpus"]
     if hasattr(corpus, "built"):
@@ -61,14 +61,14 @@ def folder_of(experiment: Experiment) -> Path:
 
 
 def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
-    """Build the shards of an experiment unless they are there, and return their folder.
+    """Build the shards of an experiment unless they exist, and return their folder.
 
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
         progress: called with the stage (`waiting`, `tokenizer`, or a split) and the characters.
 
     Raises:
-        UserError: for everything that the person can mend: missing text, a full disk, too little text for the
+        UserError: for every problem that the user can fix: missing text, a full disk, too little text for the
             lanes, a vocabulary too large for the dtype, shards that do not match their manifest.
     """
     folder = folder_of(experiment)
@@ -100,7 +100,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
 
 
 def _given(folder: Path, experiment: Experiment) -> Path:
-    """Check that shards built elsewhere are those that the experiment describes."""
+    """Check that shards built elsewhere match the experiment."""
     contents = manifest.verify(folder)
     tokenizer = experiment.parts["tokenizer"]
     wanted = {
@@ -123,7 +123,7 @@ def _finished(folder: Path, settings: str) -> Path:
 
 
 def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -> None:
-    """Write everything that a folder of shards consists of, the manifest last."""
+    """Write all files of a folder of shards, the manifest last."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     characters: int | None = None
     if not (work / _TOKENIZER).is_file():
@@ -174,7 +174,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
 
 
 def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:
-    """Train the tokenizer, save it, and return the characters of the training split if it has read them."""
+    """Train the tokenizer, save it, and return the characters of the training split if they were read."""
     done = 0
 
     def documents() -> Iterator[str]:
@@ -198,7 +198,7 @@ def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) 
 
 
 def _workplace(folder: Path, settings: str) -> Path:
-    """Return the folder of the unfinished build, emptied if its settings are other ones."""
+    """Return the folder of the unfinished build, emptied if its settings differ."""
     work = folder.with_name(f"{folder.name}.partial")
     note = work / "settings"
     if work.is_dir() and not (note.is_file() and note.read_text() == settings):
@@ -211,7 +211,7 @@ def _workplace(folder: Path, settings: str) -> Path:
 
 @contextlib.contextmanager
 def _only_one(folder: Path, report: Progress) -> Iterator[None]:
-    """Hold the lock of a folder. The file stays: deleting a lock that others wait for would break it."""
+    """Lock a folder. The file is not deleted: that would break the lock for waiting processes."""
     import fcntl
 
     with folder.with_name(f"{folder.name}.lock").open("wb") as file:
@@ -226,7 +226,7 @@ def _only_one(folder: Path, report: Progress) -> Iterator[None]:
 def _settings(experiment: Experiment) -> dict[str, Any]:
     """Return everything that determines the bytes of the shards."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    # Named only where there is a limit, so that shards without one have the same name as before there were limits.
+    # Included only if set, so that shards without a limit have the same name as in versions without limits.
     limit = {} if spec.sequences is None else {"sequences": spec.sequences}
     return {
         "format": manifest.FORMAT,
@@ -235,7 +235,7 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
         "spread": [_SPREAD_SEED, SHUFFLED],
         "tokenizer": _table(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
-        # Under the names that version 0.1 had, so that its shards are found.
+        # With the names of version 0.1, so that its shards are found.
         "data": limit
         | {"block": spec.sequences_per_member, "shard": spec.sequences_per_shard}
         | {key: getattr(spec, key) for key in ("length", "special", "remainder", "dtype", "lanes")},
@@ -243,7 +243,7 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _table(tokenizer: Any) -> dict[str, Any]:
-    """Return a tokenizer's table; for that of another run, the run's own: its file's hash says the rest."""
+    """Return a tokenizer's table; for that of another run, the run's own, as its file's hash is checked separately."""
     return unstructure(getattr(tokenizer, "like", tokenizer))
 
 

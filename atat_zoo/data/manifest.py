@@ -1,4 +1,4 @@
-"""`manifest.json`: the contents of a folder of shards, and the check that they are still the same."""
+"""`manifest.json`: the contents of a folder of shards, and the check that they are unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 FILE = "manifest.json"
 COUNTS = "counts.npy"
-# A manifest may come from elsewhere; it must not name files outside of its folder.
+# A manifest may come from elsewhere; it must not name files outside its folder.
 _of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ class Totals:
     characters: int = 0
     bytes: int = 0  # in UTF-8
     words: int = 0  # between white space
-    tokens: int = 0  # stored, with special ones, without padding
+    tokens: int = 0  # stored tokens, with special ones, without padding
     special_tokens: int = 0  # BOS and EOS among them
     dropped: int = 0  # tokens left over at the end and not stored
     padded: int = 0  # positions filled with padding
@@ -51,7 +51,7 @@ class Totals:
 
 @attrs.define(kw_only=True)
 class SplitRecord(Totals):
-    """One split of the text: its counts, how its documents follow each other, in words, and its tar files."""
+    """One split of the text: its counts, a description of the order of its documents, and its tar files."""
 
     order: str
     shards: tuple[Shard, ...]
@@ -69,7 +69,7 @@ class ShardManifest:
     remainder: str  # `drop` or `pad`
     dtype: str  # of a stored token
     block: int  # sequences in a member of a shard, at most
-    lanes: int  # the C that the shards were cut for
+    lanes: int  # C, the number of lanes that the shards were built for
     vocabulary_size: int  # V
     bos: int | None
     eos: int | None
@@ -94,7 +94,7 @@ def load(folder: Path) -> ShardManifest:
     """Read a folder's manifest.
 
     Raises:
-        UserError: when there is none, or it is not one.
+        UserError: when it is missing or invalid.
     """
     path = Path(folder) / FILE
     try:
@@ -181,7 +181,7 @@ def _split(content: Any) -> SplitRecord:
 
 
 def _record(cls: type[_T], table: dict[str, Any]) -> _T:
-    """Return an instance of a class, if the plain values have its types, so that a broken file is refused here."""
+    """Return an instance of a class after checking the types of plain values, to refuse a broken file here."""
     for field in attrs.fields(cls):  # type: ignore[arg-type]
         plain = {"int": int, "str": str, "dict": dict}.get(str(field.type).partition("[")[0])
         if plain and type(table[field.name]) is not plain:

@@ -1,12 +1,12 @@
 """The order of the training stream: a pure function of (seed, lanes, shard sizes, n).
 
 Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In its epoch e a lane reads the shards
-perm(seed, e)[c::C] one after the other, each with its rows in the order perm(seed, e, shard). A lane that has read all
-continues with its epoch e + 1 by itself, so lanes of unequal size drift apart, but each of them sees each of its rows
-once per epoch, and over all lanes an epoch is every row once.
+perm(seed, e)[c::C] one after the other, each with its rows in the order perm(seed, e, shard). After its last row a lane
+continues with its epoch e + 1 independently, so lanes of unequal size drift apart, but each sees each of its rows once
+per epoch, and over all lanes an epoch is every row once.
 
-Permutations sort 64-bit hashes and not numpy's generators, whose sequences may
-change between versions: a resumed run must find the same order.
+Permutations sort 64-bit hashes and do not use numpy's generators, whose sequences may
+change between versions: a resumed run must have the same order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
 
 
 class Location(NamedTuple):
-    """Where a sample is: the lane's epoch, the shard's number, the row in the shard."""
+    """The location of a sample: the lane's epoch, the shard's number, the row in the shard."""
 
     epoch: int
     shard: int
@@ -68,7 +68,7 @@ class _Stretch(NamedTuple):
 
 
 class SampleOrder:
-    """Where each sample of the stream is.
+    """The location of each sample of the stream.
 
     Args:
         sizes: rows of each shard.
@@ -93,7 +93,7 @@ class SampleOrder:
         self._stretch: dict[int, _Stretch] = {}
 
     def locate(self, n: int) -> Location:
-        """Return where sample n ≥ 0 is. Fast for samples in order, and correct for any."""
+        """Return the location of sample n ≥ 0. Fast for samples in order, correct for any."""
         lane, q = n % self.lanes, n // self.lanes
         stretch = self._stretch.get(lane)
         if stretch is None or not stretch.first <= q < stretch.end:

@@ -1,4 +1,4 @@
-"""Documents to tokens to sequences, a bounded amount at a time.
+"""From documents to tokens to sequences, a bounded amount at a time.
 
 L: tokens in a sequence, special ones included.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from atat_zoo.tokenizers import TokenizerModel
 
-PIECE = 1 << 20  # characters that are encoded at once
-BATCH = 1024  # pieces that are encoded at once
-SHUFFLED = 1 << 27  # characters of documents that are in memory at once to be put in another order
+PIECE = 1 << 20  # maximum number of characters in a piece
+BATCH = 1024  # maximum number of pieces encoded at once
+SHUFFLED = 1 << 27  # characters of documents shuffled at once, in memory
 
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 
@@ -39,9 +39,9 @@ class Piece(NamedTuple):
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
     """Cut a long document into pieces of at most `size` characters.
 
-    A cut falls before a single space between two words where there is one. There byte-level BPE ends a token in any
-    case, so encoding the pieces gives the tokens of the document; for bytes and characters every cut does. Other
-    pretrained tokenizers may put another token at a cut, one in a megabyte.
+    Where possible, a cut is before a single space between two words. Byte-level BPE always ends a token there, so
+    encoding the pieces gives the tokens of the document; for bytes and characters any cut does. Other pretrained
+    tokenizers may give a different token at a cut, one in a megabyte.
     """
     start = 0
     joined = False  # whether a cut fell inside a word
@@ -77,9 +77,9 @@ def batches(documents: Iterable[str]) -> Iterator[list[Piece]]:
 
 
 def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
-    """Yield documents in a fixed other order, so that a shard is not one period or one author.
+    """Yield documents in a fixed shuffled order, so that a shard is not one period or one author.
 
-    As many as have `size` characters together are shuffled among themselves.
+    Documents are shuffled in groups of about `size` characters.
     """
     from atat_zoo.data.order import permutation
 
@@ -112,10 +112,10 @@ class Packer:
         dtype: str,
         limit: int | None = None,
     ) -> None:
-        """Check that the tokenizer has the special tokens that are asked for; `limit` is of the sequences.
+        """Check that the tokenizer has the required special tokens; `limit` is the maximum number of sequences.
 
         Raises:
-            UserError: when it has not, or when nothing fits between BOS and EOS.
+            UserError: when one is missing, or when nothing fits between BOS and EOS.
         """
         self.length, self.special, self.remainder, self.limit = length, special, remainder, limit
         self.dtype, self.pad = np.dtype(dtype), pad_of(dtype)
@@ -136,13 +136,13 @@ class Packer:
 
     @property
     def ready(self) -> int:
-        """Full sequences that can be taken, none beyond the limit."""
+        """The number of full sequences available, up to the limit."""
         rows = self._tokens // self.body
         return rows if self.limit is None else min(rows, self.limit - self.totals.sequences)
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached with what waits: more text would change nothing."""
+        """Whether the sequences, with those available, reach the limit: more text would change nothing."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
     def add(self, batch: Sequence[Piece]) -> None:
@@ -163,7 +163,7 @@ class Packer:
                 self._push(tokens.astype(self.dtype))
 
     def take(self, rows: int) -> NDArray[Any]:
-        """Return the next `rows` sequences, [rows, L], and count them; there must be that many."""
+        """Return the next `rows` sequences, [rows, L], and count them; `rows` must not exceed `ready`."""
         flat = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
         size = rows * self.body
         self._waiting, self._tokens = [], 0
@@ -171,7 +171,7 @@ class Packer:
         return self._framed(flat[:size].reshape(rows, self.body))
 
     def finish(self) -> NDArray[Any]:
-        """Return what is left over as one padded sequence [1, L], or drop it: [0, L]."""
+        """Return the remaining tokens as one padded sequence [1, L], or drop them: [0, L]."""
         left = np.concatenate([*self._waiting, np.empty(0, self.dtype)])
         self._waiting, self._tokens = [], 0
         if self.remainder == "drop" or not len(left) or self.full:
@@ -181,11 +181,11 @@ class Packer:
         return np.pad(row, ((0, 0), (0, self.length - row.shape[1])), constant_values=self.pad)
 
     def state(self) -> tuple[dict[str, int], NDArray[Any], NDArray[np.int64]]:
-        """Return what `restore` takes: totals, tokens that wait, and counts."""
+        """Return the arguments of `restore`: totals, waiting tokens, and counts."""
         return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
 
     def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        """Go on where another packer with the same settings was."""
+        """Continue from the state of another packer with the same settings."""
         self.totals = Totals(**totals)
         self.counts = counts.copy()
         self._waiting, self._tokens = [], 0
@@ -197,7 +197,7 @@ class Packer:
             self._tokens += len(tokens)
 
     def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
-        """Add BOS and EOS where they belong, and count what will be stored."""
+        """Add BOS and EOS as `special` requires, and count the stored tokens."""
         rows = body
         if self.special == "sequence":
             edge = np.ones((len(body), 1), self.dtype)

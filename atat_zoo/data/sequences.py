@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return sequences of a split for an evaluation, always the same ones.
 
-    At most `limit`, spread evenly over the split; 0 takes all.
+    At most `limit`, spread evenly over the split; 0 for all.
 
     Returns:
         tokens int64 [n, L] and maskable bool [n, L].
@@ -56,14 +56,14 @@ def sequences(
 ) -> tuple[Tensor, Tensor]:
     """Pack a split of a corpus with a model's own tokenizer, as its training text was packed.
 
-    The remainder is padded, so that no text is left out. At most `limit` sequences of `length` tokens are taken, evenly
-    over the split; 0 takes all. `special` is as in `[data]`.
+    The remainder is padded, so no text is lost. At most `limit` sequences of `length` tokens are returned, spread
+    evenly over the split; 0 for all. `special` is as in `[data]`.
 
     Returns:
         tokens int64 [n, L] and maskable bool [n, L].
 
     Raises:
-        UserError: when there is no such text, or the tokenizer cannot write it.
+        UserError: when there is no such text, or the tokenizer cannot encode it.
     """
     if hasattr(corpus, "built"):
         raise UserError(f"corpus {corpus.name!r} is tokens already, of another tokenizer; name a corpus of text")
@@ -81,13 +81,13 @@ def sequences(
 
 
 def _evenly(total: int, limit: int) -> NDArray[np.int64]:
-    """Return which of `total` rows are taken: at most `limit`, spread evenly; 0 takes all."""
+    """Return the indices of at most `limit` rows out of `total`, spread evenly; 0 for all."""
     count = min(limit, total) if limit else total
     return np.arange(count) * total // count
 
 
 def _tensors(stored: NDArray[Any], pad: int) -> tuple[Tensor, Tensor]:
-    """Return tokens, 0 at the padding, and what is not padding."""
+    """Return tokens, 0 at the padding, and a mask of the positions without padding."""
     maskable = stored != pad
     tokens = np.where(maskable, stored, 0).astype(np.int64)
     return torch.from_numpy(tokens), torch.from_numpy(maskable)

@@ -1,11 +1,11 @@
 """Sequences ↔ WebDataset shards: tar files whose members are blocks of sequences.
 
 A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member
-would spend half of the bytes on tar headers.
+would use half of the bytes for tar headers.
 
-A split is written in groups of C shards. After each group the state is saved beside them: the batches of documents that
-have been read, the tokens that wait, the counts, the shards with their hashes. A build that was killed reads past those
-batches without encoding them again, checks the hashes, and continues.
+A split is written in groups of C shards. After each group the state is saved beside them: the number of batches
+read, the waiting tokens, the counts, the shards with their hashes. After an interruption, a build skips those batches
+without encoding them again, checks the hashes, and continues.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def write_split(
     report: Progress,
     characters: int | None,
 ) -> list[Shard]:
-    """Write the shards of a split, or what is missing of them.
+    """Write the shards of a split, or the missing ones.
 
     Full groups are C shards of `spec.sequences_per_shard` sequences; the last group is C smaller ones, or a single one
     if it has fewer than C sequences. Only the training split has lanes: C is 1 for the others.
 
     Args:
         work: folder of the unfinished build.
-        split: its name, with which the files' names begin.
-        documents: all of them, in their order, whatever was done before.
+        split: its name, the prefix of the file names.
+        documents: all of them, in order, even when resuming.
         packer: a fresh one; afterwards it has the counts of the split.
         spec: the sizes of shards and members, and the lanes.
         report: called with the split, the characters done, and `characters`.
@@ -94,7 +94,7 @@ def write_split(
 
 
 def forget_states(work: Path) -> None:
-    """Remove the saved states, and what a killed build left half written, when the build is complete."""
+    """Remove the saved states and incomplete files, when the build is complete."""
     for path in [*work.glob("*.state.npz"), *work.glob(".*.part")]:
         path.unlink()
 
@@ -114,9 +114,9 @@ def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finishe
 
 
 def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
-    """Return the undamaged shards that are there, how many batches they contain, and whether the split is complete.
+    """Return the finished shards, the number of batches they contain, and whether the split is complete.
 
-    If anything is not as it was left, the split is begun again.
+    If anything is missing or damaged, the split starts again.
     """
     if not path.is_file():
         return [], 0, False
@@ -153,17 +153,17 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
 
 
 def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | None = None) -> NDArray[Any]:
-    """Return the sequences of a shard, [rows, L], read through webdataset; its hash is checked where it is given.
+    """Return the sequences of a shard, [rows, L], read through webdataset; its hash is checked if given.
 
     Raises:
-        UserError: when the shard is damaged; says what to do.
+        UserError: when the shard is damaged, with advice.
     """
-    # Read at import: the pipe: addresses that webdataset knows must never run a shell here.
+    # Read at import: webdataset's `pipe:` addresses must never run a shell here.
     os.environ.setdefault("WDS_SECURE", "1")
     from webdataset.tariterators import group_by_keys, tar_file_expander
 
     def blocks() -> Iterator[NDArray[Any]]:
-        # Opened here and not by webdataset, which would take a name with ':' or '#' for an address.
+        # Opened here and not by webdataset, which would treat a name with ':' or '#' as an address.
         with path.open("rb") as stream:
             for sample in group_by_keys(tar_file_expander([{"url": path.name, "stream": stream}])):
                 yield np.load(io.BytesIO(sample["npy"]), allow_pickle=False)

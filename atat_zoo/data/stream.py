@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 class TokenStream(IterableDataset["Sample"]):
     """The endless training stream of one rank.
 
-    Sample n of the stream, n counted over all ranks, is for rank n mod R, which therefore reads only its own lanes.
-    With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader takes its workers in turn,
+    Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes.
+    With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader reads its workers in turn,
     so the order is the same for every W.
 
     Yields `{"tokens": int64 [L], "maskable": bool [L], "index": n}` in numpy; padding is token 0 and not maskable.
 
-    Memory: one shard per lane of the rank, in every worker, each of which reads all of the rank's shards.
+    Memory: one shard per lane of the rank, in every worker; every worker reads all of the rank's shards.
 
     Args:
         folder: the shards.
-        seed: the experiment's.
+        seed: the experiment's seed.
         lanes: C.
-        batch_size: N, over all ranks.
-        rank: of this process.
+        batch_size: N, sequences in a batch over all ranks.
+        rank: the rank of this process.
         world_size: R; must divide C and N.
         start: the first sample, counted over all ranks.
 
     Raises:
-        UserError: when R does not fit, shards are missing or damaged, or fewer than the lanes.
+        UserError: when R does not divide C and N, or shards are missing, damaged, or fewer than the lanes.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TokenStream(IterableDataset["Sample"]):
             batch += workers
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Return where the stream is, as Composer asks for it.
+        """Return the position of the stream, in Composer's interface.
 
         Args:
             num_samples: samples trained on, over all ranks.
@@ -121,7 +121,7 @@ class TokenStream(IterableDataset["Sample"]):
         self.start = int(state["sample"])
 
     def _identity(self) -> dict[str, Any]:
-        """Return what the order is a function of."""
+        """Return the values that determine the order."""
         return {"seed": self.seed, "lanes": self.lanes, "shards": self.manifest.digest}
 
     def _order(self) -> SampleOrder:
@@ -142,7 +142,7 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 class StreamLoader(DataLoader[Any]):
-    """A DataLoader over a `TokenStream`, which on a GPU copies the next batch beside the computation."""
+    """A DataLoader over a `TokenStream`; for a GPU it copies the next batch during the computation."""
 
     gpu: torch.device | None = None
 
@@ -160,11 +160,11 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
     Args:
         stream: the samples of the rank.
         workers: loader processes of this rank; the order does not depend on their number.
-        device: where the batches will be used: `cpu`, `cuda`, `cuda:1`.
+        device: the device that uses the batches: `cpu`, `cuda`, `cuda:1`.
     """
     on_gpu = device.startswith("cuda")
-    # Workers do not outlive an iteration: a stream never ends, and a worker that stayed would not see where a
-    # checkpoint continues.
+    # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
+    # checkpoint restores.
     loader = StreamLoader(
         stream,
         batch_size=stream.batch_size // stream.world_size,
@@ -179,7 +179,7 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
 
 
 def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Pass batches on; a worker's `UserError` loses the worker's traceback."""
+    """Yield the batches; strip the worker's traceback from a worker's `UserError`."""
     try:
         yield from batches
     except UserError as error:
@@ -187,7 +187,7 @@ def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield batches on the GPU, each copied on a stream of its own while the one before is computed."""
+    """Yield batches on the GPU, each copied on a separate CUDA stream during the computation on the previous one."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy() -> Batch | None:
@@ -202,7 +202,7 @@ def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Ba
         current = torch.cuda.current_stream(device)
         current.wait_stream(side)
         for value in ahead.values():
-            # The memory was allocated on the side stream; it must not be reused before the computation is done with it.
+            # Allocated on the side stream: it must not be reused before the computation has finished with it.
             value.record_stream(current)
         ready, ahead = ahead, copy()
         yield ready
