@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids 0 … V−1 and back. The mask is not theirs: it is id V."""
+"""Tokenizers: text to ids 0 … V−1 and back. The mask is not one of their tokens: it is id V."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 
 class TokenizerModel(Protocol):
-    """A tokenizer that is ready."""
+    """A tokenizer that is ready to use."""
 
     vocabulary_size: int  # V
     bos: int | None  # id that begins a sequence
@@ -39,11 +39,11 @@ class TokenizerModel(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; BOS and EOS are left out, id V (the mask) is written as `[MASK]`."""
+        """Return the text of ids; BOS and EOS are omitted, id V (the mask) becomes `[MASK]`."""
         ...
 
     def byte_counts(self) -> NDArray[np.int64]:
-        """Return the UTF-8 bytes that each token stands for, int64 [V]; 0 for BOS and EOS."""
+        """Return the number of UTF-8 bytes of each token, int64 [V]; 0 for BOS and EOS."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -54,9 +54,9 @@ class TokenizerModel(Protocol):
 class Tokenizer(Protocol):
     """A component of the kind tokenizer.
 
-    One that reads a file also has `fingerprint() -> str`, which changes with the file, so that shards made with another
-    file are not taken for its own. One that is another experiment's has `like`, that experiment's own tokenizer, and
-    its fingerprint is the hash of `tokenizer.json`.
+    One that reads a file also has `fingerprint() -> str`, which changes with the file, so that shards of another file
+    are not reused. The tokenizer of another experiment has `like`, that experiment's own tokenizer, and its fingerprint
+    is the hash of `tokenizer.json`.
     """
 
     name: str
@@ -98,7 +98,7 @@ class CharactersTokenizer:
     refs = ("http://mattmahoney.net/dc/textdata.html",)
 
     special: bool = param(False, help="add BOS and EOS as ids 27 and 28")
-    unknown: Literal["error", "space"] = param("error", help="what another character is: a mistake, or a space")
+    unknown: Literal["error", "space"] = param("error", help="treatment of other characters: an error, or a space")
 
     def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
         """See `Tokenizer`."""
@@ -113,10 +113,10 @@ class CharactersTokenizer:
 
 @component
 class BPETokenizer:
-    """Byte-pair encoding on bytes, as GPT-2 has it, trained on the training split.
+    """Byte-pair encoding on bytes, as in GPT-2, trained on the training split.
 
-    Every text can be written: the 256 bytes are in the vocabulary. V counts BOS and EOS, which are the last two ids. A
-    small corpus may have fewer pairs than asked for; then V is smaller. The same text gives the same merges.
+    It encodes every text: the 256 bytes are in the vocabulary. V includes BOS and EOS, the last two ids. A small corpus
+    may have too few pairs; then V is smaller. The same text gives the same merges.
     """
 
     name = "bpe"
@@ -126,7 +126,7 @@ class BPETokenizer:
         "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
     )
 
-    vocabulary_size: int = param(2048, help="V, with the 256 bytes, BOS and EOS", ge=258)
+    vocabulary_size: int = param(2048, help="V, including the 256 bytes, BOS and EOS", ge=258)
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         """See `Tokenizer`."""
@@ -145,19 +145,19 @@ class BPETokenizer:
 class PretrainedTokenizer:
     """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
 
-    A vocabulary without special tokens works without BOS and EOS; name them to pack with them. GPT-2's is
-    "<|endoftext|>" for both. Ids of the text are the file's; V is one more than the largest. Bytes per token are exact
-    for byte-level vocabularies; for others they are those of the token's own text.
+    BOS and EOS are optional; name them to pack with them. GPT-2's is
+    "<|endoftext|>" for both. The ids are those of the file; V is the largest id plus one. Bytes per token
+    are exact for byte-level vocabularies; for others they are those of the token's own text.
     """
 
     name = "pretrained"
-    summary = "a tokenizer.json, or vocabulary and merges as GPT-2 has them"
+    summary = "a tokenizer.json, or vocabulary and merges as published for GPT-2"
     refs = ("https://huggingface.co/docs/tokenizers", "arXiv:1508.07909")
 
     path: str = param(
         help="tokenizer.json, or the folder or vocabulary of vocab.json + merges.txt (encoder.json + vocab.bpe)"
     )
-    merges: str | None = param(None, help="the merges, where they are not beside the vocabulary under their usual name")
+    merges: str | None = param(None, help="the merges file, if not beside the vocabulary under its usual name")
     bos: str | None = param(None, help="name of the token that begins a sequence")
     eos: str | None = param(None, help="name of the token that ends one")
 
@@ -176,7 +176,7 @@ class PretrainedTokenizer:
         return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
 
     def fingerprint(self) -> str:
-        """Return the hash of the files: other files make other shards."""
+        """Return the hash of the files: different files give different shards."""
         return _digest(*self._files())
 
     def _files(self) -> list[Path]:
@@ -208,22 +208,22 @@ class RunTokenizer:
     """The tokenizer of a finished run, so that two models read the same ids.
 
     An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it, as
-    `atat resolve` shows. Once the shards are built, the run is not needed any more. An experiment with `init_from` has
-    this tokenizer by itself.
+    `atat resolve` shows. Once the shards are built, the run is no longer needed. An experiment with `init_from` has
+    this tokenizer by default.
     """
 
     name = "run"
     summary = "the tokenizer of another run"
 
-    path: str = param(help="the run folder, relative to where you start atat")
-    sha256: str | None = param(None, help="of the run's tokenizer.json; filled in from the run when absent")
+    path: str = param(help="the run folder, relative to the working directory")
+    sha256: str | None = param(None, help="hash of the run's tokenizer.json; filled in from the run when absent")
     like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; filled in from the run when absent")
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         """Return the run's tokenizer; nothing is learned.
 
         Raises:
-            UserError: when the run has none, or another one than the experiment was resolved with.
+            UserError: when the run has none, or a different one than when the experiment was resolved.
         """
         path = self._file()
         if self.sha256 is not None and _digest(path) != self.sha256:
@@ -238,7 +238,7 @@ class RunTokenizer:
         return self.like.load(folder)
 
     def fingerprint(self) -> str:
-        """Return the hash of the tokenizer's file: another one makes other shards."""
+        """Return the hash of the tokenizer's file: a different file gives different shards."""
         return self.sha256 or _digest(self._file())
 
     def _file(self) -> Path:

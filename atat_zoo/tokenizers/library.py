@@ -1,4 +1,4 @@
-"""Tokenizers that run in the `tokenizers` library."""
+"""Tokenizers based on the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:
-    """Return a byte-level tokenizer, as GPT-2 has it."""
+    """Return a byte-level tokenizer, as in GPT-2."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -39,7 +39,7 @@ def from_file(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"tokenizer file {path} is not one that the tokenizers library reads: {error}") from None
-    # A file may ask for truncation or padding, which would silently lose text here.
+    # A file may enable truncation or padding; truncation would silently lose text here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -64,7 +64,7 @@ def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
         tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"tokenizer.path: {vocabulary} and {merges} are no byte-pair encoding: {error}") from None
-    # GPT-2's one special token is an ordinary entry of its vocabulary; it stands for no text.
+    # GPT-2's one special token is an ordinary entry of its vocabulary, but has no text.
     if _END_OF_TEXT in tokenizer.get_vocab():
         tokenizer.add_special_tokens([_END_OF_TEXT])
     return tokenizer
@@ -74,8 +74,8 @@ class LibraryModel(TableModel):
     """A `TokenizerModel` around the `tokenizers` library.
 
     Attributes:
-        byte_level: whether each token stands for fixed bytes. Then decoding is exact for every id and `byte_counts`
-            too; else the library decodes, and the counts are those of the tokens' own text.
+        byte_level: whether each token is a fixed sequence of bytes. Then decoding and `byte_counts` are exact for every
+            id; else the library decodes, and the counts are those of the tokens' own text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
@@ -121,7 +121,7 @@ class LibraryModel(TableModel):
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` in the library's own format."""
-        # Not the library's own `save`, whose errors do not say that the disk is full.
+        # Not with the library's own `save`: its errors do not report a full disk.
         (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
 
 
@@ -134,7 +134,7 @@ def _special_id(vocabulary: dict[str, int], name: str | None, key: str) -> int |
 
 
 def _bytes_of(token: str, byte_level: bool) -> bytes:
-    """Return the bytes of a token: exact where tokens are bytes, else of the text it is shown as."""
+    """Return the bytes of a token: exact where tokens are bytes, else those of its displayed text."""
     if byte_level:
         table = _byte_of_symbol()
         if all(symbol in table for symbol in token):
@@ -148,7 +148,7 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
 
 @functools.cache
 def _byte_of_symbol() -> dict[str, int]:
-    """Return the byte that each printable stand-in means, as byte-level BPE has written them since GPT-2.
+    """Return the byte of each printable symbol, in the notation of byte-level BPE since GPT-2.
 
     Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order.
     """

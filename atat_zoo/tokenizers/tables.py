@@ -1,4 +1,4 @@
-"""Tokenizers whose tokens each stand for fixed bytes: what they share, and the two that need no library."""
+"""Tokenizers whose tokens are fixed byte sequences: their common base, and the two that need no library."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel:
-    """Decoding by a table of bytes: half of a `TokenizerModel`, exact for every token."""
+    """Decoding with a table of bytes: half of a `TokenizerModel`, exact for every token."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
-        """Take the bytes of each id; empty for BOS, EOS and ids that stand for no text."""
+        """Set the bytes of each id; empty for BOS, EOS and ids without text."""
         self._table = [*table, b"[MASK]"]
         self.vocabulary_size, self.bos, self.eos = len(table), bos, eos
 
     def decode(self, ids: Iterable[int]) -> str:
-        """See `TokenizerModel`; bytes that are no UTF-8 become U+FFFD."""
+        """See `TokenizerModel`; bytes that are not UTF-8 become U+FFFD."""
         return b"".join([self._table[i] for i in ids]).decode("utf-8", "replace")
 
     def byte_counts(self) -> NDArray[np.int64]:
@@ -55,10 +55,10 @@ class SmallModel(TableModel):
         (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def checked(self, folder: Path) -> Self:
-        """Return itself, if it is the tokenizer that `save` wrote to a folder.
+        """Return itself, after checking that it is the tokenizer that `save` wrote to a folder.
 
         Raises:
-            UserError: when the file is missing, is no JSON, or is of another tokenizer.
+            UserError: when the file is missing, is not JSON, or describes another tokenizer.
         """
         path = folder / FILE
         try:
@@ -103,7 +103,7 @@ class CharactersModel(SmallModel):
         """See `TokenizerModel`.
 
         Raises:
-            UserError: at a character that is none of the 27, unless `unknown = "space"`.
+            UserError: at a character outside the 27, unless `unknown = "space"`.
         """
         ids = self._ids
         if self._unknown == "space":

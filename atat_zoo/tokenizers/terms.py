@@ -1,4 +1,4 @@
-"""Words as tokens: how a tokenizer writes them, and where they are in a text.
+"""Words as tokens: their encodings, and their positions in a text.
 
 Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, U distinct pieces of all forms.
 """
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from atat_zoo.tokenizers import TokenizerModel
 
-# Comparisons of one block of rows: what is in memory at once.
+# Maximum number of comparisons in memory at once.
 _AT_ONCE = 1 << 23
 
-Form = tuple[int, ...]  # the tokens of one way to write a word
+Form = tuple[int, ...]  # the tokens of one encoding of a word
 
 
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
-    """Return how a tokenizer writes a word or several: with and without a space before it, as it is and capitalised.
+    """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
     Raises:
-        UserError: when it has no letters, the tokenizer cannot write it, or knows nothing of it but its letters.
+        UserError: when it is empty, or the tokenizer cannot encode it, or only letter by letter.
     """
     bare = word.strip()
     if not bare:
@@ -38,7 +38,7 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
     if not forms:
         raise UserError(f"{word!r} is unknown: the tokenizer cannot write it; correct it, or leave it out")
-    # Bytes and characters spell every word; a tokenizer with longer pieces spells those that it does not know.
+    # Byte and character tokenizers spell every word; a tokenizer with longer pieces spells only unknown words.
     letters = all(len(tokenizer.decode([piece]).strip()) <= 1 for form in forms for piece in form)
     if len(bare) >= 3 and letters and int(tokenizer.byte_counts().max()) > 4:
         raise UserError(
@@ -48,7 +48,7 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
 
 
 def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
-    """Return the ids of a text, or None if they do not give it back."""
+    """Return the ids of a text, or None if they do not decode to it."""
     try:
         ids = tokenizer.encode(text)
     except UserError:
@@ -58,10 +58,10 @@ def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
 
 
 class Terms:
-    """Words and tokens, ready to be looked for in rows of tokens.
+    """Finds words and tokens in rows of tokens.
 
-    A word begins where the token before it does not end in a letter or begins one itself, as " war" does, and it
-    ends where the token behind does not continue it: "war" is not in "forward" nor in "wars".
+    A word begins where the previous token does not end in a letter, or where its own first token begins a word, as
+    " war" does. It ends where the next token does not continue it: "war" is not in "forward" nor in "wars".
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class Terms:
         longest: int | None = None,
         key: str = "words",
     ) -> None:
-        """Look the words up.
+        """Encode the words.
 
         Args:
             tokenizer: text to ids; the mask is its `vocabulary_size`.
             words: in the forms of `forms_of`.
-            tokens: ids that count anywhere.
-            longest: tokens in a text: a word of more is refused.
-            key: what the words are called in an experiment, for the messages; the ids are its `tokens`.
+            tokens: ids that count in any position.
+            longest: tokens in a text; a longer word is refused.
+            key: name of the words in an experiment, for messages; the ids are its `tokens`.
 
         Raises:
-            UserError: naming the word that cannot be looked for, or the id that is no token's.
+            UserError: naming the word that cannot be found, or the id that is not a token.
         """
         self.mask_id = tokenizer.vocabulary_size
-        self.forms: dict[Form, bool] = {}  # and whether it counts inside other words as well, as a bare token does
+        self.forms: dict[Form, bool] = {}  # and whether it also counts inside other words, as a bare token does
         for word in words:
             try:
                 possible = forms_of(tokenizer, word)
@@ -112,7 +112,7 @@ class Terms:
             self._groups.append(_Group(pattern, torch.searchsorted(self.pieces, pattern), anywhere, inside))
 
     def gains(self, tokens: Tensor) -> Tensor:
-        """Return how much of a word each piece would add, float32 [B, L, U] in [0, 1], for z int64 [B, L].
+        """Return the share of a word that each piece would add, float32 [B, L, U] in [0, 1], for z int64 [B, L].
 
         A window in which everything visible fits a form of n pieces, m of them, gives (m + 1)/n to each piece at its
         masked position; the largest of all forms counts. The potential of a window is (visible pieces)/n, and 0 once
@@ -122,9 +122,9 @@ class Terms:
         return self._over_rows(tokens, self._gains_of)
 
     def forbidden(self, tokens: Tensor) -> Tensor:
-        """Return which pieces must not be drawn if no word is to be there afterwards, bool [B, L, U].
+        """Return which pieces must not be drawn so that no word is completed, bool [B, L, U].
 
-        Of each window that a form fits so far, the piece at its last masked position: without it the word cannot
+        For each window that matches a form so far, the piece at its last masked position: without it the word cannot
         be completed, however many positions are drawn at once.
         """
         return self._over_rows(tokens, self._forbidden_of) > 0
@@ -149,7 +149,7 @@ class Terms:
         `of` yields, for each position k in a form, the values of the piece there, [B, W, F].
         """
         self._move(tokens.device)
-        # Only a window of a longer text may be seen, so behind its end it may go on.
+        # The rows may be windows of a longer text, so the text may continue after their end.
         length, longest = tokens.shape[1], max((group.n for group in self._groups), default=1)
         tokens = torch.nn.functional.pad(tokens, (0, longest - 1), value=self.mask_id)
         largest = torch.zeros(*tokens.shape, len(self.pieces), device=tokens.device)
@@ -173,7 +173,7 @@ class Terms:
 
     def _gains_of(self, tokens: Tensor, group: _Group) -> Iterator[tuple[int, Tensor]]:
         fits, hidden, visible, before = self._fits(tokens, group)
-        # A form that begins without a space waits until it is known that no word goes before it.
+        # A form without a leading space waits until no word is known to precede it.
         fits &= ~(group.inside & ((before == self.mask_id) | self._open_end[before]))
         for k in range(group.n):
             yield k, (visible + 1) / group.n * (fits & hidden[:, :, k : k + 1])
@@ -191,8 +191,9 @@ class Terms:
         """Compare the windows with the forms of a group.
 
         Returns:
-            Where a form fits all that is visible, bool [B, W, F]; what is masked, bool [B, W, n]; how much is visible,
-            float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the ends.
+            Whether a form matches all visible tokens, bool [B, W, F]; the masked positions, bool [B, W, n]; the number
+            of matching visible tokens, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the
+            ends.
         """
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
@@ -212,9 +213,9 @@ class _Group(NamedTuple):
     """All forms of n pieces."""
 
     pattern: Tensor  # the pieces, int64 [F, n]
-    column: Tensor  # which of the U distinct ones each is, int64 [F, n]
-    anywhere: Tensor  # whether the form counts inside other words as well, bool [F]
-    inside: Tensor  # whether the form could also go on with a word before it, bool [F]
+    column: Tensor  # index of each among the U distinct pieces, int64 [F, n]
+    anywhere: Tensor  # whether the form also counts inside other words, bool [F]
+    inside: Tensor  # whether the form could also continue a preceding word, bool [F]
 
     @property
     def n(self) -> int:
@@ -224,16 +225,16 @@ class _Group(NamedTuple):
 def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
     """Return whether each token continues the word before it, and whether it may end inside one.
 
-    Both bool [V + 2]: false for the mask and for what is beyond the ends.
+    Both bool [V + 2]: false for the mask and beyond the ends.
     """
     goes_on = torch.zeros(tokenizer.vocabulary_size + 2, dtype=torch.bool)
     open_end = goes_on.clone()
     letter: list[int] = []
-    with contextlib.suppress(UserError):  # of a tokenizer without it
+    with contextlib.suppress(UserError):  # the tokenizer has no such letter
         letter = tokenizer.encode("a")
     alone = tokenizer.decode(letter)
     for token in range(tokenizer.vocabulary_size):
-        # Behind a letter, since some tokenizers show only there whether a token continues a word.
+        # After a letter, because only there some tokenizers show whether a token continues a word.
         goes_on[token] = tokenizer.decode([*letter, token]).removeprefix(alone)[:1].isalnum()
         open_end[token] = tokenizer.decode([token])[-1:].isalnum()
     return goes_on, open_end
