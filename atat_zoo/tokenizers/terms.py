@@ -192,8 +192,8 @@ class Terms:
 
         Returns:
             Whether a form matches all visible tokens, bool [B, W, F]; the masked positions, bool [B, W, n]; the number
-            of matching visible tokens, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the
-            ends.
+            of matching visible tokens, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond
+            the ends.
         """
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
