@@ -1,7 +1,6 @@
 """Evaluation: the one place that computes, and names, a perplexity.
 
-`evaluate_run` is imported when it is first asked for: it needs torch, and the specifications of judges stand in this
-package too.
+`evaluate_run` is imported on first use: it needs torch, but the specifications of judges are in this package too.
 """
 
 from typing import TYPE_CHECKING, Any

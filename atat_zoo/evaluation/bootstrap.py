@@ -1,7 +1,7 @@
-"""Intervals by the bootstrap over sequences, for runs that were measured on the same ones.
+"""Bootstrap intervals over sequences, for runs measured on the same sequences.
 
-What is reported is a ratio of sums: Σ nats / Σ tokens. Sequences are the units
-that are drawn anew, since the tokens of one are not independent. n sequences, R
+The estimate is a ratio of sums: Σ nats / Σ tokens. Sequences are the resampled
+units, since the tokens of one are not independent. n sequences, R
 resamples, m columns.
 
 A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap,
@@ -33,17 +33,17 @@ _CHUNK = 1 << 22
 class Interval:
     """An estimate and its interval."""
 
-    value: float  # the estimate on the sequences as they are
+    value: float  # the estimate on the original sequences
     low: float  # lower end of the interval
     high: float  # upper end
 
     @property
     def width(self) -> float:
-        """From end to end."""
+        """The distance between the ends."""
         return self.high - self.low
 
     def map(self, function: Callable[[float], float]) -> Interval:
-        """Return the interval of a rising function of the value."""
+        """Return the interval of an increasing function of the value."""
         return Interval(value=function(self.value), low=function(self.low), high=function(self.high))
 
 
@@ -79,7 +79,7 @@ def interval(value: float, samples: Tensor) -> Interval:
 
 
 def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return Σ(a − b) / Σ count with its interval: a and b are drawn together, so what they share cancels.
+    """Return Σ(a − b) / Σ count with its interval: a and b are resampled together, so their common part cancels.
 
     a and b are nats of the same sequences by two models under the same masks, float64 [n]; `count` their tokens, [n].
     """
@@ -92,7 +92,7 @@ def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int
 def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Return the interval of the same difference as if a and b had been measured on different sequences.
 
-    For reference: `paired` is narrower by the worth of the same sequences and masks. Arguments as there.
+    For reference: comparison shows how much `paired` gains from common sequences and masks. Arguments as there.
     """
     n = count.double()
     one = resampled(torch.stack([a.double(), n], 1), purpose="bootstrap a", seed=seed, resamples=resamples)

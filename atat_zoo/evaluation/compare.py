@@ -1,7 +1,7 @@
 """Compare runs: the same n held-out sequences of L tokens, the same masks, paired differences.
 
 The difference of two runs is Σ(a − b) / Σ tokens, with a and b the nats of a bound on −log p(x) of each sequence; its
-interval is the bootstrap's over sequences. `SCORES` adds scores of the predictions.
+interval is a bootstrap over sequences. `SCORES` adds scores of the predictions.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class ComparedRun:
-    """A run that was measured."""
+    """A measured run."""
 
-    name: str  # as in the table
-    objective: str  # the part that it was trained by
-    step: int  # optimizer steps behind its weights
+    name: str  # its name in the table
+    objective: str  # name of its objective
+    step: int  # optimizer steps of its weights
     ema: bool  # whether the weights are a moving average
-    method: str  # of its numbers: the estimator, or `likelihood` where nothing is estimated
+    method: str  # the estimator of its numbers, or `likelihood` if they are exact
     nats: Mapping[str, Tensor]  # each of its bounds by name, nats of each sequence, float64 [n]
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
     parameters: int  # of the entire model, frozen ones included
     without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
-    history: History  # how it was trained
-    # of its predictions by name; of each sequence the weighted sum and the sum of the weights, [n, 2]
+    history: History  # the history of its training
+    # scores of its predictions by name: for each sequence the weighted sum and the sum of weights, [n, 2]
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)
 
 
@@ -61,8 +61,8 @@ def measure_runs(
 ) -> list[ComparedRun]:
     """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
 
-    `baseline` is the number of the run that the others must agree with, `seed` that of the masks. `progress` is called
-    with the sequences done and to do, over all runs.
+    `baseline` is the index of the run whose held-out text the others must have, `seed` that of the masks. `progress` is
+    called with the completed and the total number of sequences, over all runs.
 
     Raises:
         UserError: when a run has no final model, or its held-out tokens are not the baseline's.
@@ -104,7 +104,7 @@ def measure_runs(
 
 
 def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
-    """Return the parameters of a model, and how many are left without those that grow with the vocabulary."""
+    """Return the number of parameters of a model, and the number without those that grow with the vocabulary."""
     grow: dict[int, int] = {}
     for part in module.modules():
         if isinstance(part, nn.Embedding) and part.num_embeddings >= vocabulary_size:
@@ -118,13 +118,13 @@ def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """Return the folders' names, or their paths where two have the same."""
+    """Return the folders' names, or their paths if two names are equal."""
     names = [run.resolve().name for run in runs]
     return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 def _check_same(first: Path, run: Path, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
-    """Refuse a run whose held-out tokens are not the baseline's, and say in what they differ."""
+    """Refuse a run whose held-out tokens differ from the baseline's, and state the difference."""
     one, other = ((RunFolder(path).model / "tokenizer.json").read_bytes() for path in (first, run))
     (n, length), (m, other_length) = ours[0].shape, theirs[0].shape
     if one != other:
@@ -144,8 +144,8 @@ def _check_same(first: Path, run: Path, ours: tuple[Tensor, Tensor], theirs: tup
 class Difference:
     """A bound of a run minus the baseline's, in nats per token."""
 
-    paired: Interval  # with the interval of the same sequences and masks
-    unpaired: Interval  # with the interval that other sequences would have given, for reference
+    paired: Interval  # with the interval for the same sequences and masks
+    unpaired: Interval  # with the interval for independent sequences, for reference
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
@@ -169,10 +169,10 @@ class Row:
 
     run: ComparedRun  # the measured run
     bounds: Mapping[str, BoundValue]  # its bounds by name
-    # of each bound to the baseline's first; None for the baseline's own first
+    # of each bound minus the baseline's first bound; None for the latter itself
     differences: Mapping[str, Difference | None]
     scores: Mapping[str, tuple[float, float]]  # value and standard error over sequences of each score
-    # (step, seconds) at which the value was reached, each None where no evaluation says so
+    # (step, seconds) at which the value was reached, None if unknown
     reached: tuple[int | None, float | None]
 
 
@@ -180,10 +180,10 @@ class Row:
 class Comparison:
     """The table, and its settings."""
 
-    rows: tuple[Row, ...]  # one a run, in the order in which they were named
+    rows: tuple[Row, ...]  # one per run, in the given order
     quantity: str  # the bound whose differences are shown: `nelbo`, or the estimate of `--bound`
     baseline: str  # name of the run that the others are compared with
-    reach: float | None  # the perplexity whose step is looked for, or None when no run recorded one
+    reach: float | None  # the perplexity to reach, or None when no run recorded one
     split: str  # which held-out split
     method: str  # how the bound was estimated
     sequences: int  # n
@@ -192,7 +192,7 @@ class Comparison:
     tokens: int  # Σ n
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object; numbers that are not finite become null."""
+        """Return the numbers as a JSON object; non-finite numbers become null."""
         plain = attrs.asdict(self, filter=lambda field, _: field.name != "rows")
         return finite(plain | {"level": LEVEL, "resamples": RESAMPLES, "runs": [self._row(row) for row in self.rows]})
 
@@ -232,11 +232,11 @@ def compare(
 ) -> Comparison:
     """Compare measured runs with one of them.
 
-    `baseline` is the number of that run, `reach` a perplexity, or None for the final one of the worst run. `seed` is
-    that of the masks; the bootstrap has a fixed one.
+    `baseline` is the index of that run, `reach` a perplexity, or None for the final one of the worst run. `seed` is
+    that of the masks; the bootstrap has a fixed seed.
 
     Raises:
-        UserError: when a run has not the bound that the baseline is measured by.
+        UserError: when a run lacks the bound that the baseline is measured with.
     """
     base = runs[baseline]
     quantity = next(iter(base.nats))

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 class History:
     """The history of a training."""
 
-    # (step, seconds of optimizer steps until then), from (0, 0) on; evaluations between steps not counted
+    # (step, seconds of optimizer steps until then), beginning with (0, 0); without evaluations between steps
     clock: tuple[tuple[int, float], ...]
     tokens_per_second: float | None  # median over the lines of metrics.jsonl, or None
-    peak_memory: int | None  # bytes, the most of all ranks, or None where it was not recorded
+    peak_memory: int | None  # bytes, maximum over ranks, or None if not recorded
     evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during the training and at its end
-    computed: dict[str, Any]  # device, precision and ranks that it was begun with
+    computed: dict[str, Any]  # device, precision and ranks at its start
 
     @property
     def final(self) -> float | None:
-        """The value of the last evaluation that the training recorded."""
+        """The value of the last recorded evaluation."""
         return self.evaluated[-1][1] if self.evaluated else None
 
     @property
@@ -42,11 +42,11 @@ class History:
         return self.clock[-1][1] if len(self.clock) > 1 else None
 
     def reached(self, value: float) -> int | None:
-        """Return the first step whose evaluation is not above `value`; None when none is."""
+        """Return the first step whose evaluation is at most `value`, or None."""
         return next((step for step, each in self.evaluated if each <= value), None)
 
     def seconds_at(self, step: int) -> float | None:
-        """Return the seconds of the steps until `step`, between two lines in proportion; None beyond the last."""
+        """Return the seconds of the steps until `step`, interpolated linearly; None beyond the last line."""
         for (before, start), (after, end) in pairwise(self.clock):
             if before <= step <= after:
                 return start + (end - start) * (step - before) / (after - before)
@@ -68,7 +68,7 @@ def history(folder: RunFolder, experiment: Experiment) -> History:
 
 
 def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Add up the steps' own time: the `seconds` of a line also include the evaluations and checkpoints before it."""
+    """Sum the time of the steps alone: a line's `seconds` also include the evaluations and checkpoints before it."""
     seconds, tokens = 0.0, 0
     yield 0, 0.0
     for line in lines:
@@ -83,7 +83,7 @@ def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
 def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
     """Return the perplexities that the training itself recorded, by step.
 
-    Later evaluations of the final model lie beside them: other text, other masks, more or fewer sequences.
+    The folder also has later evaluations of the final model, with other text, masks or numbers of sequences.
     """
     spec = experiment.evaluation
     method = method_of(experiment, spec.bound)
@@ -96,7 +96,7 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
             table = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(table, dict) or not isinstance(table.get(PERPLEXITY), int | float):
             continue
-        # A key that is not there is of a version that had no choice of it.
+        # A key is missing if an older version had no such option.
         if any(table.get(key, value) != value for key, value in own.items()):
             continue
         step, count = int(table["step"]), int(table["sequences"])

@@ -1,9 +1,9 @@
-"""How good an importance is: does it order held-out tokens by their loss, and is it calibrated?
+"""The quality of an importance: does it order held-out tokens by their loss, and is it calibrated?
 
 N tokens of held-out text that some draw masked, V the vocabulary. Loss is a
 token's cross-entropy averaged over the draws that masked it, under uniform
-masking. A token's frequency alone says much of its loss, so an estimator is also
-asked within bands of frequency, where that help is taken away.
+masking. A token's frequency alone predicts much of its loss, so an estimator is also
+evaluated within bands of frequency, where frequency is nearly constant.
 
 Calibration is relative to the rank target of `difficulty`: the rank of a
 token's loss within its row, (rank + ½)/n in (0, 1).
@@ -63,7 +63,7 @@ class Bin:
 
 @attrs.frozen(kw_only=True)
 class ImportanceQuality:
-    """What an importance is worth on held-out text."""
+    """The quality of an importance on held-out text."""
 
     tokens: int  # N
     mean: float  # mean importance
@@ -72,12 +72,12 @@ class ImportanceQuality:
     frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens; NaN without counts
     # of frequency, from rare to frequent, each with about as much of the training text; empty without counts
     bands: tuple[Band, ...]
-    bins: tuple[Bin, ...]  # of importance; those without a token are left out
+    bins: tuple[Bin, ...]  # of importance; without empty ones
     # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½, which orders nothing
     calibration_error: float
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object; a correlation that does not exist becomes null."""
+        """Return the numbers as a JSON object; an undefined correlation becomes null."""
         return finite(attrs.asdict(self))
 
 
@@ -89,7 +89,7 @@ def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: 
     assert measured.importance is not None
     seen = measured.maskable & measured.token_loss.isfinite()
     importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
-    # The rank is taken in float32: of losses that differ by less than its resolution it does not matter.
+    # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
     ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
     tokens = measured.tokens[seen]
     of_bands: list[Band] = []
@@ -127,10 +127,10 @@ def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: 
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
     """Return the band of each entry of the vocabulary, int64 [V], 0 the rarest.
 
-    Each band has about the same share of the training tokens, given as `counts`, int64 [V]. An entry belongs where
-    the middle of its own share lies, so one that exceeds a band's share leaves a neighbour with less, or nothing.
+    Each band has about the same share of the training tokens, given as `counts`, int64 [V]. The middle of an
+    entry's own share decides its band, so one that exceeds a band's share leaves a neighbour with less, or nothing.
     """
-    # One is added, as for the surprisal: entries that were never seen belong to the rarest band.
+    # Add one, as for the surprisal: entries that never occur belong to the rarest band.
     mass = counts.double() + 1
     order = mass.argsort(stable=True)
     below = mass[order].cumsum(0) - mass[order] / 2
@@ -164,10 +164,10 @@ def importance_of_run(
     bands: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure the importance of a run on held-out text of its own, and write it into the run folder.
+    """Measure the importance of a run on its own held-out text, and save the result in the run folder.
 
     The specification gives split, sequences, draws, batch size and bound; `seed` is of the masks, `bands` of token
-    frequency. `progress` is called with the sequences done and to do.
+    frequency. `progress` is called with the completed and the total number of sequences.
 
     Returns:
         The numbers of `ImportanceQuality` and the settings of the measurement, as in the run folder.

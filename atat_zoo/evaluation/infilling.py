@@ -1,4 +1,4 @@
-"""The worth of the text on both sides of a gap: the likelihood of the true words given both, and given the left alone.
+"""The benefit of the text on both sides of a gap: the likelihood of the true words given both, or only the left.
 
 n texts of L tokens, a gap of G in each.
 """
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class GapQuality:
-    """Mean log-likelihood of the true words of gaps, in nats a token. Errors are standard errors over texts."""
+    """Mean log-likelihood of the true words of gaps, in nats per token. Errors are standard errors over texts."""
 
-    split: str  # which held-out split the texts are of
+    split: str  # the held-out split of the texts
     number: int  # texts
     length: int  # tokens in a text
     gap: int  # tokens in a gap
     seed: int  # of the gaps' positions
-    step: int  # optimizer steps behind the weights
+    step: int  # optimizer steps of the weights
     ema: bool  # whether the weights are a moving average
     both: float  # given the text on both sides
     both_stderr: float  # of that
-    left: float  # given the left side only, the right one masked
+    left: float  # given only the left side, with the right one masked
     left_stderr: float  # of that
     difference: float  # both − left, text by text
     difference_stderr: float  # of that
-    better: float  # share of texts whose gap is likelier given both sides
+    better: float  # share of texts whose gap is more likely given both sides
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
@@ -62,13 +62,13 @@ def infilling_of_run(
     batch_size: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> GapQuality:
-    """Cut a gap out of each of some held-out texts, measure the true words, and write it into the run folder.
+    """Cut a gap out of held-out texts, measure the likelihood of the true words, and save it in the run folder.
 
-    Takes `number` texts at most, spread evenly over the split (0 takes all), gaps of `gap` tokens at positions drawn by
-    `seed`, and `batch_size` rows at once. `progress` is called with the texts done and to do.
+    Uses at most `number` texts, spread evenly over the split (0 for all), gaps of `gap` tokens at positions drawn with
+    `seed`, and `batch_size` rows at once. `progress` is called with the completed and the total number of texts.
 
     Raises:
-        UserError: when no text has room for the gap and a token on either side of it.
+        UserError: when no text has room for the gap and a token on each side.
     """
     longest = model.context.length - 2
     if gap > longest:
@@ -112,16 +112,16 @@ def infilling_of_run(
 
 
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
-    """Return where each text's gap begins, int64 [n], drawn by (seed, row); −1 where it has no room.
+    """Return the start of each text's gap, int64 [n], drawn by (seed, row); −1 if there is no room.
 
-    A gap holds no special token and no padding, and has a token on either side.
+    A gap contains no padding and none of the ids `special`, and has a token on each side.
 
-    Tokens are int64 and maskable bool [n, L]. A gap holds none of the ids `special`.
+    Tokens are int64 and maskable bool [n, L].
     """
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
     free[:, 0] = False
-    # The token behind the gap is there and no padding.
+    # The token after the gap exists and is not padding.
     free = free[:, :-1] & maskable[:, gap:]
     count = free.sum(1)
     unit = to_unit(row_keys(seed, "gaps", torch.arange(len(tokens))), torch.float64)
@@ -135,11 +135,11 @@ def log_likelihood(
 ) -> Tensor:
     """Return log p_θ of the true tokens of gaps by the chain rule, in nats, float64 [n, G].
 
-    Token by token from the left, those before it in the gap shown and those behind it masked: the exact
-    log-likelihood of one-at-a-time filling from left to right, for any model. The mean over all orders is another
-    number for all but exact denoisers; this one is the same for models that write from left to right only.
+    Token by token from the left, with the gap's earlier tokens shown and its later ones masked: the exact
+    log-likelihood of filling one token at a time from left to right, for any model. The mean over all orders differs
+    from it except for exact denoisers; this one also suits models that only write from left to right.
 
-    Tokens are int64 [n, L], starts int64 [n]; `right` says whether the text right of the gap is shown.
+    Tokens are int64 [n, L], starts int64 [n]; `right`: whether the text right of the gap is shown.
     """
     position = torch.arange(tokens.shape[1], device=tokens.device)
     begin = starts[:, None]

@@ -1,4 +1,4 @@
-"""Judges that are ready and read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
+"""Judges with weights, which read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Pooling = Literal["mean", "last"]
 
 
 class ChunkJudge(ABC):
-    """A `JudgeModel` that cuts texts into chunks and adds up their scores."""
+    """A `JudgeModel` that cuts texts into chunks and sums their scores."""
 
     title: str
     device: torch.device | str
-    length: int  # text tokens in a chunk at most
+    length: int  # maximum number of text tokens in a chunk
     start: int | None  # the token before the text of every chunk, if any
     skipped: int  # tokens at the beginning of a chunk, `start` among them, whose losses are not counted
     # The feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
@@ -42,7 +42,7 @@ class ChunkJudge(ABC):
 
     @abstractmethod
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return −log p of every token, float [B, T]; values where `counted` is false are not read."""
+        """Return −log p of every token, float [B, T]; values where `counted` is false are ignored."""
 
     @abstractmethod
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class ChunkJudge(ABC):
         return encoded
 
     def _batches(self, encoded: Sequence[Sequence[int]], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the text of each chunk [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
+        """Yield the index of each chunk's text [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
         start = [] if self.start is None else [self.start]
         chunks = [
             (row, [*start, *ids[first : first + self.length]])
@@ -112,16 +112,16 @@ class ChunkJudge(ABC):
 
 
 def _last(counted: Tensor) -> Tensor:
-    """Return the last true position of each row, bool [B, T]."""
+    """Return a mask of the last true position of each row, bool [B, T]."""
     position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
     return position == torch.where(counted, position, -1).amax(1, keepdim=True)
 
 
 class RunScorer(ChunkJudge):
-    """An objective with an exact likelihood, asked for it."""
+    """A judge from an objective with an exact likelihood."""
 
     def __init__(self, model: Model, name: str) -> None:
-        """Take a model whose objective is exact, and the name of its run."""
+        """Wrap a model with an exact objective; `name` is that of its run."""
         self.tokenizer = model.tokenizer
         self.module: Any = model.module
         self.device = model.context.device
@@ -152,9 +152,9 @@ class RunScorer(ChunkJudge):
         return hidden
 
 
-# What a model's settings call the most tokens that it can read.
+# Names of a model's maximum number of tokens in its settings.
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-_UNLIMITED = 1024  # for a model without such a setting
+_UNLIMITED = 1024  # for a model without this setting
 
 
 class HuggingFaceScorer(ChunkJudge):
@@ -191,13 +191,13 @@ class HuggingFaceScorer(ChunkJudge):
         self.length = (length or longest or _UNLIMITED) - (self.start is not None)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `ChunkJudge`; the spelling of a special token is text."""
+        """See `ChunkJudge`; the name of a special token in a text is ordinary text."""
         encoded = self.tokenizer(
             list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
         )
         ids: list[list[int]] = encoded["input_ids"]
         unknown = self.tokenizer.unk_token_id
-        # GPT-2 calls its one special token the unknown one, too; text never becomes it.
+        # GPT-2 also uses its only special token as the unknown one, but text is never encoded as it.
         if unknown is not None and any(unknown in row for row in ids):
             raise UserError(
                 f"the judge {self.title} cannot read the text: its tokenizer has no token for some characters; "
@@ -206,9 +206,9 @@ class HuggingFaceScorer(ChunkJudge):
         return ids
 
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return −log p of every token, float32 [B, T]; of the first one 0."""
+        """Return −log p of every token, float32 [B, T]; 0 for the first."""
         logits = self._ask(tokens, counted).logits[:, :-1]
-        # A row at a time: float32 [B, T, V] twice over is most of the memory.
+        # One row at a time: two copies of float32 [B, T, V] would take most of the memory.
         pairs = zip(logits, tokens[:, 1:], strict=True)
         rows = [F.cross_entropy(row.float(), ids, reduction="none") for row, ids in pairs]
         return F.pad(torch.stack(rows), (1, 0))
@@ -220,7 +220,7 @@ class HuggingFaceScorer(ChunkJudge):
 
     def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
         attention = counted.clone()
-        attention[:, 0] = True  # the first token of a chunk is read, and not counted
+        attention[:, 0] = True  # the first token of a chunk is read but not counted
         return self.model(input_ids=tokens, attention_mask=attention.long(), use_cache=False, **options)
 
 
@@ -250,7 +250,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
             "or a folder that holds one with its tokenizer, and see that the network is there if it must be fetched"
         ) from None
     model, report = loaded
-    # The library would fill these with random numbers and go on.
+    # The library would initialise these at random and continue.
     if report["missing_keys"]:
         raise UserError(
             f"judge.model: {name!r} lacks the weights {sorted(report['missing_keys'])[0]} "
@@ -261,7 +261,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep the library from writing bars and advice into the output of a command."""
+    """Keep the library's progress bars and advice out of a command's output."""
     own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
     level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
     own.set_verbosity_error()

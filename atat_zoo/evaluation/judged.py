@@ -1,4 +1,4 @@
-"""Let a run write, and a judge score it beside held-out text of the same number and length."""
+"""Generate texts with a run, and score them and as many held-out texts of the same length with a judge."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class JudgedRun:
     judge: str  # its title
     judge_table: dict[str, Any]  # its specification
     sampler: dict[str, Any]  # the sampler's specification
-    step: int  # optimizer steps behind the weights
+    step: int  # optimizer steps of the weights
     ema: bool  # whether the weights are a moving average
-    number: int  # texts that were written
+    number: int  # generated texts
     length: int  # their tokens, special ones included
     seed: int  # of the sampler
-    split: str  # which held-out text stands beside it
-    model: Scores  # the numbers of the written texts
-    data: Scores  # the same of held-out texts, of the same length, and as many where there are so many
+    split: str  # the split of the held-out texts
+    model: Scores  # the scores of the generated texts
+    data: Scores  # the same for held-out texts of the same length, as many if there are enough
 
     def to_table(self) -> dict[str, Any]:
-        """Return everything as a JSON object; numbers that are not finite become null."""
+        """Return everything as a JSON object; non-finite numbers become null."""
         plain = attrs.asdict(self, recurse=False)
         table: dict[str, Any] = finite(plain | {"model": self.model.to_table(), "data": self.data.to_table()})
         return table
@@ -68,10 +68,10 @@ def judge_run(
     sizes: Sequence[int] = SIZES,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> JudgedRun:
-    """Let a model write, score that and held-out text, and write it into the run folder.
+    """Generate texts with a model, score them and held-out texts, and save the result in the run folder.
 
     Most arguments are those of `bench`. `judge_spec` is the judge's specification, for the run folder; `spec` gives the
-    split, `sizes` the n of the n-grams that are looked for in the training text. MAUVE uses the judge's features.
+    split, `sizes` the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
 
     Raises:
         UserError: when something is missing or too short; see `score`, `mauve.check` and `generate`.
@@ -134,15 +134,14 @@ def judge_run(
 def _held_out(
     model: Model, run: str | Path, spec: EvaluationSpec, number: int, length: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return held-out texts as tokens: those that are scored, and the reference of MAUVE.
+    """Return held-out texts as tokens: those to score, and the reference of MAUVE.
 
-    The two share no sequence where there are enough for both, so that the first has the MAUVE of real
-    text; else they are the same.
+    If there are enough, the two share no sequence, so that the first has the MAUVE of real text; else they are equal.
     """
     tokens, maskable, _ = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = tokens[:, :length], maskable[:, :length].clone()
     if model.experiment.data.special == "sequence" and length < model.context.length:
-        maskable[:, -1] = False  # where a written text of this length has EOS
+        maskable[:, -1] = False  # where a generated text of this length has EOS
     rows = [row[of_text] for row, of_text in zip(tokens, maskable, strict=True)]
     if len(rows) < 2 * number:
         rows = rows[:number]

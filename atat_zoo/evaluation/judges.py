@@ -1,7 +1,7 @@
-"""Judges: language models that score text which another model wrote.
+"""Judges: language models that score the text of another model.
 
 An experiment has no table for a judge; `atat judge` names one for a finished run.
-The score of a text does not depend on the texts beside it.
+The score of a text does not depend on the other texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JudgeModel(Protocol):
-    """A judge that is ready.
+    """A judge that is ready to use.
 
     Attributes:
         title: its name in tables and in run folders.
@@ -29,12 +29,12 @@ class JudgeModel(Protocol):
     title: str
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text and the tokens that it is over, the judge's own: float64 [n] and int64 [n].
+        """Return −log p of each text and its number of tokens of the judge: float64 [n] and int64 [n].
 
-        A text without tokens costs nothing.
+        A text without tokens has 0 for both.
 
         Raises:
-            UserError: when there is no text, or the tokenizer cannot write one.
+            UserError: when there is no text, or the tokenizer cannot encode one.
         """
         ...
 
@@ -54,29 +54,29 @@ class Judge(Protocol):
 
     @property
     def folder(self) -> str | None:
-        """The run folder whose model it is, since a run does not judge its own text; None for another model."""
+        """The run folder of its model, because a run must not judge its own text; None for another model."""
         ...
 
     def build(self, device: str) -> JudgeModel:
         """Return the judge.
 
         Args:
-            device: `cpu`, `gpu`, or as torch writes it.
+            device: `cpu`, `gpu`, or torch's notation.
 
         Raises:
-            UserError: when its model is not there, or is no judge.
+            UserError: when its model is missing, or cannot judge.
         """
         ...
 
 
 @component
 class RunJudge:
-    """A finished run whose likelihood is exact: its objective says `exact = True`, as `autoregressive` does.
+    """A finished run with an exact likelihood: its objective has `exact = True`, such as `autoregressive`.
 
-    Texts are written in the run's own tokens, whatever tokens they were generated
-    in. One that is longer than the run's sequences is cut into chunks of L tokens,
-    each scored by itself, so the first tokens of a chunk are predicted from little.
-    Where the run's sequences begin with BOS, so does every chunk, and BOS is not
+    Texts are encoded in the run's own tokens, whatever tokens they were generated
+    in. One longer than the run's sequences is cut into chunks of L tokens, each
+    scored separately, so the first tokens of a chunk have little context.
+    If the run's sequences begin with BOS, so does every chunk, and BOS is not
     counted. The feature of a text is the mean of the hidden states that predict its tokens.
     """
 
@@ -113,13 +113,13 @@ class RunJudge:
 class HuggingFaceJudge:
     """A causal language model in the format of the `transformers` library, by its name on the hub or its folder.
 
-    Texts are written in the model's own tokens and cut into chunks of `length`, BOS
-    included, each scored by itself. Much code leaves out the first token
-    of a text, which GPT-2 was given nothing to predict from: `begin = "none"` does so.
+    Texts are encoded in the model's own tokens and cut into chunks of `length`, BOS
+    included, each scored separately. Many implementations skip the first token
+    of a text, because GPT-2 has no context for it: `begin = "none"` does so.
     MAUVE's published features are the hidden state of the last token: `pooling = "last"`.
 
     Needs `pip install atat-zoo[judge]`. Weights are read from safetensors only,
-    and no code of a model's author is run.
+    and no code of a model's author is executed.
     """
 
     name = "huggingface"
@@ -128,15 +128,15 @@ class HuggingFaceJudge:
     folder = None
 
     model: str = param(help="name on the hub, or folder")
-    length: int | None = param(None, help="tokens in a chunk; as many as the model can read when absent", ge=2)
+    length: int | None = param(None, help="tokens in a chunk; the model's maximum when absent", ge=2)
     revision: str | None = param(None, help="commit, tag or branch of the hub; its main branch when absent")
     begin: Literal["bos", "none"] = param(
-        "bos", help="what the first token of a chunk is predicted from: BOS, or nothing, and then it is not counted"
+        "bos", help="context of the first token of a chunk: BOS, or none, and then the token is not counted"
     )
     pooling: Literal["mean", "last"] = param(
         "mean", help="feature of a text: the mean of its hidden states, or the one of the last token of its first chunk"
     )
-    batch_size: int = param(8, help="chunks at once", ge=1)
+    batch_size: int = param(8, help="chunks in a batch", ge=1)
 
     def build(self, device: str) -> JudgeModel:
         """See `Judge`."""

@@ -1,7 +1,7 @@
-"""MAUVE: how far two sets of texts are apart, on features of a judge (Pillutla et al., NeurIPS 2021).
+"""MAUVE: the similarity of two sets of texts, on features of a judge (Pillutla et al., NeurIPS 2021).
 
-Computed by its authors' package, an optional dependency: features are put into
-n/10 clusters, and the two histograms compared along a curve of mixtures.
+Computed by its authors' package, an optional dependency: it groups features into
+n/10 clusters, and compares the two histograms along a curve of mixtures.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# The package makes a cluster of ten texts, and two clusters at least.
+# The package makes one cluster per ten texts, and at least two clusters.
 FEWEST = 20
-# Below this, the number says more about the clustering than about the texts.
+# Below this, the value depends more on the clustering than on the texts.
 RELIABLE = 1000
-SEED = 25  # of the clustering: the package's own, so that its users find the same
+SEED = 25  # of the clustering: the package's default, so that its users get the same result
 
 
 def check(number: int) -> None:
-    """Check that there are enough texts on each side, and the package.
+    """Check that there are enough texts on each side and that the package is installed.
 
     Raises:
         UserError: when they are too few, or the package is not installed.
@@ -39,12 +39,12 @@ def check(number: int) -> None:
 
 
 def mauve(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE in (0, 1], 1 where the two sets cannot be told apart.
+    """Return MAUVE in (0, 1], 1 if the two sets are indistinguishable.
 
     Features are float32 [n, D].
 
     Raises:
-        UserError: when there are too few texts, the package is missing, or a feature is no number.
+        UserError: when there are too few texts, the package is missing, or a feature is not finite.
     """
     check(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):
@@ -58,7 +58,7 @@ def mauve(texts: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the warnings of the clustering, which is not Python and writes to the terminal itself."""
+    """Silence the warnings of the clustering: native code that writes to the terminal directly."""
     sys.stderr.flush()
     stderr = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)

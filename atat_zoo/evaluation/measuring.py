@@ -1,4 +1,4 @@
-"""Measure a model on held-out sequences: the nats of every token, by every bound of its objective."""
+"""Measure a model on held-out sequences: the nats of every token, under every bound of its objective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measurement:
     maskable: Tensor  # bool [n, L]
     # the share of each token in each of the objective's bounds, by name, nats, float64 [n, L]
     contribution: Mapping[str, Tensor]
-    # cross-entropy averaged over the draws that masked the token, NaN where none did, float64 [n, L]
+    # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
     token_loss: Tensor
     importance: Tensor | None  # float32 [n, L], or None when the objective uses no estimator
     # the requested scores by name: weighted sum over the masks and sum of weights of each sequence, float64 [n, 2]
@@ -38,7 +38,7 @@ class Measurement:
         order = torch.cat([p.rows for p in pieces]).argsort()
 
         def joined(values: list[Any]) -> Any:
-            if isinstance(values[0], dict):  # a process without rows knows of no bound and no score
+            if isinstance(values[0], dict):  # a process without rows has no bounds and no scores
                 names = max(values, key=len)
                 return {name: joined([value[name] for value in values if name in value]) for name in names}
             return None if values[0] is None else torch.cat(values)[order]
@@ -68,7 +68,8 @@ def measure(
 
     The module is an `ObjectiveModule`. Tokens are int64 and maskable bool [n, L]; rows, int64 [n], number the sequences
     of the held-out set. `draws` are masks per sequence, `batch_size` sequences at once. `scores` are averaged
-    over the same masks. `progress` is called with the sequences done and to do.
+    over the same masks. `progress` is called with the completed and the total number of
+    sequences.
     """
     training, device = module.training, next(module.parameters()).device
     estimates_importance = module.denoiser().estimates_importance
@@ -88,18 +89,18 @@ def measure(
                     scored[name].append(torch.stack(sums, 1).cpu())
                 else:
                     contribution.setdefault(name, []).append(estimate.contribution.cpu())
-            # The losses of the bound that is named first: under uniform masking, where that was estimated.
+            # The losses of the first bound: the one under uniform masking, if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
             if estimates_importance:
-                # A time-conditioned estimator is asked at the middle of the diffusion.
+                # A time-conditioned estimator is evaluated at the middle of the diffusion.
                 t = torch.full((len(x),), 0.5, device=device)
                 importance.append(module.importance(x, of_text, t).float().cpu())
             if progress:
                 progress(first + len(x), len(tokens))
     finally:
         module.train(training)
-    # A process may have no rows, where there are more processes than sequences.
+    # A process has no rows if there are more processes than sequences.
     empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
     return Measurement(
         rows=rows,

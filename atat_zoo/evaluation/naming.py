@@ -1,9 +1,9 @@
-"""The one place that writes the word perplexity, and defines its meaning.
+"""The only module that writes the word perplexity, and defines its meaning.
 
-A model's perplexity is exp(Σ NELBO / Σ n): of its exact likelihood, or of a bound
-on it under uniform masking (MATH 2). Bounds under other forward processes, or of
-a number of discrete steps, are exponentials of nats per token as well, and are
-called "<name> bound". A test holds every other module to take its words from here.
+A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound
+on it under uniform masking (MATH 2). Bounds under other forward processes, or with
+a number of discrete steps, are exponentials of nats per token too, but are
+called "<name> bound". A test checks that all other modules take these words from here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 NELBO = "nelbo"
 PERPLEXITY = "perplexity"
 WORD_PERPLEXITY = "perplexity per word"
-# Exact, of a model that knows the training tokens' frequencies and nothing else.
+# Exact, of a model that knows only the frequencies of the training tokens.
 UNIGRAM_PERPLEXITY = "unigram perplexity"
 # Of generated text, under another model: never of the model that wrote it, and never without entropy and NFE.
 GENERATIVE_PERPLEXITY = "generative perplexity"

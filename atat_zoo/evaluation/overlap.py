@@ -29,30 +29,30 @@ _NONE = -1  # no token: between two texts, and where the training text has paddi
 
 @attrs.frozen(kw_only=True)
 class Overlap:
-    """The n-grams of some texts that stand in the training text."""
+    """The n-grams of some texts that occur in the training text."""
 
-    copied: dict[int, int]  # by n; a window that stands twice in the texts counts twice
+    copied: dict[int, int]  # by n; a window that occurs twice in the texts counts twice
     windows: dict[int, int]  # all windows of n tokens, by n
-    span: tuple[int, ...]  # tokens of the longest span that was copied
+    span: tuple[int, ...]  # tokens of the longest copied span
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest copied span."""
+        """Number of tokens of the longest copied span."""
         return len(self.span)
 
     def share(self, n: int) -> float | None:
-        """Return the share of n-grams that were copied; None when no text is so long."""
+        """Return the share of copied n-grams; None when no text is that long."""
         return self.copied[n] / self.windows[n] if self.windows[n] else None
 
 
 class Copies:
-    """Looks for copies of some texts in a stream of training tokens."""
+    """Finds copies of some texts in a stream of training tokens."""
 
     def __init__(self, texts: Sequence[Tokens], sizes: Sequence[int]) -> None:
-        """Take the texts, int64 [L] each, and the n of the n-grams. A window never spans two texts."""
+        """Set the texts, int64 [L] each, and the n of the n-grams. A window never spans two texts."""
         mine = np.concatenate([np.array([_NONE]), *(np.append(text, _NONE) for text in texts)])
         self.most = max((len(text) for text in texts), default=0)
-        #: Tokens at the end of a block that the next one must begin with: a window may lie across.
+        #: Number of last tokens of a block that the next one must repeat: a window may span both.
         self.reach = max(0, self.most - 1)
         self.own = _Windows(mine, known=[])
         self.grams = {n: np.unique(self.own.keys(n), return_counts=True) for n in sizes if n <= self.most}
@@ -72,7 +72,7 @@ class Copies:
 
         longer = range(len(self.span) + 1, most + 1)
         if longer and len(copies(longer[0])):
-            # Where n tokens are a copy, fewer are one as well.
+            # Any part of a copied span is copied too.
             longest = longer[bisect_right(longer, False, key=lambda n: not len(copies(n))) - 1]
             start = copies(longest)[0]
             self.span = block[start : start + longest].copy()
@@ -86,10 +86,10 @@ class Copies:
 
 
 class _Windows:
-    """The windows of a sequence that may stand in our texts, each with a key that no other window has.
+    """The windows of a sequence that may occur in our texts, each with a unique key.
 
-    A window of 2^j tokens has a number, given to the pair of numbers of its halves (Karp, Miller & Rosenberg, STOC
-    1972); 0 stands for every window that our texts lack. One of n tokens is the pair of the first and the last 2^j ≤ n.
+    A window of 2^j tokens has a number, assigned to the pair of numbers of its halves (Karp, Miller & Rosenberg, STOC
+    1972); 0 means any window that our texts lack. One of n tokens is the pair of its first and its last 2^j ≤ n tokens.
 
     `known`: the sorted keys of our windows, by j. Our own text adds to it; a training block looks its keys up.
     """
@@ -99,7 +99,7 @@ class _Windows:
         self.numbers: list[Tokens] = []
 
     def keys(self, n: int) -> Tokens:
-        """Return the key of each window of n tokens, int64 [T − n + 1]; _NONE where our texts have no such window."""
+        """Return the key of each window of n tokens, int64 [T − n + 1]; _NONE if our texts have no such window."""
         j = n.bit_length() - 1
         while len(self.numbers) <= j:
             level = len(self.numbers)
@@ -111,29 +111,28 @@ class _Windows:
 
 
 def _pairs(numbers: Tokens, distance: int) -> Tokens:
-    """Return a key for each two numbers at a distance, _NONE where one of them is 0."""
+    """Return a key for each pair of numbers at a distance, _NONE if either is 0."""
     first, second = numbers[: len(numbers) - distance], numbers[distance:]
     return np.where((first > 0) & (second > 0), (first << 32) | second, _NONE)
 
 
 def _positions(known: Tokens, keys: Tokens) -> Tokens:
-    """Return where each key stands in the sorted keys `known`, which begin with _NONE; 0 where it does not."""
+    """Return the index of each key in the sorted keys `known`, which begin with _NONE; 0 if absent."""
     position = np.searchsorted(known, keys).clip(max=len(known) - 1)
     return np.where(known[position] == keys, position, 0)
 
 
 def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
-    """Cut a text, int64 [L], at its special tokens, which stand for no text, and leave those out."""
+    """Split a text, int64 [L], at its special tokens, which have no text, and drop those."""
     cuts = np.flatnonzero(np.isin(tokens, np.array(special, np.int64)))
     parts = np.split(tokens, np.sort(np.concatenate([cuts, cuts + 1])))
     return [part for part in parts if len(part) and part[0] not in special]
 
 
 def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
-    """Yield the training tokens of a folder of shards in their order, int64 [T], a shard at a time.
+    """Yield the training tokens of a folder of shards in order, int64 [T], one shard at a time.
 
-    Sequences follow each other as in the text, also across two of them; BOS and EOS
-    around every sequence are left out.
+    Consecutive sequences are joined, as in the text, without BOS and EOS around every sequence.
     """
     data = manifest.verify(folder)
     for shard in data.splits["train"].shards:
@@ -155,8 +154,8 @@ def overlap(
 ) -> list[Overlap]:
     """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
-    A text is token ids, int64 [L], and is cut at the ids `special`, which stand for no text; `sizes` are the n of the
-    n-grams. `progress` is called with the training tokens done and to do.
+    A text is token ids, int64 [L], and is split at the ids `special`, which have no text; `sizes` are the n of the
+    n-grams. `progress` is called with the completed and the total number of training tokens.
     """
     special = list(special)
     copies = [Copies([part for text in group for part in pieces(text, special)], sizes) for group in groups]

@@ -1,6 +1,6 @@
 """Perplexity: exp(Σ NELBO / Σ n) on held-out text (MATH 2).
 
-`summarise` turns measurements, by one process or many, into the numbers that are reported.
+`summarise` turns the measurements of one or more processes into the reported numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from atat_zoo.run import RunFolder
     from atat_zoo.tokenizers import TokenizerModel
 
-# The method of an objective whose likelihood is known: nothing is drawn.
+# The method of an objective with an exact likelihood: nothing is drawn.
 LIKELIHOOD = "likelihood"
 _WORD = re.compile(r"(?<=\s)\S")
 
@@ -51,22 +51,22 @@ class BoundValue:
 class Evaluation:
     """The numbers of an evaluation."""
 
-    corpus: str  # whose text it was
+    corpus: str  # the source of the text; empty for the experiment's own
     split: str  # which held-out split
-    step: int  # optimizer steps behind the weights
+    step: int  # optimizer steps of the weights
     ema: bool  # whether the weights are a moving average
-    method: str  # how the bound was estimated; `likelihood` where nothing is estimated
-    sequences: int  # how many
+    method: str  # how the bound was estimated; `likelihood` if it is exact
+    sequences: int  # their number
     draws: int  # masks drawn for each; 0 for a likelihood
     seed: int  # of the masks
     tokens: int  # Σ n, special tokens included, padding not
-    special_tokens: int  # how many of them are BOS or EOS
-    padding: int  # positions that were not counted
-    bytes: int  # UTF-8 bytes that the tokens stand for
+    special_tokens: int  # BOS and EOS among them
+    padding: int  # positions not counted
+    bytes: int  # UTF-8 bytes of the tokens
     characters: int  # of the decoded text
     words: int  # of the decoded text: runs without white space that begin after white space within a sequence
     bounds: Mapping[str, BoundValue]  # by name; the perplexity is the exponential of `nelbo`
-    perplexity_without_special: float | None  # over tokens that stand for text, None without `nelbo`
+    perplexity_without_special: float | None  # over tokens of text, None without `nelbo`
     bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
     perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
     unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
@@ -79,16 +79,16 @@ class Evaluation:
         return self.bounds.get(NELBO)
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object; numbers that are not finite become null."""
+        """Return the numbers as a JSON object; non-finite numbers become null."""
         table = attrs.asdict(self)
-        if self.nelbo:  # at the top, for most readers
+        if self.nelbo:  # at the top level, for most readers
             nelbo = attrs.asdict(self.nelbo)
             table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
         return finite(table)
 
     def record(self, folder: RunFolder) -> None:
         """Write the numbers into a run folder."""
-        # The name of a bound that is no perplexity has its steps: another number of them must not overwrite it.
+        # The name of a bound other than the perplexity includes its steps: other steps must not overwrite it.
         method = self.method if self.nelbo else next(iter(self.bounds))
         what = "-".join(word for word in (self.corpus, self.split, method) if word)
         what = re.sub(r"[^\w.=]+", "-", what)
@@ -103,7 +103,7 @@ class Evaluation:
 
 
 def record(folder: RunFolder, name: str, table: dict[str, Any], *settings: Any) -> None:
-    """Write the numbers of an evaluation into a run folder; another seed, step or setting makes another file."""
+    """Write the numbers of an evaluation into a run folder; another seed, step or setting gives another file."""
     name += f"-seed{table['seed']}-step{table['step']:08d}"
     if settings:
         name += "-" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
@@ -111,7 +111,7 @@ def record(folder: RunFolder, name: str, table: dict[str, Any], *settings: Any) 
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
-    """Return how the numbers of an experiment's model come about: by an estimator, or as its exact likelihood."""
+    """Return how the numbers of an experiment's model are obtained: an estimator, or its exact likelihood."""
     return LIKELIHOOD if experiment.parts["objective"].exact else bound.name
 
 
@@ -128,7 +128,7 @@ def summarise(
     method: str = "exact_k",
     corpus: str = "",
 ) -> Evaluation:
-    """Turn a measurement into the numbers that are reported.
+    """Turn a measurement into the reported numbers.
 
     `counts` are training tokens by id, int64 [V], for the unigram perplexity. The other names are as in `Evaluation`;
     `corpus` is empty for the experiment's own.
@@ -183,12 +183,12 @@ def summarise(
 
 
 def special_ids(tokenizer: TokenizerModel) -> list[int]:
-    """Return the ids that stand for no text: BOS and EOS, where the tokenizer has them."""
+    """Return the ids without text: BOS and EOS, if the tokenizer has them."""
     return [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
 
 
 def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
-    """Return the UTF-8 bytes that the maskable tokens of each sequence [n, L] stand for, int64 [n]."""
+    """Return the number of UTF-8 bytes of the maskable tokens of each sequence [n, L], int64 [n]."""
     return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)
 
 
@@ -207,12 +207,12 @@ def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
 
 
 def _number(value: float) -> float | None:
-    """Return None for a number that JSON cannot express."""
+    """Return the number, or None if JSON cannot express it."""
     return value if math.isfinite(value) else None
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value in which None stands for numbers that JSON cannot express."""
+    """Return a JSON value with None for numbers that JSON cannot express."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

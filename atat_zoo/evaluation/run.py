@@ -41,17 +41,17 @@ def evaluate_run(
     all_of_corpus: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Evaluate a model on held-out text, and write it into the run folder.
+    """Evaluate a model on held-out text, and save the result in the run folder.
 
     Args:
         model: of `Model.from_run(run)`.
         run: the run folder.
         spec: split, sequences, draws, batch size and bound.
-        seed: of the masks; two models that are given the same seed see the same masks.
+        seed: seed of the masks; the same seed gives two models the same masks.
         corpus: another corpus than the experiment's own, for a zero-shot evaluation.
         corpus_name: its name in the run folder.
-        all_of_corpus: whether all of its text is meant, which the corpus calls its training split.
-        progress: called with the sequences done and to do.
+        all_of_corpus: whether to use all of its text, its training split.
+        progress: called with the completed and the total number of sequences.
     """
     check_evaluation(model, run, spec)
     if corpus is None:
@@ -89,7 +89,7 @@ def held_out_text(
     """Return the held-out text of a run's own experiment: tokens and maskable [n, L], and training counts [V].
 
     Raises:
-        UserError: when the corpus is another one than that which the run was trained on.
+        UserError: when the corpus differs from that of the training.
     """
     data = build(model.experiment)
     if (data / "tokenizer.json").read_bytes() != (RunFolder(Path(run)).model / "tokenizer.json").read_bytes():
@@ -105,7 +105,7 @@ def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> Non
     """Check that a model's parts allow this evaluation, before anything is measured.
 
     Raises:
-        UserError: with a sentence for each.
+        UserError: with one sentence per conflict.
     """
     problems = conflicts(attrs.evolve(model.experiment, evaluation=spec))
     if problems:
@@ -122,7 +122,7 @@ def measure_model(
     scores: Mapping[str, Score] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
-    """Measure a model on sequences, int64 and bool [n, L], by the draws, batch size and bound of a specification."""
+    """Measure a model on sequences, int64 and bool [n, L], with the draws, batch size and bound of a specification."""
     return measure(
         model.module,
         tokens,

@@ -1,8 +1,8 @@
 """Samplers compared by cost and text quality: one model, the same number of texts, one judge.
 
-n texts of L tokens. Generative perplexity falls with dull text and the draw's
-temperature, so a sampler is only called as good as another where unigram
-entropy agrees as well (MATH 6).
+n texts of L tokens. Generative perplexity is lower for dull text and at a lower draw
+temperature, so a sampler is only called as good as another if their unigram
+entropies agree too (MATH 6).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atat_zoo.model import Model
     from atat_zoo.samplers import Sampler
 
-# As close as two samplers must be to count as equally good.
+# Relative tolerance within which two samplers count as equally good.
 CLOSE = 0.02
 
 
@@ -36,11 +36,11 @@ class SamplerResult(Judged):
     """The numbers of a sampler's texts."""
 
     name: str  # of the sampler, or its table
-    steps: int | None  # the steps that were asked for, or None where the settings were given
+    steps: int | None  # the requested steps, or None for explicit settings
     sampler: dict[str, Any]  # the specification
-    nfe: float  # network evaluations a text, on average
-    max_nfe: int  # the most that the settings allow
-    seconds: float  # in the sampler, for all texts; the least of all repetitions
+    nfe: float  # network evaluations per text, on average
+    max_nfe: int  # the maximum that the settings allow
+    seconds: float  # in the sampler, for all texts; the minimum over the repetitions
     tokens_per_second: float  # special tokens included
     unigram_entropy: float  # within a text, in nats, averaged over texts
     distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs
@@ -53,16 +53,16 @@ class Bench:
     """Samplers side by side; the others are compared with the first."""
 
     judge: str | None  # its title, or None without one
-    step: int  # optimizer steps behind the weights
-    number: int  # texts of each
+    step: int  # optimizer steps of the weights
+    number: int  # texts per sampler
     length: int  # their tokens, special ones included
     seed: int  # of the samplers
-    threads: int  # that computed
-    device: str  # that computed
+    threads: int  # of the computation
+    device: str  # of the computation
     measured: tuple[SamplerResult, ...]  # one for each sampler
 
     def as_good(self, result: SamplerResult) -> bool | None:
-        """Say whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
+        """Return whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
 
         None without a judge.
         """
@@ -73,11 +73,11 @@ class Bench:
         return entropy and result.nats_per_token - first.nats_per_token <= math.log1p(CLOSE)
 
     def share(self, result: SamplerResult) -> float:
-        """Return the time that a sampler takes over the first's."""
+        """Return a sampler's time relative to the first's."""
         return result.seconds / self.measured[0].seconds
 
     def to_table(self) -> dict[str, Any]:
-        """Return everything as a JSON object; numbers that are not finite become null."""
+        """Return everything as a JSON object; non-finite numbers become null."""
         rows = [
             attrs.asdict(m) | m.named() | {"time": self.share(m), "as_good": self.as_good(m)} for m in self.measured
         ]
@@ -98,18 +98,18 @@ def bench(
     batch_size: int = 64,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bench:
-    """Let samplers write with one model, and score the texts.
+    """Generate texts with one model and several samplers, and score them.
 
     Args:
         model: of `Model.from_run(run)`.
-        run: the run folder, which gets the result.
-        judge: scores the texts; None leaves the scores out.
+        run: the run folder, for the result.
+        judge: scores the texts; None for no scores.
         samplers: name, requested steps and specification of each.
-        number: texts of each.
+        number: texts per sampler.
         length: tokens in a text; the training length if None.
-        seed: of all samplers.
-        repeat: how often each writes, in rounds over all samplers, so that a busy moment does not fall on one of
-            them; the least time counts, the texts are the same.
+        seed: seed of all samplers.
+        repeat: repetitions, in rounds over all samplers, so that a temporary load does not slow only one of them;
+            the minimum time counts, the texts are the same.
         batch_size: texts at once.
         progress: called with the name of the stage, the amount done and the amount to do.
 
@@ -120,7 +120,7 @@ def bench(
 
     report = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
-    # The first evaluations of a process are slower, and not measured.
+    # The first evaluations of a process are slower, so they are not measured.
     model.sample(min(number, batch_size), sampler=samplers[0][2], **options)
     seconds = [math.inf] * len(samplers)
     generations = []

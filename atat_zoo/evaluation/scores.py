@@ -29,5 +29,5 @@ def top_1_accuracy(logits: Tensor, x: Tensor) -> Tensor:
     return (logits.argmax(-1) == x).double()
 
 
-# By the name in the JSON; the table writes it with spaces.
+# By name in the JSON; tables write it with spaces.
 SCORES: Mapping[str, Score] = {"brier_score": brier, "top_1_accuracy": top_1_accuracy}
