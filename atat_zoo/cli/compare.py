@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
 @click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare with; the first when absent.")
-@click.option("--reach", type=click.FloatRange(1), help="Perplexity to reach; the worst final one when absent.")
+@click.option("--reach", type=click.FloatRange(1), help="Value to reach; the worst final one when absent.")
 @options(*HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
