@@ -25,7 +25,7 @@ INTRODUCTION = """\
 
 Written by `make baselines`, from `experiments/baselines/`: every objective with the same network, stream, optimizer
 and {steps} steps ({tokens} tokens), seed 17, on the default corpus; {machine}, {threads}, {precision}, torch {torch}.
-A run is one training: how far two trainings of the same thing lie apart is seen from the seeds in the second part.
+A run is one training; the second part shows how much two seeds of the same experiment differ.
 {note}
 
 """

@@ -97,9 +97,9 @@ INTRODUCTION = """\
 
 Written by `python -m benchmarks guidance --run RUN --by JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM and
 the autoregressive baseline (`experiments/baselines/`): {number} texts of each setting with seed {seed}, ± one standard
-error over texts. The words that guidance was told are {named}; the related ones are others of the
-topic, which it was not told. No rate says anything without entropy and generative perplexity beside it: a word can be
-had at any rate from text that is no text. What a prompt gives is not counted.
+error over texts. The named words, which guidance gets, are {named}; the related words
+are others of the topic, which it does not get. A rate means little without entropy and generative perplexity: nonsense
+can contain a word at any rate. The words of a prompt do not count.
 
 {note}
 

@@ -32,8 +32,8 @@ judges; {machine}, one thread, precision as trained, seed 0, ± one standard err
 """
 
 SAVES = """\
-Samplers that adapt, beside the same without: even steps, and the same cooling at every step. Where the second are as
-good in as many evaluations, what was saved is not owed to adapting."""
+Adaptive samplers beside non-adaptive ones: even steps, and the same cooling at every step. Where the latter are as good
+in as many evaluations, the saving does not come from adapting."""
 
 
 def main() -> None:
