@@ -34,7 +34,7 @@ class Bound(Protocol):
 
     @property
     def quantity(self) -> str:
-        """What is estimated: `nelbo`, whose exponential is the perplexity, or another bound under a name of its own."""
+        """The estimated quantity: `nelbo`, whose exponential is the perplexity, or another bound with its own name."""
         ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
@@ -42,18 +42,18 @@ class Bound(Protocol):
 
         Args:
             maskable: bool [B, L].
-            keys: one key a sequence, int64 [B]; every mask is a function of it, so that two models see the same.
+            keys: one key per sequence, int64 [B]; every mask is a function of it, so two models see the same masks.
             draws: masks per sequence.
-            noise: the schedule. p_θ is asked at t = time_at(masked/maskable), so that it is a function of z.
+            noise: the schedule. p_θ is evaluated at t = time_at(masked/maskable), so it is a function of z.
 
         Raises:
-            UserError: when the bound follows a schedule that does not go all the way.
+            UserError: when the bound follows a schedule that does not go from α = 1 to α = 0.
         """
         ...
 
 
 class FollowsNoise:
-    """What the bounds share whose masks follow the noise schedule."""
+    """Common code of bounds whose masks follow the noise schedule."""
 
     name: ClassVar[str]
     follows_noise: ClassVar[bool] = True
@@ -67,12 +67,12 @@ class FollowsNoise:
             )
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: a schedule that does not go all the way."""
+        """Yield a sentence if the experiment's schedule does not go from α = 1 to α = 0."""
         if "noise" in experiment.kinds:
             yield from self.problems(experiment.parts["noise"])
 
     def refuse(self, noise: Noise) -> None:
-        """Refuse a schedule that does not go all the way."""
+        """Refuse a schedule that does not go from α = 1 to α = 0."""
         for sentence in self.problems(noise):
             raise UserError(sentence)
 
@@ -126,7 +126,7 @@ class DiscreteTBound(FollowsNoise):
     """
 
     name = "discrete_t"
-    summary = "the bound of T discrete steps, under a name of its own"
+    summary = "the bound of T discrete steps, reported under its own name"
     refs = ("arXiv:2107.03006", "arXiv:2406.07524")
 
     steps: int = param(1000, help="T", ge=1)

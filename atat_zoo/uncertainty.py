@@ -1,4 +1,4 @@
-"""Uncertainty metrics: how unsure a prediction is, from 0 (one token) to 1 (all alike).
+"""Uncertainty metrics: how unsure a prediction is, from 0 (one token) to 1 (uniform).
 
 Each is invariant to permuting the vocabulary and, to rounding, to adding a constant to the logits. Logits of −∞ are
 tokens that are excluded: they do not count in V. One token left gives 0.
@@ -58,7 +58,7 @@ class ConfidenceUncertainty:
     """(V/(V−1))(1 − max p): the error rate of the best guess, scaled to reach 1."""
 
     name = "confidence"
-    summary = "what the most probable token leaves, (V/(V−1))(1 − max p)"
+    summary = "probability of all but the most probable token, (V/(V−1))(1 − max p)"
     refs = ("arXiv:2202.04200",)
 
     def __call__(self, logits: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Backbones: the network that reads noisy tokens.
 
-The embedding has V + 1 rows (the mask token is the last), the head V columns:
-the mask can be read and cannot be predicted.
+The embedding has V + 1 rows (the last is the mask token), the head V columns:
+the mask is an input and never predicted.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class BackboneModule(Protocol):
             t: diffusion time [B], read by a time-conditioned backbone.
             positions: int64 [L], the position of each token, which may repeat; 0 … L−1 when None.
             attention: None for all to all, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
-            cache: an `atat_zoo.backbones.cache.Cache` of tokens read before, which all the tokens attend to as well (a
-                mask is then [L, C + L]; `"causal"` is refused). `positions` must be given.
+            cache: an `atat_zoo.backbones.cache.Cache` of C earlier tokens that all tokens also attend to (a mask is
+                then [L, C + L]; `"causal"` is refused). `positions` must be given.
         """
         ...
 
@@ -53,8 +53,8 @@ class BackboneModule(Protocol):
 class Backbone(Protocol):
     """A component of the kind backbone.
 
-    It may have `adjustable`, the names of those of its parameters on which no weight
-    depends: a training that continues from another run may change these, and no other.
+    It may have `adjustable`, the names of parameters on which no weight depends: only
+    these may change in a training that continues from another run.
     """
 
     name: str

@@ -10,7 +10,7 @@ class Cache:
     """Keys and values of every layer, [B, H, C, D/H], of tokens that later ones attend to.
 
     Attributes:
-        grows: whether the tokens that are read now are added for those that come later.
+        grows: whether tokens that are read now are added to the cache.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Cache:
         return self.layers[0][0].shape[2] if self.layers else 0
 
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values with those of the new tokens behind; a cache that grows stores them.
+        """Return the layer's keys and values, followed by those of the new tokens; a cache that grows stores them.
 
         Args:
             layer: counted from 0; a backbone goes through its layers in turn.

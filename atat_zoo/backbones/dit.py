@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
-# layers, width, heads. `tiny` is MDLM's; `mini` is what ATAT's documents call tiny.
+# Layers, width, heads. `tiny` is MDLM's; ATAT's documents call `mini` tiny.
 PRESETS: dict[str, tuple[int, int, int]] = {
     "nano": (4, 256, 4),
     "mini": (8, 256, 4),
@@ -32,10 +32,10 @@ class DiTBackbone:
     time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is
     PyTorch's `scaled_dot_product_attention`: no kernel is built.
 
-    A network that reads masks must learn to look at a masked token's neighbours before it can learn anything of
-    them, where an autoregressive one is handed the token before. `local_heads` begin so: constant vectors that are
-    added to queries and keys, whose product under rotary positions depends on the distance alone. They are trained
-    like all else, cost nothing, and see what the attention's mask allows.
+    A network that reads masks must first learn to attend to a masked token's neighbours, while an autoregressive one
+    reads the preceding token directly. `local_heads` start with this attention: constant vectors are added to queries
+    and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
+    weights, cost nothing, and respect the attention mask.
     """
 
     name = "dit"
@@ -49,7 +49,7 @@ class DiTBackbone:
     width: int | None = param(None, help="overrides the preset's width D", ge=2)
     heads: int | None = param(None, help="overrides the preset's number of heads", ge=1)
     local_heads: int = param(
-        0, help="heads of every layer that begin by looking at the neighbours: the one before, the one after, …", ge=0
+        0, help="heads of every layer that start by attending to a neighbour: the one before, the one after, …", ge=0
     )
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
     max_length: int = param(1024, help="longest sequence", ge=1)
@@ -72,7 +72,7 @@ class DiTBackbone:
         return self.layers or layers, self.width or width, self.heads or heads
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: the length, or heads that do not divide the width."""
+        """Yield the problems: the length, or heads that do not divide the width."""
         if experiment.data.length > self.max_length:
             yield (
                 f"data.length = {experiment.data.length} is longer than backbone.max_length = {self.max_length}; "

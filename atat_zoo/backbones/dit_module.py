@@ -147,11 +147,11 @@ class Layer(nn.Module):
 
 
 def neighbours(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
-    """Return what is added to queries and keys so that the first heads look at a neighbour, whatever the text is.
+    """Return the vectors added to queries and keys so that the first heads attend to a neighbour in any text.
 
     Under rotary positions constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
     whose peak is at j = i − δ. The heads take δ = 1, −1, 2, −2 … in turn.
-    `local` heads of H begin so; the logit of the neighbour is above those beside it by `contrast`.
+    `local` of the H heads get them; the neighbour's logit exceeds those beside it by `contrast`.
 
     Returns:
         [2·H·width], a vector, so that no optimizer takes it for a matrix to decay.

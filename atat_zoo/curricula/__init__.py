@@ -27,7 +27,7 @@ class CurriculumModule(Protocol):
         Args:
             masked: the step.
             importance: I in [0, 1], [B, L], detached.
-            progress: share of the training that is done, in [0, 1].
+            progress: completed share of the training, in [0, 1].
         """
         ...
 
@@ -50,7 +50,7 @@ class NoCurriculum:
     summary = "every token weighs 1, from the first step to the last"
 
     def build(self, context: Context) -> NoCurriculum:
-        """Return itself: there is nothing to prepare."""
+        """Return itself."""
         return self
 
     def stage(self, progress: float) -> str:
@@ -68,15 +68,15 @@ class NoCurriculum:
 class ThreeStageCurriculum:
     """Loss weights exp(−s·I) in the easy stage, 1 in the medium stage, exp(+s·I) in the hard one.
 
-    The weights are divided by their mean over each row's maskable tokens, so the curriculum moves attention between
-    tokens and not the learning rate. `progress` is how the strength moves inside the easy and the hard stage:
+    The weights are divided by their mean over each row's maskable tokens, so the curriculum shifts weight between
+    tokens and does not change the learning rate. `progress` decides how the strength changes within a stage:
 
-    - `step`: it stays at −s, jumps to 0, and jumps to +s;
+    - `step`: constant −s, 0 and +s;
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
-    - `exponential`: between the same ends, fast at first, then settling.
+    - `exponential`: between the same ends, fast at first, then slowly.
 
-    During warm-up the strength grows from nothing. Warm-up ends with the easy
-    stage at the latest, so that a short training also sees its curriculum.
+    During warm-up the strength grows from 0. Warm-up ends with the easy stage
+    at the latest, so that a short training also has a curriculum.
     """
 
     name = "three_stage"
@@ -85,15 +85,15 @@ class ThreeStageCurriculum:
 
     sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
     boundaries: tuple[float, float] = param((0.2, 0.8), help="progress at which medium and hard begin", ge=0, le=1)
-    warmup_steps: int = param(1000, help="optimizer steps over which the weights leave 1", ge=0)
-    progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength moves inside a stage")
+    warmup_steps: int = param(1000, help="optimizer steps over which the strength grows from 0", ge=0)
+    progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
 
     def __attrs_post_init__(self) -> None:
         if self.boundaries[0] > self.boundaries[1]:
             raise ValueError(f"boundaries must not fall, not {list(self.boundaries)}")
 
     def build(self, context: Context) -> ThreeStageSchedule:
-        """Return the timetable of a training of `context.steps` steps."""
+        """Return the schedule of a training of `context.steps` steps."""
         from atat_zoo.curricula.modules import ThreeStageSchedule
 
         share = self.warmup_steps / max(context.steps, 1)
@@ -107,36 +107,36 @@ class ThreeStageCurriculum:
 
 @component
 class DynamicCurriculum:
-    """The stages of `three_stage`, entered and left on the trend of the loss.
+    """The stages of `three_stage`, changed by the trend of the loss.
 
     A stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
     relative difference, gain = (slow − fast)/slow:
 
-    - gain ≥ `threshold`: it falls, the stage has work left, wait;
-    - gain < −`tolerance`: it rises, the stage is too hard, go back one;
+    - gain ≥ `threshold`: the loss falls, stay in the stage;
+    - gain < −`tolerance`: the loss rises, the stage is too hard, go back one;
     - otherwise it is flat: after `patience` such steps in a row, go on to the next.
 
-    A new stage starts with empty means. The loss followed is the unweighted one, so
-    a change of weights is not taken for a change of the model.
+    A new stage starts with empty means. The loss is the unweighted one, so a
+    change of weights is not mistaken for a change of the model.
     """
 
     name = "dynamic"
-    summary = "the stages of three_stage, moved on, held or moved back by the trend of the loss"
+    summary = "the stages of three_stage, changed by the trend of the loss"
     refs = ("doi:10.1145/1553374.1553380",)
 
     sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
     threshold: float = param(0.01, help="smallest relative gain that is an improvement", ge=0, le=1)
-    tolerance: float = param(0.05, help="relative rise of the loss that sends it back a stage", ge=0, le=1)
+    tolerance: float = param(0.05, help="relative rise of the loss that returns to the stage before", ge=0, le=1)
     patience: int = param(200, help="flat steps in a row before the next stage", ge=1)
-    fast: float = param(20.0, help="steps that the fast mean remembers", ge=1)
-    slow: float = param(200.0, help="steps that the slow mean remembers", ge=1)
+    fast: float = param(20.0, help="time constant of the fast mean, in steps", ge=1)
+    slow: float = param(200.0, help="time constant of the slow mean, in steps", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if self.fast >= self.slow:
             raise ValueError(f"fast must be less than slow, not {self.fast} and {self.slow}")
 
     def build(self, context: Context) -> DynamicModule:
-        """Return a module whose buffers hold the stage and the means; it implements `StatefulPart`."""
+        """Return a module with the stage and the means as buffers; it implements `StatefulPart`."""
         from atat_zoo.curricula.modules import DynamicModule
 
         return DynamicModule(**values_of(self))

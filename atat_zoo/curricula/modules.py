@@ -1,4 +1,4 @@
-"""The modules of the curricula: a timetable, and a module that follows the loss. B sequences, L tokens."""
+"""The modules of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance ove
 
 @attrs.frozen(kw_only=True)
 class ThreeStageSchedule:
-    """The timetable of `three_stage`: no state, everything is a function of progress."""
+    """The schedule of `three_stage`: stateless, a function of progress."""
 
     sharpness: float
     boundaries: tuple[float, float]
     movement: Literal["linear", "step", "exponential"]
-    warmup: float  # share of the training over which the weights leave 1
+    warmup: float  # share of the training over which the strength grows from 0
 
     def stage(self, progress: float) -> str:
         """Return `"easy"`, `"medium"` or `"hard"`."""
@@ -58,7 +58,7 @@ class ThreeStageSchedule:
 class DynamicModule(nn.Module):
     """A stage, and the fast and the slow mean of the loss in it.
 
-    Decisions are arithmetic on the buffers and not Python branches, so that a step on a GPU never waits for one.
+    Decisions are arithmetic on the buffers, not Python branches, so a step never waits for the GPU.
     """
 
     position: Tensor  # int64 []: index of the stage
@@ -92,9 +92,9 @@ class DynamicModule(nn.Module):
         return torch.stack([(loss.detach().double() * here).sum(), here.sum()])
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Follow the loss by one step of the global batch, and change the stage if its trend asks for it.
+        """Update the means with the loss of a step, and change the stage if the trend requires it.
 
-        A step without masks or with a loss that is not finite changes nothing.
+        A step without masks or with a non-finite loss changes nothing.
         """
         mean = total[0] / total[1].clamp(min=1)
         usable = (total[1] > 0) & mean.isfinite()

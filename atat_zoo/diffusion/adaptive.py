@@ -29,20 +29,20 @@ from atat_zoo.diffusion.randomness import fold, uniform
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N].
 Look = Callable[[Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# The log-weight of a token that takes no part: exp of it is 0, and unlike −∞ it has no undefined differences.
+# The log-weight of an excluded token: its exponential is 0, and unlike −∞ it has no undefined differences.
 _NEVER = -1e30
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class DrawnMask:
-    """A mask that a forward process has drawn.
+    """A mask drawn by a forward process.
 
     Attributes:
         masked: M, bool [B, L].
         maskable: bool [B, L].
-        rate: the share of tokens that is masked, or that was to be: k/n or r, float64 [B].
-        level: the mask rate by which the model may know the time: k/n or t, float64 [B]. Not r, which the weights
-            of the clean text have gone into.
+        rate: the share of masked tokens, or its expectation: k/n or r, float64 [B].
+        level: the mask rate from which the model may compute the time: k/n or t, float64 [B]. Not r, which depends on
+            the weights of the clean text.
         clock: the state of the draw: arrival times [B, L], or s = log(−log t) [B].
     """
 
@@ -57,7 +57,7 @@ class BoundForm(Protocol):
     """One of the two forms of the bound: how a mask is drawn, and its terms."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return where each draw of a sequence stands, stratified, `draws` times float64 [B] in [0, 1)."""
+        """Return stratified uniforms for the draws of a sequence, `draws` times float64 [B] in [0, 1)."""
         ...
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
@@ -66,8 +66,8 @@ class BoundForm(Protocol):
         Args:
             log_w: log w, [B, L].
             maskable: bool [B, L].
-            unit: uniform in [0, 1), float64 [B]: how many are masked.
-            keys: one a row, int64 [B]: which they are.
+            unit: uniform in [0, 1), float64 [B]; decides how many tokens are masked.
+            keys: one per row, int64 [B]; decide which.
         """
         ...
 
@@ -85,7 +85,7 @@ class BoundForm(Protocol):
         ...
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return log q, float64 [B], with its gradient: of the draw, given how many (or when) it is about."""
+        """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with its gradient."""
         ...
 
 
@@ -127,9 +127,9 @@ class OrderForm:
 class TimedForm:
     """The rate r uniform on (0, 1], t = τ(r; x) where the mean of t^{w_i} is r; each token masked by itself.
 
-    The integral is over t, and r only decides where it is evaluated: uniform t with weights below 1 would have a
-    variance without bound. Hence neither t nor dt/dr carries a gradient. Towards r = 0 the variance still grows with
-    the logarithm, as that of `bounds.continuous_t` does: the order form needs fewer draws.
+    The integral is over t, and r only decides where it is evaluated: with uniform t and weights below 1 the variance
+    would be infinite. Hence neither t nor dt/dr has a gradient. Towards r = 0 the variance still grows logarithmically,
+    as that of `bounds.continuous_t` does: the order form needs fewer draws.
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
@@ -153,7 +153,7 @@ class TimedForm:
             speed = log_w + _log_masked(drawn.clock, log_w)
             log_s = speed.masked_fill(~drawn.maskable, _NEVER).logsumexp(1, keepdim=True)
             log_s = torch.where(n > 0, log_s, 0.0)
-        # What is not masked must not reach exp, where its gradient could be infinite times zero.
+        # Visible tokens must not reach exp, where their gradient could be infinite times zero.
         log_w = torch.where(drawn.masked, log_w - log_s, 0.0)
         log_reverse = torch.where(drawn.masked, log_reverse.double() - log_s, 0.0)
         weight = n * torch.where(drawn.masked, log_w.exp(), 0.0)
@@ -163,7 +163,7 @@ class TimedForm:
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
         """Return the sum of the Bernoulli log-probabilities at the time t; see `BoundForm`."""
         log_p = _log_masked(drawn.clock, log_w.double())
-        # 1 − t^w underflows at a visible token that was all but certain to be masked: it was not drawn then.
+        # 1 − t^w underflows only at a visible token that was almost certain to be masked: not drawn in practice.
         log_p = torch.where(drawn.masked, log_p, log1mexp(log_p.clamp(max=-1e-300)))
         return torch.where(drawn.maskable, log_p, 0.0).sum(1)
 
@@ -193,7 +193,7 @@ def estimate(
         x: clean tokens, int64 [B, L].
         maskable: bool [B, L].
         log_w: log w, [B, L].
-        keys: one key a sequence, int64 [B].
+        keys: one key per sequence, int64 [B].
         draws: masks per sequence.
         mask_id: m.
         time_at: from mask rate to t, for a model that reads it.
@@ -214,7 +214,7 @@ def estimate(
 
 
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
-    """Return a scalar a row with the gradient of the bound with respect to the forward weights.
+    """Return a scalar per row with the gradient of the bound with respect to the forward weights.
 
     ∇E_q f = E[∇f + (f − b) ∇log q], b the mean of f over the other draws of the same sequence at the same k or t
     (Kool et al., 2019). The gradient of f alone has the wrong sign.
@@ -234,7 +234,7 @@ def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
 
 
 def log1mexp(a: Tensor) -> Tensor:
-    """Return log(1 − exp(a)) for a < 0 without loss of digits at either end."""
+    """Return log(1 − exp(a)) for a < 0, accurate at both ends."""
     near = a > -0.693
     # Each branch gets arguments of its own side only, so that neither spoils the other's gradient.
     large, small = (-torch.expm1(torch.where(near, a, -0.5))).log(), torch.log1p(-torch.where(near, -1.0, a).exp())

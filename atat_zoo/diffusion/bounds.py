@@ -2,9 +2,9 @@
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
-A bound is a sequence of masks with their weights; `average` takes the mean of
+A bound is a sequence of masks with their weights; `average` computes the mean of
 any scores of the masked tokens over them. `exact_k` and `continuous_t` draw the
-masks, `enumerate_masks` takes all of them (on toys). They agree on the same
+masks, `enumerate_masks` uses all of them (on toys). They agree on the same
 sequences within their Monte-Carlo error. `discrete_t` is the bound of a process
 with T steps, a different number at each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
 """
@@ -54,13 +54,13 @@ class WeightedMask:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Estimate:
-    """The average of a score over the masks of a bound: of the cross-entropy, it is the bound.
+    """The average of a score over the masks of a bound; for the cross-entropy it is the bound.
 
     Attributes:
-        contribution: what each token adds, in nats for a bound, float64 [B, L].
-        weight: the sum of a token's weights over the masks that hide it, by their number, float64 [B, L].
+        contribution: the term of each token, in nats for a bound, float64 [B, L].
+        weight: a token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L].
         loss_sum: the score summed over the draws in which a token was masked, float64 [B, L].
-        loss_count: in how many draws it was masked, int64 [B, L].
+        loss_count: number of draws in which it was masked, int64 [B, L].
     """
 
     contribution: Tensor
@@ -104,7 +104,7 @@ def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: i
 
 
 def from_denoiser(denoise: Denoiser) -> CrossEntropy:
-    """Return the losses of a denoiser that gives complete distributions."""
+    """Return the losses of a denoiser that returns complete distributions."""
 
     def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         return -denoise(z, t, masked).gather(1, x[masked][:, None])[:, 0]
@@ -119,7 +119,7 @@ def exact_k(maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule) ->
 
     Args:
         maskable: bool [B, L].
-        keys: one key a sequence, int64 [B]: the masks are a function of it, so that two models see the same.
+        keys: one key per sequence, int64 [B]: the masks are a function of it, so two models see the same masks.
         draws: masks per sequence.
         time_at: from mask rate to t, for a denoiser that reads it: t = time_at(k/n) makes it a function of z.
     """
@@ -152,10 +152,10 @@ def continuous_t(
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
 
-    The strata are a sequence's own and not the batch's: sequences stay
-    independent, so that the standard error over them is right and no result
-    depends on the batch. The variance diverges logarithmically at t → 0, so
-    it is harmless only for long sequences.
+    The strata are per sequence, not per batch: sequences stay independent, so
+    the standard error over them is right and no result depends on the batch.
+    The variance diverges logarithmically at t → 0, which is harmless only for
+    long sequences.
 
     Args: as `exact_k`, and
         alpha: α(t).
@@ -173,8 +173,8 @@ def discrete_t(
     """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
 
     With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the
-    draws of a sequence. A bound for each T, and none of them is the one that is
-    called perplexity.
+    draws of a sequence. Each T has its own bound, and none of them is called
+    perplexity.
 
     Args: as `exact_k`, and
         alpha: α(t).
@@ -192,14 +192,14 @@ def reveal(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
 
 
 def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Schedule) -> WeightedMask:
-    """Mask each token with probability `rate` [B]; the denoiser's t is that of the share which was masked."""
+    """Mask each token with probability `rate` [B]; the denoiser's t is that of the share of masked tokens."""
     masked = (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
     share = masked.sum(1) / maskable.sum(1).clamp(min=1)
     return WeightedMask(masked=masked, weight=weight, t=time_at(share.float()))
 
 
 def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
-    """Yield all 2^L − 1 masks with a token, so that their average is the NELBO exactly: weight (n/k) / (n · C(n, k)).
+    """Yield all 2^L − 1 nonempty masks; their average is exactly the NELBO: weight (n/k) / (n · C(n, k)).
 
     Args:
         x: tokens, all of them maskable, int64 [B, L].

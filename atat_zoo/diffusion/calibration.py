@@ -1,8 +1,8 @@
 """Scores and a rate to probabilities whose mean over a row is the rate exactly (MATH: training with importance).
 
-Three families, each with one unknown a row. All arithmetic is in float64,
-whatever comes in: bfloat16 alone would miss the rate by 1e-3. Scores may be of
-any size up to about 1e9; beyond that float64 cannot separate neighbours.
+Three families, each with one unknown per row. All arithmetic is in float64 for
+any input: bfloat16 would miss the rate by 1e-3. Scores may have any size up to
+about 1e9; beyond that float64 cannot separate neighbours.
 
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
@@ -43,7 +43,7 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     rest = falling.flip(-1).logcumsumexp(-1).flip(-1) - falling  # log G_k; NaN past the n-th, where it is not counted
     rank = torch.arange(score.shape[-1], device=score.device)
     saturated = (wanted.unsqueeze(-1) - rank > rest.exp()).sum(-1, keepdim=True)
-    # Rounding must not walk off the end of a row that is all saturated.
+    # Rounding must not move the index past the end of a row that is all saturated.
     saturated = saturated.minimum((maskable.sum(-1, keepdim=True) - 1).clamp(min=0))
     # Centring at the first token that is not saturated preserves the digits that decide its p.
     centre = falling.gather(-1, saturated)

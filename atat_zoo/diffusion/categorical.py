@@ -3,7 +3,7 @@
 A float32 draw truncates the tail: its uniforms are multiples of 2^-24, so tokens
 rarer than that are never drawn, or too often, which amounts to a lower
 temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the
-uniform are float64. One uniform a position suffices: the inverse of the
+uniform are float64. One uniform per position suffices: the inverse of the
 cumulative distribution is as exact as Gumbel-max in float64, and needs V times
 fewer random numbers.
 """
@@ -50,7 +50,7 @@ def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tenso
     logits = log_probs.double()
     tempered = isinstance(temperature, Tensor) or temperature != 1.0
     if tempered:
-        # A temperature that was computed may come out as 0, at which the likeliest would be 0/0.
+        # A computed temperature may be 0, at which the likeliest token would be 0/0.
         least = torch.finfo(torch.float64).tiny
         scale = temperature.double().clamp(min=least).unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
         # Centred first: at a low temperature all of exp(log p / T) would underflow.
@@ -71,7 +71,7 @@ def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tenso
 
 
 def top_k(log_probs: Tensor, k: int) -> Tensor:
-    """Return [N, V] with −∞ at all but the k likeliest tokens, and those as likely as the k-th."""
+    """Return [N, V] with −∞ at all but the k likeliest tokens and tokens as likely as the k-th."""
     if k >= log_probs.shape[-1]:
         return log_probs
     least = log_probs.topk(k, dim=-1).values[:, -1:]
@@ -79,11 +79,11 @@ def top_k(log_probs: Tensor, k: int) -> Tensor:
 
 
 def nucleus(log_probs: Tensor, p: float, temperature: float = 1.0) -> Tensor:
-    """Return [N, V] with −∞ at all but the fewest likeliest tokens whose probabilities reach p, and their equals.
+    """Return [N, V] with −∞ outside the smallest set of likeliest tokens with total probability p, ties included.
 
     Args:
-        log_probs: [N, V]; need not be normalised. What stays is returned as it is, not tempered.
-        p: in (0, 1]; 1 cuts nothing off.
+        log_probs: [N, V]; need not be normalised. Values inside the set do not change and are not tempered.
+        p: in (0, 1]; 1 excludes nothing.
         temperature: above 0; the probabilities are those of log_probs divided by it.
     """
     if p >= 1:

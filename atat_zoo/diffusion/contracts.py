@@ -39,8 +39,8 @@ class Masked:
 class StatefulPart(Protocol):
     """A part whose state follows the training: an `nn.Module` with its state in buffers.
 
-    The trainer sums `statistics` over micro-batches and ranks and hands the sum
-    to `update` once a step, so the state does not depend on either.
+    The trainer sums `statistics` over micro-batches and ranks and passes the sum
+    to `update` once per step, so the state does not depend on either.
     """
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
@@ -53,25 +53,25 @@ class StatefulPart(Protocol):
         ...
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Take in the sum over the global batch; progress in [0, 1] of the training."""
+        """Update the state with the sum over the global batch; progress of the training in [0, 1]."""
         ...
 
 
 class Denoiser(Protocol):
-    """p_θ(x_i | z), and facts of its model: all that bounds and samplers need.
+    """p_θ(x_i | z) and facts about its model, for bounds and samplers.
 
-    A class that inherits from this one writes `__call__` and `mask_id`; every other fact has a default. Attributes
-    state what else it can do: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
+    A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes state its other abilities:
+    `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
 
     Attributes:
         mask_id: m. Predictable tokens are the ids below it.
         reads_time: whether the prediction depends on t; false by default.
-        window: the most tokens that it sees at once; any number if None, the default.
-        block_size: tokens in a block, for a model that predicts a position from its own block and those before, 1 for
-            an autoregressive one; None, the default, for one that reads a text in any order. No block before one that
-            is asked for may have a mask. With `where` as pairs the caller sees to that, once, since a check would ask
-            the device at every step.
-        estimates_importance: whether `importance` gives a tensor; false by default.
+        window: maximum number of tokens that it sees at once; no limit if None, the default.
+        block_size: tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an
+            autoregressive model; None, the default, for one that reads a text in any order. No block before a predicted
+            one may have a mask. With `where` as pairs the caller checks this once, because a check would wait for the
+            device at every step.
+        estimates_importance: whether `importance` returns a tensor; false by default.
         gives_order_weights: whether it has `ordered`; false by default.
         scores_visible_tokens: whether it has `everywhere`; false by default.
     """
@@ -85,13 +85,13 @@ class Denoiser(Protocol):
     scores_visible_tokens: bool = False
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return SUBS log-probabilities at the masked positions asked for.
+        """Return SUBS log-probabilities at some masked positions.
 
         Args:
             tokens: z, int64 [B, L].
-            t: diffusion time [B], or None, then it is taken from the share of masked tokens.
-            where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order. Either
-                way `x[where]` gives the N entries of an x [B, L, …], and a denoiser does nothing else with it. All N
+            t: diffusion time [B]; if None, it follows from the share of masked tokens.
+            where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order. Both
+                index the N entries of an x [B, L, …] as `x[where]`; a denoiser uses it in no other way. All N positions
                 are masked.
 
         Returns:
@@ -119,19 +119,19 @@ class Denoiser(Protocol):
     def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities [N, V], and log p_θ of M visible tokens [M], in one evaluation.
 
-        The network sees those tokens; its head, before it is told that they are known, has a distribution there too.
+        The network sees those tokens; its head has a distribution there too, before SUBS replaces it.
         """
         raise _unable("does not score visible tokens")
 
     def begin(self, batch: int, window: int) -> BlockDecoder:
-        """Begin B texts of which nothing is read yet; `window` is the most tokens that are seen at once.
+        """Begin B empty texts; `window` is the maximum number of tokens that are seen at once.
 
-        Only where there is a `block_size`.
+        Only for models with a `block_size`.
         """
         raise _unable("does not read block by block")
 
     def of(self, rows: Tensor) -> Denoiser:
-        """Return the denoiser of some rows of the batch, int64 [A]: by default itself, which remembers no row."""
+        """Return the denoiser of some rows of the batch, int64 [A]; by default itself, which has no state per row."""
         return self
 
 
@@ -140,14 +140,14 @@ def _unable(what: str) -> NotImplementedError:
 
 
 class BlockDecoder(Denoiser, Protocol):
-    """A batch of texts whose finished blocks have been read: a denoiser of the block that comes next.
+    """A batch of texts whose finished blocks have been read: a denoiser of the next block.
 
-    It caches their keys and values, so that each is read once. As a denoiser it takes the tokens of that block
-    alone, int64 [B, S].
+    It caches their keys and values, so each block is read once. As a denoiser it takes only the tokens of the next
+    block, int64 [B, S].
     """
 
     def read(self, tokens: Tensor) -> None:
-        """Read finished blocks, int64 [B, any number of them · S], and go on to the one behind."""
+        """Read n finished blocks, int64 [B, n · S], and move on to the next one."""
         ...
 
     def of(self, rows: Tensor) -> BlockDecoder:

@@ -1,7 +1,7 @@
-"""Positions of a batch: as a mask, or as pairs of row and position, for which the host waits for no device.
+"""Positions of a batch: as a mask, or as pairs of row and position, with which the host never waits for the device.
 
-`mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of their result is data. Whoever
-knows the number of true entries on the host can have the same without waiting. Legend: B rows, L positions, N of them.
+`mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of their result depends on data. If
+the host knows the number of true entries, it need not wait. Legend: B rows, L positions, N true entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Where: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 
 
 def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return row and position of the true entries in row-major order, without asking the device.
+    """Return row and position of the true entries in row-major order, without waiting for the device.
 
     Args:
         which: bool [B, L].
@@ -31,7 +31,7 @@ def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pairs(where: Where) -> tuple[Tensor, Tensor]:
-    """Return row and position of either form; a mask is asked for the size of the result."""
+    """Return row and position of either form; with a mask the host waits for the size of the result."""
     if isinstance(where, tuple):
         return where
     row, position = where.nonzero().unbind(1)
@@ -39,8 +39,8 @@ def pairs(where: Where) -> tuple[Tensor, Tensor]:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """Return a tensor on the CPU, after the device has done all that was asked of it.
+    """Return a tensor on the CPU, after the device has finished its queued work.
 
-    Samplers ask the device through this function alone, so that a test can count how often they wait.
+    Samplers read from the device only through this function, so a test can count how often they wait.
     """
     return tensor.cpu()

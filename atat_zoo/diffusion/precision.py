@@ -1,4 +1,4 @@
-"""In which precision networks compute: by autocast, weights and losses staying in float32."""
+"""The precision of networks: by autocast; weights and losses stay in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
 
 
 def computes_in_bf16(precision: Precision, device: str | torch.device) -> bool:
-    """Say whether a network on a device computes in bf16."""
+    """Return whether a network on a device computes in bf16."""
     # Hardware without the instructions emulates bf16, and is slower for it.
     if torch.device(device).type == "cpu":
         native = torch.cpu._is_avx512_bf16_supported()

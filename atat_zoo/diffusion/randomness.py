@@ -1,10 +1,10 @@
 """Counter-based random numbers: every draw is a function of (seed, stream, counter).
 
-A key is one int64 a row. Whoever draws derives a key per row from the seed, the
-name of the purpose and the row's own number, and asks for as many uniforms as
-it needs. There is no state, so neither a resume, nor the number of ranks, nor
-the micro-batch, nor the batch a row happens to be in, changes what it draws; and
-integer arithmetic is exact, so the CPU and the GPU draw the same.
+A key is one int64 per row, derived from the seed, the name of the purpose and
+the row's own number; any number of uniforms follows from it. There is no state,
+so a resume, the number of ranks, the micro-batch and the other rows of the batch
+do not change a row's draws. Integer arithmetic is exact, so the CPU and the GPU
+draw the same numbers.
 
 The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the
 constants of Stafford's variant 13, as SplitMix64 uses it (Steele et al., OOPSLA
@@ -64,7 +64,7 @@ def row_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
 def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
     """Return new keys from keys and numbers (a step, a draw, a position); they broadcast.
 
-    A number gives the same as a tensor of it.
+    A number and a tensor of it give the same keys.
     """
     if isinstance(counters, int):
         return mix(keys ^ mix_int((counters + 1) * _GOLDEN))

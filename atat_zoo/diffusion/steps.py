@@ -1,4 +1,4 @@
-"""`Step`: one step of a sampler, as its parts see it.
+"""`Step`: one step of a sampler, the input of its parts.
 
 Legend: B rows in the batch, A rows that take part in this step, L positions,
 N open positions of those rows in row-major order, V predictable tokens.
@@ -26,39 +26,38 @@ if TYPE_CHECKING:
 class Step:
     """One step of a sampler, for the rows that take part in it.
 
-    A part names in `needs` which of the optional fields it reads; the loop fills
-    those and leaves the others None, so that nothing is computed without need.
-    Rows that sit out a step (nothing to unmask, or finished) are not in it.
+    A part names in `needs` the optional fields that it reads; the loop fills these
+    and leaves the others None, so nothing is computed unnecessarily. Rows that skip
+    a step (finished, or without positions to unmask) are not in it.
 
     Attributes:
-        number: k, counted from 0 over the entire run; all rows count together.
-        final: whether everything that is open is filled now.
+        number: k, counted from 0 over the run, the same for all rows.
+        final: whether this step fills all open positions.
         batch: B, rows in the batch.
         rows: the numbers of these rows in the batch, int64 [A].
         tokens: z, int64 [A, L].
         open: masked positions that may be filled, bool [A, L].
         free: positions that were open at the start: all others are given, bool [A, L].
-        total: how many were open at the start, int64 [A], on the CPU.
-        remaining: how many are open, int64 [A], on the CPU.
-        most: the most steps that the pace allows this row by itself, int64 [A], on the CPU.
+        total: number of positions open at the start, int64 [A], on the CPU.
+        remaining: number of open positions, int64 [A], on the CPU.
+        most: the largest number of steps that the pace allows this row, int64 [A], on the CPU.
         seeds: a row's seed, int64 [A].
-        host_seeds: the same on the CPU, for parts that decide without asking the device.
+        host_seeds: the same on the CPU, for parts that decide without reading from the device.
         rates: expected share of masked tokens before and after this step, if the pace has a grid.
-        remask_rate: share of the visible tokens that the remask is going to hide, which the pace makes up for.
-        memory: tensors [batch, …] that a part stores from step to step under a name of its own; index them with `rows`.
-        denoiser: the denoiser, for parts that want more of it than its distributions.
+        remask_rate: share of visible tokens that the remask will hide and for which the pace compensates.
+        memory: tensors [batch, …] that a part stores between steps under its own names; index them with `rows`.
+        denoiser: the denoiser, for parts that need more than its distributions.
         log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
         order_weights: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
         importance: needs "importance". Of the draft, float [A, L] in [0, 1], or None if there is no estimator.
         drawn: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
         drawn_log_probs: needs "drawn". Its log-probability under p_θ, [N].
-        history: needs "history". Mean over open positions of max p_θ, one column an evaluation, the latest
-            last, NaN where there was none yet, float64 [A, K].
+        history: needs "history". Mean over open positions of max p_θ, one column per evaluation, the latest last,
+            NaN for missing evaluations, float64 [A, K].
         confidence: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L]. With
             "rescored" among the needs too, p_θ of them by the row's latest evaluation, which saw them.
-        ranking: open positions in the order in which they come, then the others, int64 [A, L]; there for a
-            pace that needs something.
-        fresh: what was drawn in this step, bool [A, L]; there for a remask.
+        ranking: open positions sorted by the order, then the others, int64 [A, L]; set for a pace with `needs`.
+        fresh: positions drawn in this step, bool [A, L]; set for a remask.
     """
 
     number: int
@@ -91,23 +90,23 @@ class Step:
 
     @property
     def mask_id(self) -> int:
-        """m, which the denoiser knows."""
+        """m, the denoiser's mask id."""
         return self.denoiser.mask_id
 
     @property
     def where(self) -> tuple[Tensor, Tensor]:
-        """Row (of this step) and position of the open positions, int64 [N] each; asks the device for nothing."""
+        """Row (of this step) and position of the open positions, int64 [N] each; never waits for the device."""
         if self._where is None:
             self._where = positions(self.open, self.remaining)
         return self._where
 
     def among_open(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Return which of the N open positions some of them are, int64 [M], from their rows and positions [M]."""
+        """Return the indices of some positions among the N open ones, int64 [M], from their rows and positions [M]."""
         number = self.open.flatten().cumsum(0) - 1
         return number[rows * self.open.shape[1] + positions]
 
     def keys(self, purpose: str) -> Tensor:
-        """Return a key a row for one purpose in this step, int64 [A]."""
+        """Return a key per row for one purpose in this step, int64 [A]."""
         return fold(self.seeds, stream(self.number, purpose))
 
     def uniform(self, purpose: str) -> Tensor:
@@ -122,7 +121,7 @@ class Step:
         """Return `log_probs` [N, V].
 
         Raises:
-            RuntimeError: when the part that asks does not name it in `needs`.
+            RuntimeError: when the calling part does not name it in `needs`.
         """
         if self.log_probs is None:
             raise RuntimeError("a part reads the distributions without log_probs among its needs")
@@ -140,7 +139,7 @@ class Step:
     def measure(self, metric: Callable[[Tensor], Tensor]) -> Tensor:
         """Return a metric of the distributions, [A, L], 0 where not open.
 
-        An order, a pace and a stop often ask the same metric: it is computed once.
+        An order, a pace and a stop often use the same metric: it is computed once.
         """
         for known, value in self._measured:
             if known is metric or known == metric:

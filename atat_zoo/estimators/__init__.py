@@ -1,7 +1,7 @@
 """Importance estimators: which tokens of a text are hard to predict.
 
-The module of an estimator maps clean tokens to importance in [0, 1]. It never contains the backbone's embedding: that
-comes in detached, so the backbone is not trained through it.
+The module of an estimator maps clean tokens to importance in [0, 1]. It gets the backbone's embedding as a detached
+input, so its loss does not train the backbone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Estimator(Protocol):
 
 @component
 class UniformEstimator:
-    """Importance ½ for every token: masking and curriculum then treat all tokens alike."""
+    """Importance ½ for every token, so masking and curriculum treat all tokens alike."""
 
     name = "uniform"
     reads_time: ClassVar[bool] = False
@@ -76,8 +76,8 @@ class UniformEstimator:
 class FrequencyEstimator:
     """Importance from the unigram prior of the training shards.
 
-    I(v) = log p(v) / min log p, with one added to every count: 0 would be a token that is certain, 1 is a token that
-    was never seen. The table is a buffer of the model.
+    I(v) = log p(v) / min log p, with one added to every count: a certain token would have 0, a token that was never
+    seen has 1. The table is a buffer of the model.
     """
 
     name = "frequency"
@@ -97,8 +97,8 @@ class TransformerEstimator:
     """Two transformer layers over the clean text, with importance σ(·) for each token.
 
     It reads the backbone's token embedding through a projection, so it adds
-    about 2 % to a backbone of 124M. `own_embedding` gives it an embedding of its
-    own, as ATAT's documents have it: 13M parameters at a vocabulary of 50k.
+    about 2 % to a backbone of 124M. `own_embedding` gives it its own embedding,
+    as in ATAT's documents: 13M parameters for a vocabulary of 50k.
     """
 
     name = "transformer"
@@ -118,7 +118,7 @@ class TransformerEstimator:
         return self.time_conditioning
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: the length, or heads that do not divide the width."""
+        """Yield the problems: the length, or heads that do not divide the width."""
         if experiment.data.length > self.max_length:
             yield (
                 f"data.length = {experiment.data.length} is longer than estimator.max_length = {self.max_length}; "
@@ -138,7 +138,7 @@ class TransformerEstimator:
 class _ComposedEstimator:
     """An estimator with others inside."""
 
-    inside: ClassVar[tuple[str, ...]]  # the parameters that are estimators; the first is the one that is trained
+    inside: ClassVar[tuple[str, ...]]  # the parameters that are estimators; the first one is trained
 
     @property
     def learns(self) -> bool:
@@ -151,11 +151,11 @@ class _ComposedEstimator:
         return any(getattr(self, name).reads_time for name in self.inside)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit the estimators inside."""
+        """Yield the problems of the estimators inside."""
         for key in self.inside:
             inner = getattr(self, key)
             if hasattr(inner, "check"):
-                # Its messages name the table `estimator`; here it stands one table further in.
+                # Its messages name the table `estimator`; here it is nested one level deeper.
                 yield from (text.replace("estimator.", f"estimator.{key}.") for text in inner.check(experiment))
 
 
@@ -180,11 +180,10 @@ class HybridEstimator(_ComposedEstimator):
 
 @component
 class TermBiasEstimator(_ComposedEstimator):
-    """Another estimator, that raises the importance of a domain's words: I + s · (1 − I) at the tokens of one.
+    """Raises the importance of a domain's words by another estimator: their tokens have I + s · (1 − I).
 
-    A negative strength makes it I + s · I. Masking does not change the mean rate of a row, so the words are masked
-    more often and the rest less. In sampling the guidance `importance_bias` does the same to a model that was trained
-    without it.
+    With a negative strength they have I + s · I. Masking does not change the mean rate of a row, so the words are
+    masked more often and the rest less. In sampling, the guidance `importance_bias` does the same with any model.
     """
 
     name = "term_bias"
@@ -194,7 +193,7 @@ class TermBiasEstimator(_ComposedEstimator):
 
     words: tuple[str, ...] = param((), help="words or phrases whose importance changes")
     strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
-    base: Estimator = part("estimator", "uniform", help="the estimator whose importance it is")
+    base: Estimator = part("estimator", "uniform", help="the estimator whose importance is changed")
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`.

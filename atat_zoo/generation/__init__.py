@@ -1,7 +1,7 @@
 """Text from a denoiser: prompts, masks, seeds and decoding around a sampler.
 
-A `Writer` is a denoiser with its tokenizer, whatever they come from; `Model.writer` makes one of a trained model.
-`infill` fills the gaps of given texts with it.
+A `Writer` is a denoiser with its tokenizer, from any source; `Model.writer` returns one for a trained model.
+`infill` uses it to fill the gaps of given texts.
 """
 
 from atat_zoo.generation.infilling import Filled, Infilling, infill

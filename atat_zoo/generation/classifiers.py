@@ -1,4 +1,4 @@
-"""Classifiers: how much a text is of a class, for guidance towards it."""
+"""Classifiers: the probability that a text belongs to a class, for guidance towards it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClassifierModel(Protocol):
-    """A classifier that is ready."""
+    """A classifier that is ready to use."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Return log p(class | z), float [M], for M texts with masks in them.
@@ -28,7 +28,7 @@ class ClassifierModel(Protocol):
 
 @runtime_checkable
 class Differentiable(ClassifierModel, Protocol):
-    """A classifier that reads tokens through an embedding, so that one gradient tells what each token would do.
+    """A classifier that reads tokens through an embedding, so one gradient estimates the effect of every token.
 
     Attributes:
         table: the embedding, float [V + 1, E], the mask's in its last row.
@@ -37,7 +37,7 @@ class Differentiable(ClassifierModel, Protocol):
     table: Tensor
 
     def embedded(self, x: Tensor) -> Tensor:
-        """Return log p(class | z), [M], from the embedding of z, [M, L, E], with a gradient."""
+        """Return log p(class | z), [M], differentiable in the embedding of z, [M, L, E]."""
         ...
 
 
@@ -50,8 +50,8 @@ class Classifier(Protocol):
         """Return the classifier, trained if it needs training.
 
         Args:
-            tokenizer: of the tokens that it will see.
-            length: L, tokens in a text of the model that is guided.
+            tokenizer: the tokenizer of the texts to classify.
+            length: L, tokens in a text of the guided model.
 
         Raises:
             UserError: when a parameter does not fit the tokenizer, the corpus or what can be imported.
@@ -61,26 +61,26 @@ class Classifier(Protocol):
 
 @component
 class NaiveBayesClassifier:
-    """Whether a text is of a topic, by its tokens, learned from the passages of a corpus that name the topic.
+    """Classifies texts by topic from their tokens, trained on passages of a corpus that name the topic.
 
-    The training documents are cut into passages of the model's length. Those with one of the words are of the topic,
-    the others not, and each token v gets the weight w_v = log p(v | topic) − log p(v | other) of its counts, with
-    `smoothing` added to each. Then log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial
-    naive Bayes, in which a mask says nothing. So it also knows the words that go with those that are named. It is
-    soon surer than it ought to be, as it takes tokens for independent, and then guides no more: a lower prior helps.
+    The training documents are cut into passages of the model's length. A passage with one of the words belongs to the
+    topic. Each token v has the weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing`
+    added to each. Then log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial naive Bayes,
+    in which masks carry no information. It also learns words that occur together with the named ones. It is
+    overconfident, because it assumes independent tokens, and then stops guiding: a lower prior helps.
     """
 
     name = "naive_bayes"
-    summary = "a topic by the tokens that go with some words, counted in the passages of a corpus"
+    summary = "a topic by token counts in the passages of a corpus that contain some words"
     refs = ("https://www.cs.cmu.edu/~knigam/papers/multinomial-aaaiws98.pdf",)
 
-    words: tuple[str, ...] = param(help="words or phrases; a passage with one of them is of the topic")
-    corpus: Corpus = part("corpus", "sotu", help="whose training documents are counted")
-    documents: int = param(1000, help="documents that are read at most", ge=1)
+    words: tuple[str, ...] = param(help="words or phrases; a passage with one of them belongs to the topic")
+    corpus: Corpus = part("corpus", "sotu", help="corpus whose training documents are counted")
+    documents: int = param(1000, help="maximum of documents to read", ge=1)
     smoothing: float = param(1.0, help="added to every count", gt=0)
     prior: float | None = param(
         None,
-        help="p(topic) of a text of which nothing is visible; if none, the topic's share of the passages",
+        help="p(topic) of a text without visible tokens; if none, the topic's share of the passages",
         gt=0,
         lt=1,
     )
@@ -110,7 +110,7 @@ class NaiveBayesClassifier:
         return BagOfTokens(share[1] - share[0], math.log(prior / (1 - prior)))
 
 
-# What may be imported: an experiment file that somebody else wrote must not run code of its own choice.
+# What may be imported: an experiment file from somebody else must not run arbitrary code.
 ALLOWED = "ATAT_ZOO_FUNCTIONS"
 
 
@@ -118,16 +118,16 @@ ALLOWED = "ATAT_ZOO_FUNCTIONS"
 class FunctionClassifier:
     """A Python function of yours, from a list of texts to their log p(class | text), one number each.
 
-    Masked stretches are written as `blank`. Importing a module runs it, so a path is followed only if the environment
-    variable ATAT_ZOO_FUNCTIONS names it too (several with commas between): a person at the keyboard does, a file that
-    came from elsewhere cannot. A classifier that is to be shared, or that reads tokens, is better a part of a plugin.
+    Each run of masks is written as `blank`. Importing a module runs it, so a path is imported only if the environment
+    variable ATAT_ZOO_FUNCTIONS names it too (comma-separated): the user can set it, a downloaded file cannot. To share
+    a classifier, or to read tokens, put it into a plugin.
     """
 
     name = "function"
     summary = "a Python function from texts to log-probabilities, by its import path"
 
     path: str = param(help="module:function; the environment variable ATAT_ZOO_FUNCTIONS must name it too")
-    blank: str = param("", help="what a stretch of masked tokens is written as")
+    blank: str = param("", help="text that replaces a run of masked tokens")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
         """Return the function as a classifier of tokens; see `Classifier`."""

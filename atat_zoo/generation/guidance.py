@@ -1,6 +1,6 @@
 """Guidance: steering what a model writes about.
 
-A guidance takes a `Writer` and returns another one, whose denoiser is guided; samplers take it as any other.
+A guidance takes a `Writer` and returns one with a guided denoiser, which works with any sampler.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 class Guidance(Protocol):
     """A component of the kind guidance.
 
-    The guided p_θ is normalised, and a token without probability stays without it. At a strength of 0 it returns the
-    writer that it was given.
+    The guided p_θ is normalised, and a token with probability 0 stays at 0. At a strength of 0 it returns the given
+    writer.
     """
 
     name: str
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer that is guided.
+        """Return a guided writer.
 
         Raises:
-            UserError: when the writer cannot be guided so, as by a word that its tokenizer does not know.
+            UserError: when the writer cannot be guided in this way, for example by a word unknown to its tokenizer.
         """
         ...
 
 
 @component
 class NoGuidance:
-    """The model writes what it has learned."""
+    """No change: the model's own distribution."""
 
     name = "none"
-    summary = "the model writes what it has learned"
+    summary = "no change: the model's own distribution"
 
     def guide(self, writer: Writer) -> Writer:
-        """Return the writer as it is."""
+        """Return the writer unchanged."""
         return writer
 
 
@@ -57,27 +57,26 @@ class NoGuidance:
 class TokenBiasGuidance:
     """A strength added to the logits of some words, and words that are never written.
 
-    A word is looked for in all the ways in which the tokenizer writes it: with and without a space before it, as it
-    stands and, if it is in lower case, capitalised. One of a single token gets the strength s; p becomes p · exp(s),
-    normalised. One of n pieces is raised piece by piece, where what is visible of a window fits: with m pieces there,
-    the others get s · (m + 1)/n, the difference of the potential s · (visible pieces)/n to a token that would break
-    the word off. In sum a whole word is raised by s, whatever the order in which its pieces come, and a piece alone
-    by nothing (potential-based shaping, Ng et al., ICML 1999). A form that begins without a space counts only where
-    no word is before it.
+    A word matches in every tokenization: with and without a space before it, as written and, if in lower case,
+    capitalised. A word of one token gets the strength s; p becomes p · exp(s), normalised. A word of n pieces is raised
+    piece by piece in each window whose visible tokens match: with m pieces visible, the others get s · (m + 1)/n, the
+    difference of the potential s · (visible pieces)/n to that of a token that breaks the word. In total a complete
+    word gains s, in any order of its pieces, and an incomplete one nothing (potential-based shaping, Ng et al., ICML
+    1999). A form without a leading space counts only where no word precedes it.
 
-    A banned word is never completed, in however many places at once the tokens are drawn: of each window that it
-    fits so far, the piece at the last masked place is excluded. That also excludes this piece where something else
-    would have come to stand before it. Where nothing else has a probability, a ban gives way; another spelling than
-    the tokenizer's own is not found; and where tokens are masked again, what is behind a word may change.
+    A banned word is never completed, however many tokens are drawn at once: in each window that matches so far, the
+    piece at the last masked position is excluded. This also excludes the piece where other tokens would have preceded
+    it. A ban yields where no other token has a probability. Spellings other than the tokenizer's own do not match. If
+    tokens are masked again, the text behind a word may change.
     """
 
     name = "token_bias"
-    summary = "words, or tokens, that are made more or less probable, and words that are never written"
+    summary = "makes words or tokens more or less probable, and bans words"
     refs = ("https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf", "arXiv:1612.00005")
 
-    words: tuple[str, ...] = param(help="words or phrases that are made more probable; a negative strength: less")
+    words: tuple[str, ...] = param(help="words or phrases to make more probable, or less with a negative strength")
     strength: float = param(2.0, help="added to the logit of a word, in nats; 0 changes nothing but the bans")
-    tokens: tuple[int, ...] = param((), help="token ids that get the strength wherever they stand", ge=0)
+    tokens: tuple[int, ...] = param((), help="token ids that get the strength at every position", ge=0)
     ban: tuple[str, ...] = param((), help="words or phrases that are never written")
 
     def guide(self, writer: Writer) -> Writer:
@@ -108,24 +107,24 @@ class TokenBiasGuidance:
 
 @component
 class ImportanceBiasGuidance:
-    """Some words are made more important to the sampler: I becomes I + s · (1 − I) at the tokens of one.
+    """Makes some words more important to the sampler: their tokens' importance I becomes I + s · (1 − I).
 
-    The words are looked for, whole, in the draft that the importance is of: z with the most probable token at every
-    mask. Without an estimator every token has importance ½. p_θ stays as it is: only the order of a sampler that
-    multiplies by importance changes, such as that of `uncertainty_guided`. A higher importance comes later with
-    most_certain first and earlier with most_uncertain first; a negative strength makes it I + s · I instead and turns
-    this round. In training the estimator `term_bias` does the same.
+    Complete words are matched in the draft of which the importance is computed: z with the most probable token at
+    every mask. Without an estimator every token has importance ½. p_θ does not change, only the order of samplers that
+    multiply by importance, such as `uncertainty_guided`. Higher importance comes later with most_certain first and
+    earlier with most_uncertain first; a negative strength gives I + s · I and reverses this. In training, the
+    estimator `term_bias` does the same.
     """
 
     name = "importance_bias"
-    summary = "words that are more important to a sampler whose order looks at importance"
+    summary = "makes words more important to samplers whose order uses importance"
     refs = ("ATAT",)
 
     words: tuple[str, ...] = param(help="words or phrases whose importance changes")
     strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a sentence if the sampler does not look at importance."""
+        """Yield a sentence if the sampler does not use importance."""
         from atat_zoo.samplers.parts import CompositeSampler
 
         sampler = experiment.parts["sampler"]
@@ -161,24 +160,24 @@ class ImportanceBiasGuidance:
 class ClassifierGuidance:
     """Towards a class: p(v | z, class) ∝ p(v | z) · (f(z with v at i) / f(z))^s, f(z) = p(class | z).
 
-    `exact` asks the classifier for the `candidates` most probable tokens of each position, each in its place; the
-    others are taken to say nothing of the class. With all V candidates this is the posterior itself for s = 1.
-    `first_order` takes one gradient of log f at the embedding of z and goes from the mask's embedding to the token's
-    along it, for all tokens at once (Dathathri et al., arXiv:1912.02164; Schiff et al., arXiv:2412.10193); it takes a
-    classifier with an embedding. In Python any object with the method `build` of the kind classifier will do.
+    `exact` evaluates the classifier on z with each of the `candidates` most probable tokens at each position; other
+    tokens are assumed to leave f unchanged. With all V candidates and s = 1 this is the exact posterior.
+    `first_order` takes one gradient of log f at the embedding of z and approximates log f for all tokens at once by
+    the step from the mask's embedding to the token's (Dathathri et al., arXiv:1912.02164; Schiff et al.,
+    arXiv:2412.10193). It needs a classifier with an embedding. From Python any object with its `build` works.
     """
 
     name = "classifier"
     summary = "towards a class that a classifier knows: exact on the most probable tokens, or by one gradient"
     refs = ("arXiv:2412.10193", "arXiv:2105.05233", "arXiv:1912.02164")
 
-    classifier: ClassifierPart = part("classifier", attrs.NOTHING, help="what knows the class")
+    classifier: ClassifierPart = part("classifier", attrs.NOTHING, help="classifier that knows the class")
     strength: float = param(1.0, help="s, the power of p(class | z); 0 changes nothing", ge=0)
     method: Literal["exact", "first_order"] = param("exact", help="candidates one by one, or all by one gradient")
     candidates: int = param(50, help="most probable tokens of a position that are scored, where exact", ge=1)
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser goes by the classifier; see `Guidance`."""
+        """Return a writer whose denoiser follows the classifier; see `Guidance`."""
         if not self.strength:
             return writer
         from atat_zoo.generation.classifiers import Differentiable
@@ -205,30 +204,30 @@ class ClassifierGuidance:
 
 @component
 class ClassifierFreeGuidance:
-    """Away from what the model would write without a condition: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
+    """Away from the model's unconditional prediction: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
 
     The condition c is the text that every row begins with (after BOS): a label, or the beginning of a prompt. ∅ is the
-    same row with those tokens masked: a masked diffusion model has learned both, as it masks them like all others; its
-    time is that of the row with more masks. A model that reads from left to right takes no mask before what it
-    predicts; for it, ∅ is the row with the condition's tokens `dropped` (Sanchez et al., arXiv:2306.17806), a whole
-    number of blocks where it has blocks. Every evaluation is two passes through the network, and counted as two. A
-    row that does not begin with the condition stays unguided.
+    same row with those tokens masked. A masked diffusion model is trained on both, because it masks all tokens; the
+    time for ∅ is that of the row with more masks. A model that reads from left to right accepts no mask before the
+    predicted position; for it, ∅ is the row with the condition's tokens `dropped` (Sanchez et al., arXiv:2306.17806),
+    an integer number of blocks if it has blocks. Every evaluation takes, and counts as, two passes through the network.
+    A row that does not begin with the condition is not guided.
     """
 
     name = "classifier_free"
     summary = "towards the text that rows begin with, away from what would be written without it; two passes each"
     refs = ("arXiv:2207.12598", "arXiv:2412.10193", "arXiv:2306.17806")
 
-    condition: str = param(help="what every text begins with and is about; give it as the prompt, or a prompt's start")
+    condition: str = param(help="the beginning and topic of every text; give it as the prompt, or a prompt's start")
     strength: float = param(1.0, help="w; 0 changes nothing", ge=0)
     empty: Literal["masked", "dropped"] = param(
         "masked", help="the condition's tokens in the second pass: masked, or, for causal models, dropped"
     )
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser asks the network twice; see `Guidance`.
+        """Return a writer whose denoiser evaluates the network twice; see `Guidance`.
 
-        While it writes, it raises `UserError` when no row of the first evaluation begins with the condition.
+        In use it raises `UserError` when no row of the first evaluation begins with the condition.
         """
         if not self.strength:
             return writer
@@ -259,25 +258,25 @@ class ClassifierFreeGuidance:
 
 @component
 class CombinedGuidance:
-    """Two guidances, one after the other; with a third inside of one of them, three.
+    """Two guidances in sequence; nest another one for three.
 
-    Biases add up in either order. The second changes what the first has made: `classifier_free` in its place asks the
-    guided model twice, with whatever that costs.
+    Biases add up in either order. The second guides the result of the first: `classifier_free` as the second evaluates
+    the guided model twice, at twice its cost.
     """
 
     name = "combined"
-    summary = "two guidances, one after the other"
+    summary = "two guidances in sequence"
 
-    first: Guidance = part("guidance", "none", help="what is done to the writer first")
-    second: Guidance = part("guidance", "none", help="what is done to the writer that comes of it")
+    first: Guidance = part("guidance", "none", help="the guidance that is applied first")
+    second: Guidance = part("guidance", "none", help="the guidance that is applied to the result")
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit either of them."""
+        """Yield the problems of both."""
         for place, inner in (("first", self.first), ("second", self.second)):
             if hasattr(inner, "check"):
-                # The part knows itself as the table `guidance`; here it stands one table further in.
+                # The part's sentences name the table `guidance`; here it is nested one level deeper.
                 yield from (text.replace("guidance", f"guidance.{place}", 1) for text in inner.check(experiment))
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer that both have guided."""
+        """Return a writer with both guidances applied."""
         return self.second.guide(self.first.guide(writer))

@@ -1,4 +1,4 @@
-"""A denoiser whose log-probabilities are changed. B rows, L positions, N positions asked for, V predictable tokens."""
+"""A denoiser with changed log-probabilities. B rows, L positions, N predicted positions, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Guided(Denoiser):
-    """A denoiser around another one, whose other facts and abilities it has.
+    """A wrapper around a denoiser, with the same attributes and abilities.
 
-    Order weights and scores of visible tokens stay those of the model.
+    Order weights and scores of visible tokens remain those of the model.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Guided(Denoiser):
         change: Change | None = None,
         importance: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
-        """Take a denoiser, a change of its log-probabilities, and an importance in place of its own."""
+        """Take a denoiser, a change of its log-probabilities, and optionally an importance that replaces its own."""
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
         self.block_size = denoiser.block_size
@@ -56,7 +56,7 @@ class Guided(Denoiser):
         return self.denoiser.time_at(rate)
 
     def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the importance that was given, or the model's; see `Denoiser`."""
+        """Return the given importance, or the model's; see `Denoiser`."""
         return self.weigh(draft, masked) if self.weigh else self.denoiser.importance(draft, masked)
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
@@ -75,16 +75,16 @@ class Guided(Denoiser):
 
 
 class GuidedBlocks(Guided, BlockDecoder):
-    """The same for a text that is read block by block.
+    """The same for texts that are read block by block.
 
-    The network caches keys and values; the tokens are cached here, for the guidance, which sees as many as the network.
+    The network caches keys and values; this class caches the tokens, for a guidance that sees as many as the network.
     """
 
     def __init__(self, guided: Guided, decoder: BlockDecoder, window: int, past: Tensor | None = None) -> None:
-        """Take a decoder that begins, or with the finished tokens of each row, int64 [B, P]."""
+        """Take a new decoder, or one with the finished tokens of each row, int64 [B, P]."""
         super().__init__(decoder, guided.change, guided.weigh)
         self.decoder, self.seen, self.past = decoder, window, past
-        # Guidance of these two would need the text before, which they do not get.
+        # Guidance of these two would need the preceding text, which they do not get.
         self.gives_order_weights = self.scores_visible_tokens = False
 
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
@@ -107,9 +107,9 @@ class GuidedBlocks(Guided, BlockDecoder):
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
-    """Return log-softmax of scores [N, V], a token without probability having none afterwards either.
+    """Return the log-softmax of scores [N, V]; tokens with probability 0 stay at 0.
 
-    Where the scores leave no token, the log-probabilities [N, V] stay as they are.
+    Where the scores leave no token, the log-probabilities [N, V] do not change.
     """
     scores = scores.masked_fill(log_probs == -torch.inf, -torch.inf)
     nothing = (scores == -torch.inf).all(-1, keepdim=True)
@@ -120,7 +120,7 @@ class Contrast:
     """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
 
     def __init__(self, denoiser: Denoiser, ids: list[int], begin: int, spec: ClassifierFreeGuidance) -> None:
-        """Take the condition's tokens and where they begin."""
+        """Take the condition's tokens and the position at which they begin."""
         self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
         self.strength, self.dropped, self.text = spec.strength, spec.empty == "dropped", spec.condition
         self.seen = False
@@ -129,7 +129,7 @@ class Contrast:
         """Return guided log-probabilities [N, V]; a `Change`."""
         there = self.conditioned(tokens)
         if not self.seen:
-            # Later ones may not: of a long text a window is seen, and the prompt has gone out of it.
+            # Later ones may not: of a long text only a window is seen, which no longer includes the prompt.
             if not bool(there.any()):
                 raise UserError(
                     f"guidance.condition: no text begins with {self.text!r}; let every text begin with it, "
@@ -155,7 +155,7 @@ class Contrast:
         return (first == self.ids).all(1)
 
     def without(self, tokens: Tensor, there: Tensor) -> Tensor:
-        """Return the rows without the condition; those that have none are all masks if tokens are dropped."""
+        """Return the rows without the condition; if tokens are dropped, rows that do not have it are all masks."""
         end = self.begin + len(self.ids)
         if self.dropped:
             bare = torch.cat([tokens[:, : self.begin], tokens[:, end:]], dim=1)
@@ -169,18 +169,18 @@ class Contrast:
 _AT_ONCE = 1 << 22
 
 
-# log f is held above this, so that a text which a classifier thinks impossible can still be compared with another.
+# Lower limit of log f, so that texts to which a classifier gives probability 0 can still be compared.
 _LEAST = -1e4
 
 
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
-    """Return log f(z with a candidate in its place) − log f(z), [N, K]; −∞ where f of the candidate is 0.
+    """Return log f(z with a candidate at a position) − log f(z), [N, K]; −∞ where f with the candidate is 0.
 
     The candidates `ids` are int64 [N, K], for N positions of z, `tokens`, int64 [B, L].
     """
     rows, positions = pairs(where)
     length, candidates = tokens.shape[1], ids.shape[1]
-    # Not in bf16, whatever the network computes in: one token changes log f by little, and that is to be seen.
+    # Never in bf16: a single token changes log f only a little.
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         before = model(tokens).clamp(min=_LEAST)[rows]
         scores = []
@@ -199,7 +199,7 @@ def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
     """Return the same for all tokens to first order, [N, V]: ∇ log f · (embedding of the token − that of the mask)."""
     # Not in bf16 either.
     with torch.autocast(tokens.device.type, enabled=False):
-        # Samplers run without gradients; a copy of z made here may take part in one all the same.
+        # Samplers run without gradients; this enables them for the copy of z that is made here.
         with torch.inference_mode(False), torch.set_grad_enabled(True):
             table = model.table.to(tokens.device).detach()
             x = table[tokens.clone()].requires_grad_()

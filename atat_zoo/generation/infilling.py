@@ -1,11 +1,11 @@
-"""Infilling: gaps in given texts, filled by any sampler. B rows, L tokens, N positions asked for, V tokens.
+"""Infilling: gaps in given texts, filled by any sampler. B rows, L tokens, N predicted positions, V tokens.
 
-The model also decides how long a gap [MASK:a-b] is. All lengths are equally likely before the text is read; then, by
-Bayes' rule, P(n | given) ∝ p_θ(given text | gap of n masks), and each fill draws its own n. The given tokens are
-the same for every n, so nothing has to be divided by a number of tokens: a mean log-likelihood of the fill prefers
-whatever length is easy to fill, not the one that fits the text around it. The text left of the first gap does not
-depend on n. The rest is asked by the chain rule from left to right, each token with those left of it shown and
-all others masked: exact with an exact denoiser, whatever the order.
+The model also chooses the length of a gap [MASK:a-b]. The prior over lengths is uniform. By Bayes' rule,
+P(n | given) ∝ p_θ(given text | gap of n masks), and each fill draws its own n. The given tokens are the same for
+every n, so no normalisation by length is needed; a mean log-likelihood of the fill would prefer lengths that are easy
+to fill over those that fit the text. The text left of the first gap does not depend on n. The rest is evaluated by
+the chain rule from left to right, each token with all tokens left of it visible and all others masked: exact with an
+exact denoiser, in any order.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from atat_zoo.generation.writer import Writer
     from atat_zoo.samplers import Sampler
 
-# Given tokens behind each gap that are asked about its length; those further away say little.
+# Given tokens behind each gap that are evaluated for its length; those further away carry little information.
 REACH = 32
-# In nats; log p_θ of a given token is held above it.
+# In nats; lower limit of log p_θ of a given token.
 LEAST = -100.0
-# Fill k of text j is row k + j · 2³² of all that a seed can draw.
+# Fill k of text j is row number k + j · 2³² under a seed.
 _TEXT = 1 << 32
 
 
@@ -40,9 +40,9 @@ class Filled:
     """A text with its gaps filled.
 
     Attributes:
-        text: the complete text; outside the gaps, the given one byte for byte.
-        fills: what stands in each gap.
-        lengths: tokens of each gap.
+        text: the complete text; outside the gaps, byte for byte the given one.
+        fills: the text of each gap.
+        lengths: the number of tokens of each gap.
         nfe: network evaluations that it took part in.
     """
 
@@ -60,7 +60,7 @@ class Infilling:
         filled: for each given text, its fills.
         lengths: for each given text, the probability of each combination of gap lengths.
         max_nfe: the most network evaluations that the sampler's settings allow a fill.
-        evaluations: network evaluations of single rows that weighed lengths, in all.
+        evaluations: total network evaluations of single rows for the lengths.
         seconds: time taken.
     """
 
@@ -97,8 +97,8 @@ def infill(
         number: fills of each text.
         seed: a fill is a function of (seed, number of the text, number of the fill) and the text itself.
         batch_size: rows at once.
-        weigher: the writer without its guidance, which weighs the lengths: the given text was not written under it,
-            and a ban on words that it has would rule lengths out. The writer itself if None.
+        weigher: a writer without guidance, to compute the probabilities of lengths: the given text was written without
+            it, and a ban on words in it would exclude lengths. The writer itself if None.
 
     Raises:
         UserError: when a gap is malformed, there is none, or a text does not fit.
@@ -113,7 +113,7 @@ def infill(
     ids = torch.arange(number)[None] + torch.arange(len(texts))[:, None] * _TEXT
     picked = [_draw(p, seed, row) for p, row in zip(weighed, ids, strict=True)]
 
-    # Rows of one length, whose first tokens behind a space stand at the same places, go together.
+    # Batch rows of the same length whose gaps need a leading space at the same positions.
     together: dict[tuple[int, tuple[int, ...]], list[tuple[int, int, list[int]]]] = {}
     for j, (layout, chosen) in enumerate(zip(layouts, picked, strict=True)):
         for k, lengths in enumerate(chosen):
@@ -169,7 +169,7 @@ def posterior(writer: Writer, layout: Layout, batch_size: int = 64) -> dict[tupl
 
 
 def log_evidence(writer: Writer, layout: Layout, lengths: tuple[int, ...], batch_size: int = 64) -> float:
-    """Return log p_θ of the given tokens right of the first bounded gap, in nats, when the gaps have these lengths.
+    """Return log p_θ of the given tokens right of the first bounded gap, in nats, for these lengths of the gaps.
 
     Raises:
         UserError: when the model does not read behind a gap.
@@ -195,20 +195,20 @@ def log_evidence(writer: Writer, layout: Layout, lengths: tuple[int, ...], batch
                 "the length of a gap [MASK:a-b] is read off the text behind it, and this model predicts nothing "
                 "behind a gap; state the length, as in [MASK:3]"
             ) from error
-        # A given word that is banned has no probability at any length; that is to cancel, and −∞ − −∞ would not.
+        # A given word that is banned has probability 0 at any length; this must cancel, and −∞ − −∞ would not.
         total += float(log_probs.gather(1, row[some][:, None]).double().clamp(min=LEAST).sum())
     return total
 
 
 def questions(layout: Layout) -> int:
-    """Return how many rows are evaluated to weigh the lengths of a text."""
+    """Return how many rows are evaluated for the lengths of a text."""
     if len(layout.choices) == 1:
         return 0
     return len(layout.choices) * len(_asked(layout, layout.choices[0]))
 
 
 def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
-    """Return the positions of the given tokens that are asked about lengths."""
+    """Return the positions of the given tokens that are evaluated for the lengths."""
     first = next(i for i, gap in enumerate(layout.template.gaps) if gap.shortest < gap.longest)
     behind = list(zip(layout.spans(lengths), layout.pieces[1:], strict=True))[first:]
     return [i for span, piece in behind for i in range(span.stop, span.stop + min(REACH, len(piece)))]

@@ -1,9 +1,8 @@
-"""Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and where their tokens and masks stand in a row.
+"""Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and the positions of their tokens and masks in a row.
 
-The text around a gap is tokenised piece by piece, so that given tokens are those of the given text and never
-change. Byte-pair encodings begin words with their space: " peace" is one token, and a space by itself before a
-gap is something that the model has never seen. A space before a gap is therefore left to the gap, whose first token
-must then begin with a space: the text is the same, byte for byte.
+The text around a gap is tokenised piece by piece, so the given tokens never change. Byte-pair encodings begin words
+with their space: " peace" is one token, and the model has never seen a separate space before a gap. A space before a
+gap therefore belongs to the gap, whose first token must then begin with a space: the text is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from atat_zoo.generation.writer import Writer
     from atat_zoo.tokenizers import TokenizerModel
 
-# Combinations of lengths that are weighed against each other for one text.
+# Maximum of combinations of lengths for one text.
 CHOICES = 256
 
-# What begins like a gap is one, or a mistake: `[MASK:3` without its end is not silently text.
+# Text that begins like a gap must be one: `[MASK:3` without its end is an error.
 _GAP = re.compile(r"\[MASK\]|\[MASK:(?P<lengths>[^\[\]]*)(?P<end>\]?)")
 _LENGTHS = re.compile(r"(?P<shortest>[0-9]{1,9})(?:-(?P<longest>[0-9]{1,9}))?", re.ASCII)
 
@@ -39,7 +38,7 @@ FORMS = "[MASK] for a token, [MASK:3] for three, [MASK:2-5] for two to five"
 
 @attrs.frozen
 class Gap:
-    """Tokens to fill in, from `shortest` to `longest` of them."""
+    """A gap of `shortest` to `longest` tokens."""
 
     shortest: int
     longest: int
@@ -58,7 +57,7 @@ def parse(text: str, where: str = "the text") -> Template:
 
     Args:
         text: with at least one of `[MASK]` (one token), `[MASK:n]` (exactly n) and `[MASK:a-b]` (from a to b).
-        where: what to call the text in messages.
+        where: name of the text in messages.
 
     Raises:
         UserError: when a gap is malformed, or there is none.
@@ -95,25 +94,25 @@ def _short(text: str) -> str:
 
 
 def ends(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
-    """Return the special tokens that every row begins and ends with, under `special` of `[data]`."""
+    """Return the special tokens at the beginning and end of every row, for `special` of `[data]`."""
     if special != "sequence":
         return [], []
     return [i for i in [tokenizer.bos] if i is not None], [i for i in [tokenizer.eos] if i is not None]
 
 
 class Words:
-    """A tokenizer, and which of its tokens begin a word with its space."""
+    """A tokenizer, and which of its tokens begin with a space."""
 
     def __init__(self, tokenizer: TokenizerModel) -> None:
         """Take a tokenizer."""
         self.tokenizer = tokenizer
         ids = range(tokenizer.vocabulary_size)
-        # A token that is a word or a part of one: some tokenizers drop the space that a text begins with.
+        # A token that is a word or part of one: some tokenizers drop a space at the beginning of a text.
         self._word = next(([i] for i in ids if tokenizer.decode([i]).isalpha()), [])
 
     @functools.cached_property
     def openers(self) -> list[int]:
-        """The ids whose text begins with a space; none where a space is always a token by itself."""
+        """The ids whose text begins with a space; none where a space is always a separate token."""
         texts = {i: self.text_of([i]) for i in range(self.tokenizer.vocabulary_size)}
         openers = [i for i, text in texts.items() if text.startswith(" ")]
         return openers if any(texts[i].strip(" ") for i in openers) else []
@@ -123,13 +122,13 @@ class Words:
         return self.tokenizer.decode([*self._word, *ids]).removeprefix(self.tokenizer.decode(self._word))
 
     def before_gap(self, piece: str) -> tuple[list[int], bool]:
-        """Return the ids of a piece that a gap follows, and whether its last space is left to the gap."""
+        """Return the ids of a piece before a gap, and whether its last space belongs to the gap."""
         opens = piece.endswith(" ") and bool(self.openers)
         if opens:
             piece = piece[:-1]
         if piece[-1:].isspace():
-            # What white space is depends on whether a word follows: two line ends are one token at the end of a
-            # text and two before a word.
+            # The tokens of white space depend on whether a word follows: two line ends are one token at the end of
+            # a text and two before a word.
             with_word = self.tokenizer.encode(piece + self.tokenizer.decode(self._word))
             if self.tokenizer.decode(with_word[:-1]) == piece:
                 return with_word[:-1], opens
@@ -139,19 +138,19 @@ class Words:
 def prompted(
     words: Words, special: str, length: int, prompt: str, suffix: str, *, seen: int
 ) -> tuple[list[int], tuple[int, ...]]:
-    """Return a row that begins with a prompt and ends with a suffix, and is masked between them.
+    """Return a row with a prompt, masks and a suffix.
 
     Args:
         words: the model's tokenizer.
         special: as in `[data]`; with "sequence" the row stands between BOS and EOS.
         length: tokens in the row.
-        prompt: what it begins with.
-        suffix: what it ends with.
-        seen: tokens that the model sees at once. Of a longer text it never sees the whole, and the places of its
-            tokens move: there a space at the end of the prompt stays with the prompt.
+        prompt: the text at the beginning.
+        suffix: the text at the end.
+        seen: tokens that the model sees at once. It never sees all of a longer text, whose positions shift: there a
+            space at the end of the prompt stays with the prompt.
 
     Returns:
-        The ids, and the positions whose token has to begin with a space, which was left to it.
+        The ids, and the positions whose token must begin with the space that belongs to it.
 
     Raises:
         UserError: when prompt and suffix do not fit.
@@ -177,8 +176,8 @@ class Layout:
     Attributes:
         template: its pieces and gaps as they were written.
         pieces: ids of the given tokens before, between and after the gaps, special ones included.
-        opens: for each gap, whether its first token has to begin with a space, which was left to it.
-        choices: the lengths of all gaps together that are possible, from the shortest on.
+        opens: for each gap, whether its first token must begin with the space that belongs to it.
+        choices: the possible combinations of gap lengths, from the shortest on.
     """
 
     template: Template
@@ -201,16 +200,16 @@ class Layout:
         return [*itertools.chain.from_iterable(filled), *self.pieces[-1]]
 
     def opening(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        """Return the positions whose token has to begin with a space."""
+        """Return the positions whose token must begin with a space."""
         return tuple(span[0] for span, opens in zip(self.spans(lengths), self.opens, strict=True) if opens)
 
     def fills(self, ids: Sequence[int], lengths: Sequence[int], words: Words) -> list[str]:
-        """Return what stands in each gap of a filled row, without the space that was left to it."""
+        """Return the text of each gap of a filled row, without the space that belongs to it."""
         texts = [words.text_of([ids[i] for i in span]) for span in self.spans(lengths)]
         return [text.removeprefix(" ") if opens else text for text, opens in zip(texts, self.opens, strict=True)]
 
     def text(self, fills: Sequence[str]) -> str:
-        """Return the given text with the gaps filled: outside them it is as it was written."""
+        """Return the given text with the gaps filled, unchanged outside them."""
         pieces = self.template.pieces
         return "".join(piece + fill for piece, fill in zip(pieces, fills, strict=False)) + pieces[-1]
 
@@ -222,8 +221,8 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
         template: the text.
         words: the model's tokenizer.
         special: as in `[data]`; with "sequence" the row stands between BOS and EOS.
-        length: tokens that the model sees at once; bounded gaps are not made longer than fits.
-        where: what to call the text in messages.
+        length: tokens that the model sees at once; bounded gaps are limited to it.
+        where: name of the text in messages.
 
     Raises:
         UserError: when it does not fit, or its gaps leave too many lengths to choose from.
@@ -253,9 +252,9 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
 
 
 def opened(writer: Writer, positions: Sequence[int], words: Words) -> Writer:
-    """Return a writer whose tokens at some positions begin with a space: p_θ given that they do.
+    """Return a writer whose tokens at some positions begin with a space: p_θ under this condition.
 
-    Where none of those tokens has a probability, p_θ stays as it is.
+    Where all such tokens have probability 0, p_θ does not change.
     """
     if not positions:
         return writer

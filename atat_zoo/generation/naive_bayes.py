@@ -1,4 +1,4 @@
-"""A classifier that adds up a weight per token. M texts, L tokens, V predictable tokens."""
+"""A classifier that sums a weight per token. M texts, L tokens, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class BagOfTokens:
-    """log p(class | z) = log σ(bias + Σ_i w(z_i)): `Differentiable`, with an embedding of one number a token."""
+    """log p(class | z) = log σ(bias + Σ_i w(z_i)): `Differentiable`, with an embedding of one number per token."""
 
     def __init__(self, weights: Tensor, bias: float) -> None:
-        """Take the weights [V] and the log-odds of a text of masks, which weigh nothing."""
+        """Take the weights [V] and the log-odds of a text of masks, whose weight is 0."""
         self.table = torch.cat([weights, weights.new_zeros(1)]).float()[:, None]
         self.bias = bias
 
@@ -38,7 +38,7 @@ class BagOfTokens:
 def count(
     documents: Iterable[str], tokenizer: TokenizerModel, terms: Terms, length: int
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Return how often each token occurs in passages without and with a term, float64 [2, V], and how many of each."""
+    """Return token counts in passages without and with a term, float64 [2, V], and the numbers of these passages."""
     counts = torch.zeros(2, tokenizer.vocabulary_size, dtype=torch.float64)
     passages = [0, 0]
     for document in documents:

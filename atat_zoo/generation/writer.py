@@ -44,9 +44,9 @@ class Writer:
         tokenizer: text to ids; the mask is its `vocabulary_size`.
         length: tokens in a text of its training data.
         special: as in `[data]`; with "sequence", BOS and EOS are given at the two ends.
-        cost: passes through a network that one evaluation takes.
-        device: where the denoiser is.
-        bf16: whether its network computes in bf16, by autocast; log-probabilities are float32 all the same.
+        cost: passes through a network per evaluation.
+        device: the denoiser's device.
+        bf16: whether its network computes in bf16, by autocast; log-probabilities are always float32.
     """
 
     denoiser: Denoiser
@@ -74,17 +74,17 @@ class Writer:
         Args:
             sampler: a sampler's specification.
             number: how many texts.
-            length: L, tokens in a text, special tokens and prompt included; as it has learned if None.
-            seed: the same seed writes the same texts, and text n depends on how many are written by no more than the
-                rounding of a network that computes several texts at once.
-            prompt: what every text begins with.
-            suffix: what every text ends with.
+            length: L, tokens in a text, special tokens and prompt included; the training length if None.
+            seed: the same seed writes the same texts. Text n does not depend on their number, except for the rounding
+                of a network that computes several texts at once.
+            prompt: the beginning of every text.
+            suffix: the end of every text.
             batch_size: texts at once.
             observe: called with a record of each step; see `Sampler.sample`. Rows are numbered over all texts.
 
         Raises:
-            UserError: when a number is too small, the length is more than the model has learned and the sampler does
-                not go block by block, or prompt and suffix do not fit.
+            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
+                block by block, or prompt and suffix do not fit.
         """
         import torch
 
@@ -103,7 +103,7 @@ class Writer:
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 
     def refuse_length(self, sampler: Sampler, length: int) -> None:
-        """Raise `UserError` if the sampler would show the denoiser more tokens at once than it has learned from."""
+        """Raise `UserError` if the sampler would show the denoiser more tokens at once than its training length."""
         if length > self.length and not sampler.blockwise:
             raise UserError(
                 f"a length of {length} is more than the {self.length} tokens the model has learned; ask for at most "
@@ -122,7 +122,7 @@ class Writer:
     ) -> Sample:
         """Fill masks in int64 [B, L]; see `write`.
 
-        The row with number n draws by (seed, n), whatever the batch size; `rows`, int64 [B], are 0, 1, 2, … if None.
+        Row number n draws by (seed, n), for any batch size; `rows`, int64 [B], are 0, 1, 2, … if None.
         """
         import torch
 
@@ -130,7 +130,7 @@ class Writer:
 
         self.refuse_length(sampler, tokens.shape[1])
         seeds = row_keys(seed, "sample", torch.arange(len(tokens), device=tokens.device) if rows is None else rows)
-        # Around all of it, so that the weights are cast once.
+        # One autocast around all batches, so that the weights are cast once.
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.bf16):
             parts = [
                 sampler.sample(

@@ -48,9 +48,9 @@ class Masking(Protocol):
 
 @component
 class UniformMasking:
-    """p_i = r for every maskable token: importance is not read (MDLM, equation 3).
+    """p_i = r for every maskable token; ignores importance (MDLM, equation 3).
 
-    The only strategy whose training loss, with weight 1/r, estimates the bound that is called perplexity.
+    The only strategy whose training loss, with weight 1/r, estimates the bound behind the perplexity.
     """
 
     name = "uniform"
@@ -82,7 +82,7 @@ class ImportanceMasking(_CalibratedMasking):
     """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
 
     `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as soon as one token is clamped; here the
-    rest takes over what it lost.
+    other tokens compensate for it.
     """
 
     name = "importance"
@@ -110,12 +110,12 @@ class InverseMasking(_CalibratedMasking):
 class PowerMasking(_CalibratedMasking):
     """p_i = τ^{w_i} with w_i = exp(−I_i / T), and τ per row such that the mean over its maskable tokens is r.
 
-    Each token follows α_i = 1 − τ^{w_i} in its own clock τ, the polynomial path of GenMD4; read backwards, tokens come
-    back in a Plackett–Luce order with weights w. No token is ever sure before r = 1.
+    Each token follows α_i = 1 − τ^{w_i} in the time τ, the polynomial path of GenMD4; in reverse, tokens are unmasked
+    in a Plackett–Luce order with weights w. No token is masked with certainty before r = 1.
     """
 
     name = "power"
-    summary = "important tokens earlier: each follows its own power of one clock, as in GenMD4"
+    summary = "important tokens earlier: each follows its own power of the same time, as in GenMD4"
     refs = ("arXiv:2406.04329",)
     calibration = "power_path"
 
@@ -125,7 +125,7 @@ class LogitMasking(_CalibratedMasking):
     """p_i = σ(I_i / T + c), with c per row such that the mean over its maskable tokens is r.
 
     With independent draws this is the distribution of largest entropy for a given rate and a given mean importance of
-    what is masked.
+    the masked tokens.
     """
 
     name = "logit"
@@ -138,8 +138,8 @@ class LogitMasking(_CalibratedMasking):
 class PositionMasking:
     """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance and bias together.
 
-    The bias is in [0, 1] like importance, and a is what a difference of 1 in it is worth in importance. Both are
-    divided by T, so a high temperature is uniform here too.
+    The bias is in [0, 1] like importance, and a is its weight relative to importance. Both are divided by T, so a high
+    temperature is uniform here too.
     """
 
     name = "position"
@@ -150,9 +150,9 @@ class PositionMasking:
 
     temperature: float = param(1.0, help="large: like uniform; small: the highest sum first", ge=1e-6, le=1e9)
     strength: float = param(
-        1.0, help="a: the worth of the bias in importance; negative turns it round", ge=-1e3, le=1e3
+        1.0, help="a: weight of the bias relative to importance; negative reverses it", ge=-1e3, le=1e3
     )
-    bias: PositionBias = part("position_bias", "u_shape", help="where in the sequence to mask more")
+    bias: PositionBias = part("position_bias", "u_shape", help="positions to mask more often")
 
     def build(self, context: Context) -> PositionModule:
         """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""

@@ -1,4 +1,4 @@
-"""How a mask is drawn from masking probabilities: with marginals exactly p."""
+"""Mask drawings: draw a mask from masking probabilities, with marginals exactly p."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MaskDrawing(Protocol):
 
         Args:
             p: masking probabilities, float32 [B, L].
-            keys: one counter-based key a row, int64 [B] (`diffusion.randomness`).
+            keys: one counter-based key per row, int64 [B] (`diffusion.randomness`).
         """
         ...
 
@@ -48,14 +48,14 @@ class BernoulliMaskDrawing:
 class SystematicMaskDrawing:
     """Systematic sampling: marginals exactly p, and the count is the floor or ceiling of Σp.
 
-    The row is shuffled, its p laid end to end on a line, and a comb with teeth at u, u + 1, u + 2, … put on it with one
-    uniform u: a token is masked where a tooth falls into its piece. Pieces are at most 1 long, so none gets two.
+    The row is shuffled and its p are laid end to end on a line. A comb has teeth at u, u + 1, u + 2, … with one uniform
+    u: a token is masked if a tooth falls into its piece. Pieces have a length of at most 1, so none contains two teeth.
 
     Tokens are not independent and masks of two rates are not nested: for training only, never for a bound.
     """
 
     name = "systematic"
-    summary = "a fixed number of masks a row up to rounding, the same marginals; for training only"
+    summary = "a fixed number of masks per row up to rounding, the same marginals; for training only"
     refs = ("doi:10.1214/aoms/1177729988",)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class PositionModule(nn.Module):
 
 
 class AdaptivePositionModule(PositionModule):
-    """The same with a bias that learns: it passes on what the trainer gives it."""
+    """The same with a bias that learns, to which it forwards the statistics."""
 
     def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
         """Return the bias's statistics of a micro-batch."""
@@ -44,9 +44,9 @@ class AdaptivePositionModule(PositionModule):
 
 
 class FixedBiasModule(nn.Module):
-    """A bias that is a function of the positions 0 … L−1 alone. Nothing of it is saved."""
+    """A bias that is a function of the positions 0 … L−1 alone. It has no saved state."""
 
-    device_of: Tensor  # empty: it only knows the module's device
+    device_of: Tensor  # empty; only for the module's device
 
     def __init__(self, bias: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class FixedBiasModule(nn.Module):
 
 
 class RunningBiasModule(nn.Module):
-    """Exponentially forgetting sums of the loss and the count at each position.
+    """Exponentially decaying sums of the loss and the count at each position.
 
-    Sums and not means: a position that is seldom masked retains its estimate, and the first steps need no correction.
+    Sums, not means: a rarely masked position retains its estimate, and the first steps need no correction.
     """
 
     sums: Tensor  # float64 [2, L]: sum of losses, count

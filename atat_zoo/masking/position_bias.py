@@ -1,4 +1,4 @@
-"""Position biases: where in a sequence to mask more, added to importance by position masking."""
+"""Position biases: which positions to mask more often; position masking adds them to importance."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class _FixedBias:
 
 @component
 class FlatBias(_FixedBias):
-    """0 at every position: the position of a token does not matter."""
+    """0 at every position: no effect."""
 
     name = "flat"
-    summary = "fixed: 0 everywhere, no position before another"
+    summary = "fixed: 0 everywhere, all positions alike"
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return 0."""
@@ -95,11 +95,11 @@ class UShapeBias(_FixedBias):
 
 @component
 class RunningBias:
-    """The running mean of the masked cross-entropy at each position, brought to [0, 1].
+    """The running mean of the masked cross-entropy at each position, scaled to [0, 1].
 
-    The easiest position has 0 and the hardest 1, unless all differ by less than `floor` of the mean loss: then the
-    spread is divided by that floor, so that noise between equals does not become a preference. Positions that were
-    never masked take the mean of all. Until the first update every position has 0.
+    The easiest position has 0 and the hardest 1, unless all differ by less than `floor` of the mean loss: then
+    differences are divided by that floor, so noise does not become a preference. Positions that were never masked have
+    the mean of all. Until the first update every position has 0.
     """
 
     name = "running"

@@ -1,4 +1,4 @@
-"""The assembled model: parts joined by their objective, saved without pickles, used from Python."""
+"""The assembled model: parts joined by their objective, saved without pickle, used from Python."""
 
 from atat_zoo.model.model import Model, TokenScore, assemble
 

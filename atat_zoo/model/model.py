@@ -1,4 +1,4 @@
-"""A trained model: saved as safetensors and JSON, loaded without unpickling anything. L tokens in a text."""
+"""A trained model: saved as safetensors and JSON, loaded without pickle. L tokens in a text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Named = str | Mapping[str, Any]
 
 
 class TokenScore(NamedTuple):
-    """A token of a text, as text, and a value in [0, 1]."""
+    """The text of a token and a value in [0, 1]."""
 
     token: str
     value: float
@@ -49,16 +49,16 @@ class TokenScore(NamedTuple):
 
 @attrs.frozen(kw_only=True, eq=False)
 class Model:
-    """A model and what is needed to use it.
+    """A model with its experiment and tokenizer.
 
     >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
 
     Attributes:
-        experiment: what it was trained with.
+        experiment: the experiment it was trained with.
         context: the sizes it was built for.
         tokenizer: text to ids and back.
         module: the objective with its parts, in evaluation mode.
-        step: optimizer steps behind its weights.
+        step: optimizer steps of its training.
     """
 
     experiment: Experiment
@@ -73,10 +73,10 @@ class Model:
 
         Args:
             run: the run folder.
-            device: `cpu`, `gpu`, or as torch writes it.
+            device: `cpu`, `gpu`, or torch's name of a device.
 
         Raises:
-            UserError: when the folder has no final model, or it cannot be read, or there is no such device.
+            UserError: when the folder has no readable final model, or there is no such device.
         """
         folder = RunFolder(Path(run))
         folder.final()
@@ -113,12 +113,12 @@ class Model:
         return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step)
 
     def writer(self, precision: Precision = "auto", compile: bool = False) -> Writer:
-        """Return what writes with this model's weights.
+        """Return a writer with this model's weights.
 
         Args:
             precision: of the network, as `train.precision`; log-probabilities and draws are float32 and float64.
-            compile: whether the backbone is compiled by `torch.compile`, which takes a minute and pays when many texts
-                are written.
+            compile: whether to compile the backbone by `torch.compile`, which takes a minute and pays off for many
+                texts.
         """
         module: Any = compiled(self.module) if compile else self.module
         return Writer(
@@ -145,13 +145,13 @@ class Model:
         Args:
             number: how many.
             sampler: by name, as a table {use = …}, or a specification; the experiment's own if None.
-            guidance: in the same ways.
+            guidance: likewise.
             precision: see `writer`.
             compile: see `writer`.
             options: length, seed, prompt, suffix, batch_size, observe; see `Writer.write`.
 
         Raises:
-            UserError: when the length is more than the model has learned, or prompt and suffix do not fit.
+            UserError: when the length exceeds the training length, or prompt and suffix do not fit.
         """
         writer: Writer = self._part("guidance", guidance).guide(self.writer(precision, compile))
         return writer.write(self._part("sampler", sampler), number=number, **options)
@@ -166,7 +166,7 @@ class Model:
         precision: Precision = "auto",
         **options: Any,
     ) -> Infilling:
-        """Fill the gaps of one text or several; outside the gaps they stay as they are, byte for byte.
+        """Fill the gaps of one text or several; text outside the gaps does not change by a byte.
 
         Args:
             texts: with gaps `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens).
@@ -185,9 +185,9 @@ class Model:
         return infill(guided, self._part("sampler", sampler), texts, number=number, weigher=writer, **options)
 
     def importance(self, text: str) -> list[TokenScore]:
-        """Return how important the model's estimator finds each token of a text, in [0, 1].
+        """Return the importance of each token of a text by the model's estimator, in [0, 1].
 
-        An estimator that reads the time is asked at the middle of the diffusion, as in evaluations.
+        An estimator that reads the time is evaluated in the middle of the diffusion, as in evaluations.
 
         Raises:
             UserError: when the model has no estimator, or the text does not fit.
@@ -207,12 +207,12 @@ class Model:
     def uncertainty(
         self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64
     ) -> list[TokenScore]:
-        """Return how unsure the model is of each token of a text given all others, in [0, 1]: each is masked in turn.
+        """Return the uncertainty of each token of a text given all others, in [0, 1]: each is masked in turn.
 
         Args:
-            text: to read.
+            text: the text.
             metric: of the kind uncertainty, by name or as a specification.
-            batch_size: masked tokens at once; the network is asked once for each.
+            batch_size: masked tokens at once; each takes one evaluation of the network.
 
         Raises:
             UserError: when the text does not fit, or there is no such metric.
@@ -230,7 +230,7 @@ class Model:
         return self._scores(row[inner], torch.cat(values))
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
-        """Return a text as a row of the model, int64 [L], and where in it the text's own tokens stand."""
+        """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""
         first, last = ends(self.tokenizer, self.experiment.data.special)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
@@ -248,7 +248,7 @@ class Model:
         return [TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs]
 
     def _part(self, kind: str, named: Any) -> Any:
-        """Return the specification of a part that is named or given, or the experiment's own."""
+        """Return the specification of a named or given part, or the experiment's own."""
         if isinstance(named, str | Mapping):
             return Zoo.load().spec(kind, named)
         return self.experiment.parts[kind] if named is None else named
@@ -257,7 +257,7 @@ class Model:
         """Write the model folder; `model.json` comes last, so a folder that has it is complete."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # An earlier model's description must not stand beside this one's weights.
+            # An earlier model's description must not be combined with this one's weights.
             (folder / "model.json").unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
@@ -266,7 +266,7 @@ class Model:
         with replacing(folder / "model.safetensors") as beside:
             try:
                 save_file(weights, beside)
-            except SafetensorError as error:  # as which a full disk comes
+            except SafetensorError as error:  # raised when the disk is full
                 raise OSError(str(error)) from error
         context = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
         description = {
@@ -301,8 +301,8 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
 
 
 def compiled(module: nn.Module) -> nn.Module:
-    """Return an objective's module with the same weights and a compiled backbone; the given one stays as it is."""
-    # Shallow copies share weights; what `compile` sets is an attribute of the copy.
+    """Return an objective's module with the same weights and a compiled backbone; the given one does not change."""
+    # Shallow copies share weights; `compile` sets an attribute of the copy.
     twin: Any = copy.copy(module)
     twin._modules = dict(module._modules)
     twin.backbone = copy.copy(twin.backbone)
@@ -312,7 +312,7 @@ def compiled(module: nn.Module) -> nn.Module:
 
 
 def torch_device(name: str) -> str:
-    """Return a device as torch writes it, or raise `UserError` when there is none of that name."""
+    """Return torch's name of a device, or raise `UserError` when there is none of this name."""
     device = "cuda" if name == "gpu" else name
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name!r}: torch sees no GPU; use cpu")

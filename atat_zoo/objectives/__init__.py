@@ -60,20 +60,20 @@ class ObjectiveModule(Protocol):
     def bound(
         self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, scores: Scores = NO_SCORES
     ) -> dict[str, Estimate]:
-        """Return bounds on −log p_θ(x) by name, and behind them the scores that were asked for, by theirs.
+        """Return bounds on −log p_θ(x) by name, followed by the requested scores by name.
 
-        `nelbo` is the one whose exponential is called perplexity: it bounds the likelihood of the model under
-        uniform masking, or is the likelihood itself where that is known. What the objective bounds besides, under
-        a forward process of its own, has a name of its own.
+        The exponential of `nelbo` is called perplexity: it bounds the negative log-likelihood of the model under
+        uniform masking, or equals it where that is known. Bounds under the objective's own forward process have names
+        of their own.
 
         Args:
             tokens: x, int64 [B, L].
             maskable: bool [B, L].
-            keys: one key a row, int64 [B].
+            keys: one key per row, int64 [B].
             draws: masks per sequence.
             method: how the bound under uniform masking is estimated.
-            scores: averaged over the masks of the first bound, with their weights: over all tokens where the
-                likelihood is exact.
+            scores: averaged over the masks of the first bound, with their weights; over all tokens if the likelihood is
+                exact.
 
         Raises:
             UserError: when the objective's likelihood cannot be estimated in this way.
@@ -93,7 +93,7 @@ class ObjectiveModule(Protocol):
         ...
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Update the stateful parts by the statistics of the step; `reduce` sums over ranks in place."""
+        """Update the stateful parts with the statistics of the step; `reduce` sums over ranks in place."""
         ...
 
 
@@ -102,7 +102,7 @@ class Objective(Protocol):
 
     Attributes:
         uses: the kinds of parts that it takes.
-        exact: whether `bound` gives the likelihood itself, with nothing drawn.
+        exact: whether `bound` returns the exact likelihood, without random masks.
     """
 
     name: str

@@ -31,10 +31,10 @@ class AdaptiveObjective(Objective):
 
         loss = Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)   by Σ maskable
 
-    Here c is `weight`, a choice apart from the bound: n·w_i/W_M is the bound's own, and puts almost all gradient of a
-    sharp order on the next token or two. The estimator follows the experiment's target, or, with `learn_importance`,
-    the gradient of the bound itself by leave-one-out over several masks of the same text; so does φ. The bound is
-    reported as `adaptive`, beside the one under uniform masking, which alone is called perplexity.
+    Here c is `weight`, independent of the bound: the bound's own is n·w_i/W_M, which for a sharp order puts almost all
+    gradient on the next token or two. The estimator follows the experiment's target, or, with `learn_importance`, the
+    gradient of the bound by leave-one-out over several masks of the same text; so does φ. The bound is reported as
+    `adaptive`, in addition to the bound under uniform masking; only the latter is called perplexity.
     """
 
     name = "adaptive"
@@ -47,10 +47,8 @@ class AdaptiveObjective(Objective):
         "order", help="the bound: of the order alone, or of the times of the power path as well"
     )
     temperature: float = param(1.0, help="T: small makes importance decide the order", ge=1e-6, le=1e9)
-    bias: PositionBias = part("position_bias", "flat", help="where in the sequence tokens stay masked longer")
-    strength: float = param(
-        1.0, help="s: what a difference of 1 in the bias is worth; negative turns it round", ge=-1e3, le=1e3
-    )
+    bias: PositionBias = part("position_bias", "flat", help="positions whose tokens stay masked longer")
+    strength: float = param(1.0, help="s: weight of the bias; a negative weight reverses it", ge=-1e3, le=1e3)
     learn_importance: bool = param(
         False, help="train the estimator by the bound's own gradient instead of towards the target"
     )
@@ -80,7 +78,7 @@ class AdaptiveObjective(Objective):
         return self.draws or (2 if self.learns else 1)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: an estimator that reads t, or one that cannot be learned."""
+        """Yield the problems: an estimator that reads t, or one that cannot be learned."""
         estimator = experiment.parts["estimator"]
         if estimator.reads_time:
             yield (

@@ -1,6 +1,6 @@
 """The training step of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
 
-Rows that were repeated stand draw by draw: row b of draw j is row j·B + b of K·B.
+Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class AdaptiveModule(DenoisingModule):
-    """Backbone with a head for ŵ; estimator, bias and table of positions, which make w."""
+    """Backbone with a head for ŵ; estimator, bias and table of positions, which define w."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AdaptiveModule(DenoisingModule):
         self.learn_importance, self.repeats, self.weight = learn_importance, draws, weight
         self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
         self.estimator, self.target, self.bias = parts["estimator"], parts["target"], bias
-        # In the order form a common factor of ŵ means nothing; in the timed form it is the speed.
+        # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
         self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=form == "timed")
         for parameter in self.order_head.parameters():
             nn.init.zeros_(parameter)
@@ -76,7 +76,7 @@ class AdaptiveModule(DenoisingModule):
         self.stateful = StatefulParts(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:
-        """Return log w, float64 [B, L], with its gradient where the bound is to train it."""
+        """Return log w, float64 [B, L], with a gradient where the bound trains it."""
         if not self.learn_importance:
             importance = importance.detach()
         return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
@@ -90,8 +90,8 @@ class AdaptiveModule(DenoisingModule):
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
         """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
 
-        The model may know the part of w that depends on position alone, so the head learns the rest: where no text
-        enters, ŵ is right from the first step. In float32, because a difference of weights decides the order.
+        The model knows the part of w that depends on position alone, so the head learns the rest: where w does not
+        depend on the text, ŵ is right from the first step. In float32, because small differences decide the order.
         """
         known = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
@@ -125,7 +125,7 @@ class AdaptiveModule(DenoisingModule):
             maskable=maskable,
             t=self.noise.time_at(drawn.level.float()),
             rate=rate,
-            # The share of the row: what an order leaves of a single token has no closed form.
+            # The share of the row: the probability of a single token under an order has no closed form.
             p=rate[:, None] * maskable,
         )
         if self.training:
@@ -179,11 +179,11 @@ class AdaptiveModule(DenoisingModule):
     ) -> Tensor | None:
         """Return the loss of the forward weights: their bound per token, the distance to the target, or both.
 
-        The bound's gradient leaves the network fixed; the model's own loss leaves the weights fixed.
+        The bound's gradient does not reach the network; the model's own loss does not reach the weights.
         """
         K, losses = self.repeats, []
         if self.learn_importance or self.position is not None:
-            # φ moves ŵ with w: the gradient goes through both, else it is not that of the bound.
+            # φ is part of both w and ŵ: the gradient of the bound goes through both.
             known = self.by_position(step.x.shape[1])
             log_reverse = log_reverse + (known - known.detach())
             weight, bracket = self.form.terms(drawn, log_w, log_reverse)
@@ -195,7 +195,7 @@ class AdaptiveModule(DenoisingModule):
         return sum(losses[1:], losses[0]) if losses else None
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
-        """Return `adaptive`, the bound of the full process in the form chosen."""
+        """Return `adaptive`, the bound of the full process in the chosen form."""
         log_w = self.log_weights(self.importance(tokens, maskable, None))
         options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
         return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}

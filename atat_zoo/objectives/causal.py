@@ -22,9 +22,9 @@ class BlockObjective(Objective):
 
         loss = Σ_b ω(t_b) Σ_{i in b, masked} −log p_θ(x_i | z_b, x_<b) / Σ maskable
 
-    Every block b has a time of its own, stratified over the blocks of the global batch. One pass over 2L tokens, the
-    noisy text and the clean one side by side at the same positions, gives all blocks: a noisy token sees the noisy
-    tokens of its block and the clean ones of earlier blocks, a clean token the clean ones of its block and earlier.
+    Every block b has its own time, stratified over the blocks of the global batch. One pass over 2L tokens, the noisy
+    and the clean text at the same positions, predicts all blocks: a noisy token sees the noisy tokens of its block and
+    the clean tokens of earlier blocks, a clean token the clean tokens of its block and of earlier blocks.
 
     Its perplexity is the bound by exact-k within every block, all blocks at once. A block as long as the text is
     `mdlm`; blocks of one token are autoregressive, and the bound is the likelihood.
@@ -38,7 +38,7 @@ class BlockObjective(Objective):
     weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: the length, or a choice that no causal model can take."""
+        """Yield the problems: the length, or a choice that does not fit a causal model."""
         if experiment.data.length % self.size:
             length = experiment.data.length
             yield f"objective.size = {self.size} does not divide data.length = {length}; change one of them"
@@ -57,9 +57,9 @@ class AutoregressiveObjective(Objective):
 
         loss = Σ_i −log p_θ(x_i | x_<i) / Σ maskable,   i maskable
 
-    The network reads [m, x_1 … x_{L−1}], the embedding of the mask serving as the start, and predicts x_1 … x_L. Its
-    perplexity is that of the likelihood itself, by the chain rule, and needs no draws. Text is written from left to
-    right; what is given behind a gap stays, and is not looked at.
+    The network reads [m, x_1 … x_{L−1}], with the mask as the start token, and predicts x_1 … x_L. Its perplexity is
+    that of the exact likelihood, by the chain rule, and needs no draws. Text is written from left to right; given
+    tokens behind a gap do not change and are not read.
     """
 
     name = "autoregressive"
@@ -69,7 +69,7 @@ class AutoregressiveObjective(Objective):
     exact = True
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: a choice that no causal model can take."""
+        """Yield the problems: a choice that does not fit a causal model."""
         yield from not_causal(experiment, 1)
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
@@ -80,9 +80,9 @@ class AutoregressiveObjective(Objective):
 
 
 def not_causal(experiment: Experiment, block: int) -> Iterator[str]:
-    """Yield what a model that reads blocks from left to right cannot take.
+    """Yield the choices that do not fit a model that reads blocks from left to right.
 
-    That is a sampler that asks for more than the leftmost block, a backbone that reads t, and a bound that follows a
+    These are a sampler that needs more than the leftmost block, a backbone that reads t, and a bound that follows a
     noise schedule, which the evaluation would refuse at the end of the training.
     """
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]

@@ -62,7 +62,7 @@ class BlockModule(DenoisingModule):
         return (1 - stratified(keys, stratum * self.stride % self.strata, self.strata, torch.float64)).float()
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D] of one stream, whose blocks are read as they are."""
+        """Return hidden states [B, L, D] of one stream: every block reads z itself, earlier blocks included."""
         return self.backbone(z, attention=one_stream(z.shape[1], self.size, z.device))
 
     def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
@@ -120,10 +120,10 @@ def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterat
 
 
 class AutoregressiveModule(DenoisingModule):
-    """A denoiser that looks at nothing but the text before."""
+    """A denoiser that reads only the preceding text."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
-        # No noise enters; the base takes one for those that have it.
+        # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
@@ -145,7 +145,7 @@ class AutoregressiveModule(DenoisingModule):
         return self.logits(x, None, masked)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
-        """Return one mask of every token: the chain rule gives −log p_θ(x) itself, and nothing is drawn."""
+        """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
         refuse_method(method, "autoregressive", "the likelihood is exact and nothing is estimated")
         return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
 
@@ -177,9 +177,9 @@ class BlockPredictor(Predictor):
 class CachedBlocks(Predictor, BlockDecoder):
     """Texts whose finished blocks are cached as keys and values of every layer.
 
-    Within the window the logits are those of the text read anew (Arriola et al., arXiv:2503.09573, section 3.2).
-    Behind it every block sees the last `window` tokens up to its own end, as many as the model has learned from; what
-    those have seen of tokens before them, they have seen.
+    Within the window the logits are those of a pass over the text (Arriola et al., arXiv:2503.09573, section 3.2).
+    Beyond it every block sees the last `window` tokens up to its own end, the training length; the cached keys and
+    values of these still depend on earlier tokens.
     """
 
     def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
@@ -188,7 +188,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.cache, self.start = Cache(), 0
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, S, D] of the block that comes next, which sees itself and what was read."""
+        """Return hidden states [B, S, D] of the next block, which sees itself and the blocks read before."""
         self.cache.grows = False
         return self.pass_through(tokens)
 
@@ -200,7 +200,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.cache.trim(self.seen - self.size)
 
     def pass_through(self, inputs: Tensor) -> Tensor:
-        """Return hidden states [B, L, D] of what comes next, each block of it seeing itself and those before."""
+        """Return hidden states [B, L, D] of the next tokens; each block sees itself and the blocks before."""
         length = inputs.shape[1]
         position = torch.arange(self.start - len(self.cache), self.start + length, device=inputs.device)
         mask = None
@@ -220,7 +220,7 @@ class CachedBlocks(Predictor, BlockDecoder):
 
 
 class AutoregressivePredictor(BlockPredictor):
-    """p_θ of a model that reads the start, and then a text shifted by one, in blocks of one."""
+    """p_θ of a model that reads the start token and then the text shifted by one, in blocks of one token."""
 
     def begin(self, batch: int, window: int) -> CachedTokens:
         """See `Denoiser`; reads the start."""
@@ -231,14 +231,14 @@ class AutoregressivePredictor(BlockPredictor):
 
 
 class CachedTokens(CachedBlocks):
-    """Reading a token predicts the next one: a prediction costs the head alone, and reading the network."""
+    """Reading a token predicts the next one: reading costs a pass of the network, predicting only the head."""
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, 1, D] of the token before the one that is asked for."""
+        """Return hidden states [B, 1, D] of the token before the one to predict."""
         return self.last
 
     def of(self, rows: Tensor) -> CachedTokens:
-        """See `BlockDecoder`; it predicts one token, and reads nothing more."""
+        """See `BlockDecoder`; it predicts one token and does not read further."""
         if len(rows) == self.batch:
             return self
         some = CachedTokens(self.module, 1, self.seen, len(rows))

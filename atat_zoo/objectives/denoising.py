@@ -1,4 +1,4 @@
-"""What objectives with a denoiser p_θ(x_i | z) share. B rows of a micro-batch, N of the global batch, L tokens."""
+"""Common code of objectives with a denoiser p_θ(x_i | z). B rows of a micro-batch, N of the global batch, L tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DenoisingModule(nn.Module):
         super().__init__()
         self.context, self.batch_size = context, batch_size
         self.backbone, self.noise = parts["backbone"], parts["noise"]
-        # Of the importance of clean tokens, in objectives that use one.
+        # The importance of clean tokens, in objectives that use an estimator.
         self.estimator: Any = None
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
@@ -50,15 +50,15 @@ class DenoisingModule(nn.Module):
     def times(self, index: Tensor) -> Tensor:
         """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step.
 
-        Rows take the strata j in strides of about N/φ, so that every micro-batch has times from all over (0, 1]:
-        the masked positions, and with them the memory for logits, are then about the same in each.
+        Rows take the strata j in strides of about N/φ, so the times of every micro-batch cover (0, 1]: the number of
+        masked positions, and so the memory for logits, is about the same in each.
         """
         step, row = index // self.batch_size, index * self.stride % self.batch_size
         keys = row_keys(self.context.seed, "time", step)
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def masked(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor) -> Masked:
-        """Return a step for a mask that has been drawn with probabilities p, both [B, L]."""
+        """Return a step for a mask drawn with probabilities p, both [B, L]."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
         rate = 1 - self.noise.alpha(t)
         return Masked(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
@@ -70,7 +70,7 @@ class DenoisingModule(nn.Module):
         return self.masked(batch, uniform(keys, p.shape[1]) < p, t, p)
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return the backbone's hidden states [B, L, D]; without t it is taken from the share of masked tokens."""
+        """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
         if not self.backbone.reads_time:
             return self.backbone(z)
         if t is None:
@@ -109,7 +109,7 @@ class DenoisingModule(nn.Module):
         return method.masks(maskable, keys, draws, self.noise)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
-        """Return what the masked tokens x [N] cost, nats [N], by the name of the bound; logits are [N, V]."""
+        """Return the losses of the masked tokens x [N], nats [N], by the name of the bound; logits are [N, V]."""
         return {quantity: F.cross_entropy(logits, x, reduction="none")}
 
     def bound(
@@ -126,7 +126,7 @@ class DenoisingModule(nn.Module):
         return averages | self.own_bounds(tokens, maskable, keys, draws)
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
-        """Return the bounds under a forward process of the objective's own, by name; none by default."""
+        """Return the bounds under the objective's own forward process, by name; none by default."""
         return {}
 
     def stage(self, progress: float) -> str:
@@ -139,7 +139,7 @@ class DenoisingModule(nn.Module):
 
 
 class StatefulParts:
-    """The parts of an objective whose state follows the training, and what the current step has shown them."""
+    """The stateful parts of an objective, and their statistics of the current step."""
 
     def __init__(self, **parts: Any) -> None:
         self.parts = {name: part for name, part in parts.items() if isinstance(part, StatefulPart)}
@@ -152,7 +152,7 @@ class StatefulParts:
             self.totals[name] = self.totals[name] + seen if name in self.totals else seen
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Update the parts by the sums over micro-batches and, by `reduce`, over ranks."""
+        """Update the parts with the sums over micro-batches and, by `reduce`, over ranks."""
         for name, part in self.parts.items():
             total = self.totals.pop(name, None)
             if total is not None:
@@ -203,13 +203,13 @@ class Predictor(Denoiser):
 
 
 def golden_stride(strata: int) -> int:
-    """Return the least stride from N/φ upwards that visits all N strata."""
+    """Return the smallest stride from N/φ upwards that visits all N strata."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Return logits in float32, or in the precision that they have if that is more."""
+    """Return logits in float32, or in their own precision if it is higher."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -233,13 +233,13 @@ def importance_loss(importance: Tensor, target: Tensor, counted: Tensor) -> Tens
 
 
 def metrics(step: Masked, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
-    """Return what a step reports of itself.
+    """Return the metrics of a step.
 
     Args:
-        step: what was masked.
+        step: the masked batch.
         ce: cross-entropy, float32 [B, L], zero where nothing is masked.
         diffusion_loss: the loss of p_θ.
-        loss: what is minimised, where it is more than that.
+        loss: the total loss, if it has other terms.
     """
     ce = ce.detach()
     masked, maskable = step.masked.sum(), step.maskable.sum().clamp(min=1)

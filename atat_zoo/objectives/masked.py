@@ -25,9 +25,9 @@ class MDLMObjective(Objective):
 
     ω is the NELBO's weight −α'/(1 − α) or 1, h_i is 1 or r/p_i
     (Horvitz–Thompson), c_i the curriculum's weight. The importance estimator is
-    trained beside it, towards the experiment's target. Only uniform masking with
-    `nelbo` weights makes this loss an estimate of the bound; none of it is ever
-    reported as one: the bound is computed apart, under uniform masking.
+    trained at the same time, towards the experiment's target. Only uniform masking
+    with `nelbo` weights makes this loss an estimate of the bound; it is never
+    reported as one: the bound is computed separately, under uniform masking.
     """
 
     name = "mdlm"
@@ -55,11 +55,11 @@ class MLMObjective(Objective):
         loss = Σ_rows (n/k) Σ_masked CE / Σ n,   k = rate·n rounded, at least 1
 
     n is a row's number of maskable tokens, so where all rows are full the loss is the mean over the masked tokens. A
-    row gets exactly k masks, as in BERT's own code: none is left without a loss, and the number of logits is known.
-    Every chosen token becomes the mask; BERT leaves a tenth as they are and replaces a tenth by others, which a
-    denoiser under SUBS never sees.
+    row gets exactly k masks, as in BERT's own code: every row has a loss, and the number of logits is known. Every
+    chosen token becomes the mask; BERT leaves a tenth unchanged and replaces a tenth by other tokens, which a denoiser
+    under SUBS never sees.
 
-    Its perplexity is the bound of a denoiser that has seen one mask rate only: valid, and large.
+    Its perplexity is the bound of a denoiser trained at one mask rate only: valid, and large.
     """
 
     name = "mlm"
@@ -69,7 +69,7 @@ class MLMObjective(Objective):
     rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: a backbone that reads t, of which one value would be all it sees."""
+        """Yield the problems: a backbone that reads t, which would see a single value."""
         yield from has_no_time(experiment)
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
@@ -90,10 +90,10 @@ class SEDDObjective(Objective):
         σ Σ_y [ s_y − ρ 1[y = x] log s_y + K(ρ 1[y = x]) ]  =  σρ [ S − f_x − 1 ]  =  ω [ CE + (S − 1 − log S) ]
 
     where ω = σρ = −α'/(1 − α) is the weight of `mdlm` and CE the cross-entropy of softmax f. So it is the loss of
-    `mdlm` and a penalty, at least 0, for not being normalised. A constant offset makes S = 1 before training.
+    `mdlm` plus a nonnegative penalty for not being normalised. A constant offset makes S = 1 before training.
 
-    Its perplexity is that of p_θ = softmax f under uniform masking; the bound with the penalty, which is the one
-    of the paper, is reported as `sedd`.
+    Its perplexity is that of p_θ = softmax f under uniform masking; the paper's bound, with the penalty, is
+    reported as `sedd`.
     """
 
     name = "sedd"
@@ -119,13 +119,13 @@ class D3PMObjective(Objective):
 
         KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) = −β log p̃_θ(x) + (1 − β) log[(1 − β) / (1 − β(1 − μ))]
 
-    and a visible one nothing. The paper's equation 4 weighs each x_0 by q(x_t | x_0) besides, which is the same with
-    the mask's logit shifted by −log(1 − α_t); without the shift μ means the same at every t. The KL is least at μ = 0,
-    where it is β times the cross-entropy, so that T → ∞ gives `mdlm`. The mask's logit starts where μ = 1/(V + 1): no
-    more than a token of a uniform prediction gets, because all it can do is cost something, and yet with a gradient.
+    and a visible one nothing. The paper's equation 4 also weighs each x_0 by q(x_t | x_0), which shifts the mask's
+    logit by −log(1 − α_t); without the shift μ means the same at every t. The KL is smallest at μ = 0, where it is β
+    times the cross-entropy, so T → ∞ gives `mdlm`. The mask's logit starts where μ = 1/(V + 1), the probability of a
+    token in a uniform prediction: small, because μ can only increase the loss, but with a gradient.
 
     Its perplexity is that of p̃_θ renormalised over the V tokens, under uniform masking; the paper's own bound is
-    reported as `d3pm`, for a schedule that goes from nothing masked to everything.
+    reported as `d3pm`, for a schedule from α = 1 to α = 0.
     """
 
     name = "d3pm"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class MDLMModule(DenoisingModule):
-    """Backbone, estimator and the parts that decide what is masked and what counts."""
+    """Backbone, estimator and the parts that choose masks and loss weights."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class MDLMModule(DenoisingModule):
         super().__init__(context, parts, batch_size)
         self.weight, self.correction, self.floor = weight, correction, floor
         self.importance_loss_weight = importance_loss_weight
-        # Whichever of these is a module is registered as one, with its weights and its state.
+        # Those that are modules are registered with their weights and state.
         self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
         self.curriculum, self.target = parts["curriculum"], parts["target"]
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
         self.stateful = StatefulParts(masking=self.masking, curriculum=self.curriculum, target=self.target)
 
     def mask(self, batch: Batch, importance: Tensor, t: Tensor) -> Masked:
-        """Draw z from x: MATH 3, with one key a row."""
+        """Draw z from x: MATH 3, with one key per row."""
         rate = 1 - self.noise.alpha(t)
         p = self.masking.probabilities(importance, rate, batch.maskable)
         if self.correction == "horvitz_thompson":
@@ -100,7 +100,7 @@ class MLMModule(DenoisingModule):
     """A denoiser that is trained at one mask rate."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, rate: float) -> None:
-        # The training has no schedule; those estimators of the bound that follow one are given the linear one.
+        # The training has no schedule; estimators of the bound that follow one get the linear schedule.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
         self.rate = rate
 
@@ -143,7 +143,7 @@ class SEDDModule(DenoisingModule):
         with torch.no_grad():
             untrained = self.backbone.head(torch.zeros_like(self.backbone.embedding.weight[:1]))
         # The head's log Σ e^f before training: log V, or 0 with the unigram bias. A buffer, because
-        # the token counts behind that bias are not there when a saved model is built again.
+        # the token counts behind that bias are not available when a saved model is built again.
         self.register_buffer("offset", untrained.float().logsumexp(-1)[0])
 
     def ratios(self, z: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class SEDDModule(DenoisingModule):
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
         """Return the cross-entropy of softmax f; and `sedd`, with the penalty, on the same masks.
 
-        The score entropy is an integral over continuous time, so a bound of discrete steps goes without it.
+        The score entropy is an integral over continuous time, so a bound of discrete steps does not include it.
         """
         ce, excess = score_entropy(logits - self.offset, x)
         return {quantity: ce} | ({"sedd": ce + excess} if quantity == "nelbo" else {})
@@ -172,7 +172,7 @@ class SEDDModule(DenoisingModule):
 def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
     """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, float64 [N].
 
-    Written −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which loses no digits for small β or small μ; at β = 1 the
+    Computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or small μ; at β = 1 the
     second term is 0.
 
     Args:
@@ -186,7 +186,7 @@ def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
 
 
 class D3PMModule(DenoisingModule):
-    """A denoiser with one outcome more, the mask, by a linear layer of its own."""
+    """A denoiser with the mask as an additional outcome, by a linear layer of its own."""
 
     def __init__(
         self, context: Context, parts: Mapping[str, Any], batch_size: int, *, steps: int, weight: str, auxiliary: float
@@ -220,15 +220,15 @@ class D3PMModule(DenoisingModule):
             losses = T * (kl - self.auxiliary * of_x)
         else:  # where nothing is ever revealed, β = 0, there is no KL
             losses = kl / beta.clamp(min=torch.finfo(beta.dtype).tiny) - self.auxiliary * of_x
-        # Of the prediction renormalised over the V tokens, as the other objectives report it.
+        # Of the prediction renormalised over the V tokens, as in the other objectives.
         ce = torch.log(-torch.expm1(of_mask)) - of_x
         return metrics(step, dense(step.masked, ce), normalised(dense(step.masked, losses.to(ce.dtype)), batch))
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
         """Return `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws; see `discrete_t`.
 
-        The process knows the time, so a time-conditioned network is given t = i/T. A schedule that does not go from
-        nothing masked to everything has no such bound.
+        The process knows the time, so a time-conditioned network gets t = i/T. A schedule that does not go from α = 1
+        to α = 0 has no such bound.
         """
         if not self.noise.complete:
             return {}

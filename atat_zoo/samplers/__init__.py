@@ -28,7 +28,7 @@ class Sample:
     Attributes:
         tokens: int64 [B, L], no mask left; given tokens unchanged.
         nfe: network evaluations that each row took part in, int64 [B].
-        max_nfe: the most that the sampler's settings allow.
+        max_nfe: the largest number that the sampler's settings allow.
     """
 
     tokens: Tensor
@@ -62,11 +62,11 @@ class Sampler(Protocol):
         """Fill every mask.
 
         Args:
-            denoiser: p_θ. Its importance is asked only if the order needs it. If it reads the time, a pace with times
-                of its own tells them. Without one t follows from the share of masked tokens, so a step that changes
-                nothing is never evaluated.
-            tokens: int64 [B, L]; what is not the mask is given and never changes.
-            seeds: one a row, int64 [B]: a row does not depend on its batch.
+            denoiser: p_θ. Its importance is evaluated only if the order needs it. If it reads the time, t comes from
+                the pace where that has its own times. Otherwise t follows from the share of masked tokens, so a step
+                that changes nothing is never evaluated.
+            tokens: int64 [B, L]; tokens other than the mask are given and never change.
+            seeds: one per row, int64 [B]: a row does not depend on its batch.
             observe: called with a record of each step as it happens: `step`, and N entries each of `rows`, `positions`
                 and `tokens` that were filled; or `step` and `hidden`, with the `rows` and `positions` masked again.
                 A list's `append` makes a trace of it.
@@ -86,7 +86,7 @@ class SamplerPart(Protocol):
 
 
 def shifted(observe: Observer, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer:
-    """Return an observer of some rows, positions and steps that reports to `observe` where they are among all."""
+    """Return an observer that adds these offsets to the rows, positions and steps it reports to `observe`."""
     by = {"rows": rows, "positions": positions}
 
     def moved(record: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class CategoricalDraw(Draw):
     """An exact draw in float64, by the inverse of the cumulative distribution.
 
     float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One
-    float64 uniform a position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    float64 uniform per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
     """
 
     name = "categorical"
@@ -53,8 +53,8 @@ class CategoricalDraw(Draw):
 class ConfidenceTemperedDraw(Draw):
     """An exact draw whose temperature follows the running confidence of the row.
 
-    The running confidence c is the mean over the last `window` evaluations of the mean of max p_θ over what is
-    masked; the temperature is unsure + c · (sure − unsure). With both at 1 this is `categorical`.
+    The confidence of an evaluation is the mean of max p_θ over masked positions; c is its mean over the last `window`
+    evaluations. The temperature is unsure + c · (sure − unsure). With both at 1 this is `categorical`.
     """
 
     name = "confidence_tempered"
@@ -96,16 +96,16 @@ class TopKDraw(Draw):
 
 @component
 class NucleusDraw(Draw):
-    """A draw from the fewest likeliest tokens that together have probability p (Holtzman et al., arXiv:1904.09751).
+    """A draw from the smallest set of likeliest tokens with total probability p (Holtzman et al., arXiv:1904.09751).
 
     The temperature comes first: the nucleus is that of the tempered distribution.
     """
 
     name = "nucleus"
-    summary = "from the fewest likeliest tokens that have probability p together, with a temperature"
+    summary = "from the smallest set of likeliest tokens with total probability p, with a temperature"
     refs = ("arXiv:1904.09751",)
 
-    p: float = param(0.9, help="probability that the tokens to choose from have together; 1 cuts nothing", gt=0, le=1)
+    p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
@@ -121,8 +121,8 @@ class NucleusDraw(Draw):
 class GreedyLastDraw(Draw):
     """Another draw, but the most probable token in the last step that the pace allows.
 
-    What is left then is filled without another look, so there is nothing to gain from chance; MDLM's and ReMDM's code
-    does it as the final removal of noise. A row that ends before its last step has no greedy one.
+    The last step fills the rest without another evaluation, so randomness gains nothing there. The code of MDLM and
+    ReMDM does this as the final removal of noise. A row that ends before its last step has no greedy step.
     """
 
     name = "greedy_last"
@@ -133,7 +133,7 @@ class GreedyLastDraw(Draw):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return what the other draw reads."""
+        """Return the needs of the other draw."""
         return self.draw.needs
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:

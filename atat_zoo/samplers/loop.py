@@ -1,15 +1,15 @@
 """The one loop of all samplers.
 
-A step is: pace, network, order, stop, draw, remask. A part that reads nothing
-of the network is asked before it, so that the network is asked only for the
-rows that change in this step, and where the order reads nothing either, only at
-the positions that were chosen.
+A step is: pace, network, order, stop, draw, remask. A part that does not read
+the predictions runs before the network, which then evaluates only the rows that
+change in this step. If the order does not read them either, it evaluates only
+the chosen positions.
 
-What each row draws is a function of its seed, the number of the step and the
-position, so it depends neither on the other rows nor on who sits out. How much
-is left is counted on the CPU, so rows come and go, and chosen positions are
-picked out, without asking the device, which would make the host wait for it.
-Where a stop, a remask or a pace decides on the device, it is asked once a step.
+Each draw is a function of the row's seed, the number of the step and the
+position, so it does not depend on the other rows or on which rows skip a step.
+Open positions are counted on the CPU, so rows and positions are selected
+without reading from the device, which would make the host wait. If a stop, a
+remask or a pace decides on the device, the host reads from it once per step.
 
 Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """
@@ -56,13 +56,13 @@ def run(
 
 @attrs.define(eq=False)
 class Counts:
-    """Facts of the rows on the host, int64 [B] each, so that nobody has to wait for the device to count.
+    """Counts for each row on the host, int64 [B] each, so that counting never waits for the device.
 
     Attributes:
         seeds: a row's seed.
         total: positions that were open at the start.
-        closed: masks that stay.
-        most: the most steps that the pace allows this row by itself.
+        closed: masks that this run does not fill.
+        most: the largest number of steps that the pace allows this row.
         remaining: positions that are open.
         nfe: evaluations that the row took part in.
     """
@@ -93,7 +93,7 @@ class _Run:
         self.parts, self.denoiser, self.mask_id, self.observe = parts, denoiser, denoiser.mask_id, observe
         self.z, self.seeds = tokens.clone(), seeds
         masked = tokens == self.mask_id
-        # Without `fill` every mask is open, which saves an operation a step.
+        # Without `fill` every mask is open, which saves an operation per step.
         self.partial = fill is not None
         self.free = masked if fill is None else masked & fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
@@ -123,7 +123,7 @@ class _Run:
         self.providers = providers(parts, denoiser, tokens, self.max_nfe)
 
     def gaps(self, masked: Tensor) -> Tensor:
-        """Return for each row whether a denoiser that reads block by block would be asked behind a gap, int64 [B]."""
+        """Return whether a denoiser that reads block by block would have to predict behind a gap, int64 [B]."""
         size = self.denoiser.block_size
         if size is None or self.parts.causal:
             return torch.zeros_like(self.rows)
@@ -131,7 +131,7 @@ class _Run:
         return (torch.where(self.free, block, -1) > torch.where(masked, block, len(block)).amin(1, True)).any(1).long()
 
     def sample(self) -> Sample:
-        """Carry out the steps."""
+        """Run the steps."""
         for number in range(self.most):
             if not self.parts.remask.active and not self.counts.remaining.any():
                 break
@@ -170,8 +170,8 @@ class _Run:
         """Decide which rows take part.
 
         Returns:
-            The step for these rows; how many positions each unmasks, if that is known; and which rows they
-            are, int64 on the CPU, or None when they are all.
+            The step for these rows; how many positions each unmasks, if that is known; and the indices of
+            the rows, int64 on the CPU, or None for all rows.
         """
         count, remaining = None, self.counts.remaining
         if step.final:
@@ -185,7 +185,7 @@ class _Run:
         return step.select(some), None if count is None else count[some], some
 
     def advance(self, step: Step, count: Tensor | None, some: Tensor | None) -> Tensor:
-        """Ask the network, choose and draw; return what was filled, bool [A, L]."""
+        """Evaluate the network, choose and draw; return the filled positions, bool [A, L]."""
         self.counts.nfe[slice(None) if some is None else some] += 1
         step.denoiser = self.denoiser.of(step.rows)
         log_probs = None
@@ -216,7 +216,7 @@ class _Run:
         return self.parts.pace.times(step) if self.denoiser.reads_time else None
 
     def look(self, step: Step, some: Tensor | None) -> Tensor:
-        """Ask the network at the open positions, [N, V], and let the providers fill in what the parts read of it."""
+        """Evaluate the network at the open positions, [N, V], and let the providers fill in the fields of the step."""
         asked = [provider for provider in self.providers if provider.final or not step.final]
         masked, where = step.open, step.where
         among: Tensor | slice = slice(None)
@@ -239,27 +239,27 @@ class _Run:
         return log_probs
 
     def rank(self, step: Step) -> Tensor:
-        """Return the positions in the order in which they come, int64 [A, L]."""
+        """Return the positions sorted by the order, int64 [A, L]."""
         scores = self.parts.order(step)
         # An open position comes before all others, even with a score of −∞.
         scores = torch.where(step.open, scores.clamp(min=torch.finfo(scores.dtype).min), -torch.inf)
-        # Stable: equal scores go left first, whatever the batch, and on every device.
+        # Stable: of equal scores the leftmost comes first, in any batch and on every device.
         return scores.sort(dim=1, descending=True, stable=True).indices
 
     def ranked(self, step: Step, ranking: Tensor, count: Tensor) -> Tensor:
-        """Return the first `count` of a ranking, bool [A, L]."""
+        """Return the first `count` positions of a ranking, bool [A, L]."""
         there = count.to(ranking.device, non_blocking=True)
         first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
         return torch.zeros_like(step.open).scatter_(1, ranking, first)
 
     def choose(self, step: Step, count: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what is filled, bool [A, L], with the distributions at hand, and how many, int64 [A] on the CPU."""
+        """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
         ranking = self.rank(step)
         if count is None:
             step.ranking = ranking
             taken = self.parts.pace.take(step)
             if taken.dtype == torch.bool:
-                # A rule about single positions may find none; the first of the order goes then.
+                # A rule about single positions may select none; then the first of the order is filled.
                 chosen = taken & step.open
                 none = ~chosen.any(1, keepdim=True)
                 chosen |= none & self.ranked(step, ranking, torch.ones_like(step.rows))
@@ -277,7 +277,7 @@ class _Run:
         return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def write(self, step: Step, chosen: Tensor, drawn: Tensor, taken: Tensor, some: Tensor | None) -> None:
-        """Put the tokens into the step and the batch, and count what is left."""
+        """Write the tokens into the step and the batch, and update the counts."""
         step.tokens = step.tokens.masked_scatter(chosen, drawn)
         left = step.remaining - taken
         if some is None:
@@ -287,7 +287,7 @@ class _Run:
             self.counts.remaining = self.counts.remaining.index_copy(0, some, left)
 
     def hide(self, everyone: Step, step: Step, fresh: Tensor | None) -> None:
-        """Let the remask hide tokens again, in all rows that had something to fill."""
+        """Let the remask hide tokens again, in all rows that had open positions."""
         filled = torch.zeros_like(self.free)
         if fresh is not None:
             filled[step.rows] = fresh

@@ -1,8 +1,8 @@
 """Orders: which masked position comes first.
 
-An order that is fixed before the draw is exact one token at a time, whatever it
-is: with an exact denoiser it reproduces the joint. One that looks at what was
-drawn (MaskGIT as published) is not.
+Any order that is fixed before the draw is exact one token at a time: with an
+exact denoiser it reproduces the joint distribution. An order that depends on
+the drawn tokens (MaskGIT as published) does not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Order(SamplerPart, Protocol):
     """A component of the kind order: a callable on a step.
 
     It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", which makes it an order after the
-    draw. If it needs nothing, the network is asked only at the positions that were chosen.
+    draw. If it needs nothing, the network is evaluated only at the chosen positions.
     """
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score per position, float [A, L]; the highest comes first, of equal ones the left.
+        """Return a score per position, float [A, L]; the highest comes first, of equal scores the leftmost.
 
         Scores where `step.open` is false are ignored.
         """
@@ -40,10 +40,10 @@ class Order(SamplerPart, Protocol):
 
 @component
 class RandomOrder(Order):
-    """All orders alike, as in the reversed process of uniform masking (Sahoo et al., arXiv:2406.07524)."""
+    """A uniformly random order, as in the reverse process of uniform masking (Sahoo et al., arXiv:2406.07524)."""
 
     name = "random"
-    summary = "every order alike, as the reversed process of uniform masking has it"
+    summary = "a uniformly random order, as in the reverse process of uniform masking"
     refs = ("arXiv:2406.07524",)
 
     def __call__(self, step: Step) -> Tensor:
@@ -68,18 +68,18 @@ class LeftToRightOrder(Order):
 
 @component
 class UncertaintyOrder(Order):
-    """By an uncertainty metric of the prediction, times the token's importance if that is asked for.
+    """By an uncertainty metric of the prediction, optionally times the token's importance.
 
     Most certain first with `margin` or `confidence` is common in the literature (Chang et al., arXiv:2202.04200; Kim
-    et al., arXiv:2502.06768). It is known to lower diversity; for most uncertain first there is no published evidence.
-    Report the unigram entropy of texts that are written with either.
+    et al., arXiv:2502.06768). It is known to lower diversity; there is no published evidence for most uncertain first.
+    Report the unigram entropy of texts written with either.
 
-    The importance is that of a draft, z with the most probable token at every mask, since the estimator has learned on
-    text without masks. Without an estimator the factor is 1.
+    The importance is that of a draft, z with the most probable token at every mask, because the estimator was trained
+    on text without masks. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
-    summary = "by an uncertainty metric, most certain or most uncertain first, × importance if asked for"
+    summary = "by an uncertainty metric, most certain or most uncertain first, optionally × importance"
     refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
 
     uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
@@ -90,7 +90,7 @@ class UncertaintyOrder(Order):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return what it reads: the distributions, and importance if it is asked for."""
+        """Return its needs: the distributions, and importance if enabled."""
         return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
 
     def __call__(self, step: Step) -> Tensor:
@@ -103,10 +103,10 @@ class UncertaintyOrder(Order):
 
 @component
 class LearnedOrder(Order):
-    """The model's own: masked position i comes next with probability ŵ_i / Ŵ, which the objective `adaptive` learns.
+    """The model's own: masked position i comes next with probability ŵ_i / Ŵ, learned by the objective `adaptive`.
 
-    Drawn by adding Gumbel noise to log ŵ, so that one at a time is exactly the reverse process that the adaptive bound
-    is of; several at once come without replacement, as Plackett–Luce has it. ŵ is known before the token is drawn.
+    Gumbel noise on log ŵ draws the order. One position at a time, this is exactly the reverse process of the adaptive
+    bound; several at once are drawn without replacement (Plackett–Luce). ŵ is known before the token is drawn.
     """
 
     name = "learned"
@@ -132,11 +132,11 @@ class LearnedOrder(Order):
 
 @component
 class BlockwiseOrder(Order):
-    """Block after block from left to right, and within a block by another order.
+    """Blocks from left to right, and within a block another order.
 
-    Blocks are counted over the positions that are to be filled, so they begin behind a prompt. A pace that takes more
-    than is left of a block goes on into the next one, and a rule about single positions pays no attention to blocks;
-    the sampler `semi_autoregressive` finishes each block before it begins the next.
+    Only positions to fill are counted, so the blocks begin behind a prompt. A pace that takes more than is left of a
+    block continues into the next one, and a rule about single positions ignores blocks. The sampler
+    `semi_autoregressive` finishes each block before it begins the next.
     """
 
     name = "blockwise"
@@ -148,7 +148,7 @@ class BlockwiseOrder(Order):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return what the inner order reads."""
+        """Return the needs of the inner order."""
         return self.inner.needs
 
     def check(self, experiment: Experiment) -> Iterator[str]:
@@ -157,11 +157,11 @@ class BlockwiseOrder(Order):
             yield from self.inner.check(experiment)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the block, and within it the rank by the inner order, float64 [A, L]."""
+        """Return scores that sort by block, and within a block by the rank in the inner order, float64 [A, L]."""
         import torch
 
         length = step.open.shape[1]
-        # Ranks, because a score may be of any size, and must not reach into another block.
+        # Ranks, because a score of any size must not reach into another block.
         ranking = self.inner(step).masked_fill(~step.open, -math.inf).sort(dim=1, descending=True, stable=True).indices
         numbers = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
         rank = torch.zeros_like(numbers).scatter(1, ranking, numbers)
@@ -173,17 +173,17 @@ class BlockwiseOrder(Order):
 class DilatedOrder(Order):
     """From coarse to fine: positions far apart first, those between them later.
 
-    Neighbours depend on one another most, so what is filled in one step should not be neighbours (Luxembourg et al.,
-    arXiv:2506.19037). Of n positions to be filled, group t are those whose number is a multiple of ⌊n/a^t⌋ and that
-    are in no earlier group; the groups come in turn, and by chance within one, so that a pace that takes a part of a
-    group takes it from all over. Published, each group is filled in one step, ⌈log_a n⌉ in all; here the pace says.
+    Neighbours depend on one another most, so one step should not fill neighbours (Luxembourg et al.,
+    arXiv:2506.19037). Of n positions to fill, group t has those whose number is a multiple of ⌊n/a^t⌋ and that are in
+    no earlier group. The groups come in turn, in random order within each, so a pace that takes part of a group takes
+    it from everywhere. As published, each step fills one group, ⌈log_a n⌉ steps in all; here the pace decides.
     """
 
     name = "dilated"
     summary = "positions far apart first, then those between them"
     refs = ("arXiv:2506.19037",)
 
-    base: int = param(2, help="a, by which the distance shrinks from group to group", ge=2)
+    base: int = param(2, help="a, the factor by which the distance shrinks from group to group", ge=2)
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the group, plus a uniform, float64 [A, L]."""
@@ -203,14 +203,14 @@ class DilatedOrder(Order):
 class DrawnProbabilityOrder(Order):
     """After the draw, by the probability of the drawn token, highest first, as MaskGIT was published.
 
-    A token is drawn at every open position; the likeliest are kept. So what is likely is kept more often than it is
-    drawn, which lowers the temperature: not exact, even one position at a time with an exact denoiser. Gumbel noise of
-    the choice temperature on the log-probabilities, which falls linearly to zero in the last step, tempers this
-    (Chang et al., arXiv:2202.04200).
+    A token is drawn at every open position, and only the likeliest remain. This favours likely tokens and so lowers
+    the temperature: it is not exact, even one position at a time with an exact denoiser. Gumbel noise on the
+    log-probabilities tempers this; its scale, the choice temperature, falls linearly to zero in the last step (Chang
+    et al., arXiv:2202.04200).
     """
 
     name = "drawn_probability"
-    summary = "after the draw, by the probability of the drawn token, as MaskGIT has it"
+    summary = "after the draw, by the probability of the drawn token, as in MaskGIT"
     refs = ("arXiv:2202.04200",)
     needs = frozenset({"drawn"})
 

@@ -1,4 +1,4 @@
-"""The five parts of a sampler put together, and the samplers that are nothing but that."""
+"""The five parts of a sampler as one object, and samplers that consist of parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class SamplerParts:
-    """What a sampler is made of; `run` in `atat_zoo.samplers.loop` carries it out."""
+    """The parts of a sampler; `run` in `atat_zoo.samplers.loop` runs them."""
 
     pace: Pace
     order: Order = attrs.field(factory=RandomOrder)
@@ -40,12 +40,12 @@ class SamplerParts:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What any of the parts reads of a step."""
+        """The needs of all parts together."""
         return frozenset().union(*(part.needs for part in self.all))
 
     @property
     def looks(self) -> bool:
-        """Whether the distributions at all open positions are needed, as a stop may fill them all."""
+        """Whether the distributions at all open positions are needed; a stop may fill them all."""
         return self.stop.active or bool(self.needs - {"confidence"})
 
     @property
@@ -78,12 +78,12 @@ class SamplerParts:
     def max_nfe(self, n: int) -> int:
         """Return the most network evaluations for a row with n open positions."""
         most = self.pace.most(n) if n else 0
-        # Without remasking each evaluation fills at least one position.
+        # Without a remask each evaluation fills at least one position.
         return most if self.remask.active else min(most, n)
 
 
 class CompositeSampler(Sampler):
-    """A sampler that is its parts: a subclass says which."""
+    """A sampler that consists of parts, which a subclass names."""
 
     def parts(self) -> SamplerParts:
         """Return the five parts."""
@@ -99,7 +99,7 @@ class CompositeSampler(Sampler):
         return self.parts().causal
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit any of the parts."""
+        """Yield the problems of all parts."""
         parts = self.parts()
         for part in parts.all:
             if hasattr(part, "check"):
@@ -127,13 +127,13 @@ class TemperedSampler(CompositeSampler):
 
 @component_base
 class SteppedSampler(TemperedSampler):
-    """One that takes a fixed number of steps."""
+    """A sampler with a fixed number of steps."""
 
-    steps: int = param(64, help="T, steps, and the most network evaluations", ge=1)
+    steps: int = param(64, help="T, the number of steps and the maximum of network evaluations", ge=1)
 
 
 @component_base
 class CappedSampler(TemperedSampler):
-    """One that takes as many steps as it needs, up to a number that may be set."""
+    """A sampler that takes as many steps as it needs, optionally up to a maximum."""
 
-    steps: int | None = param(None, help="the most network evaluations; without it one a token", ge=1)
+    steps: int | None = param(None, help="maximum of network evaluations; if none, one per token", ge=1)

@@ -1,6 +1,6 @@
 """Providers fill in the fields of a step that parts name in their `needs`; a new need is one more class and field.
 
-Legend: A rows of a step, L positions, N open positions, M positions asked for, V predictable tokens.
+Legend: A rows of a step, L positions, N open positions, M predicted positions, V predictable tokens.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Provider:
     """Provides one need. The loop calls its methods in the order of this class; by default they do nothing.
 
     Attributes:
-        final: whether the need is provided in the last step too, in which everything is filled.
-        asks: whether it evaluates the network in a way of its own, by `ask`.
-        everywhere: whether it wants predictions at all masks, also at those that are not to be filled.
+        final: whether it also provides in the last step, which fills everything.
+        asks: whether it evaluates the network itself, in `ask`.
+        everywhere: whether it needs predictions at all masks, including those that are not to be filled.
     """
 
     final = False
@@ -44,23 +44,23 @@ class Provider:
         raise NotImplementedError
 
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
-        """Provide by the predictions [M, V] at `masked`, bool [A, L]."""
+        """Provide from the predictions [M, V] at `masked`, bool [A, L]."""
 
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
-        """Provide by `step.log_probs`; `draw` gives a token for each open position."""
+        """Provide from `step.log_probs`; `draw` returns a token for each open position."""
 
     def written(self, step: Step, log_probs: Tensor, drawn: Tensor, where: tuple[Tensor, Tensor]) -> None:
-        """Take in what was drawn, with the log-probabilities that it was drawn from."""
+        """Read the drawn tokens and the log-probabilities that they were drawn from."""
 
     def after(self, step: Step) -> None:
-        """Provide for the remask, by a step for the complete batch."""
+        """Provide for the remask, in a step of the complete batch."""
 
     def hidden(self, hidden: Tensor) -> None:
-        """Take in what the remask has hidden, bool [B, L]."""
+        """Read which positions the remask has hidden, bool [B, L]."""
 
 
 class OrderWeights(Provider):
-    """Evaluates the network so that it gives log ŵ as well."""
+    """Evaluates the network for the predictions and log ŵ."""
 
     asks = True
 
@@ -84,7 +84,7 @@ class Confidence(Provider):
         self.known = torch.ones(tokens.shape, device=tokens.device)
 
     def written(self, step: Step, log_probs: Tensor, drawn: Tensor, where: tuple[Tensor, Tensor]) -> None:
-        """Remember the probability of what was drawn."""
+        """Remember the probabilities of the drawn tokens."""
         row, position = where
         own = log_probs.gather(1, drawn.unsqueeze(1)).squeeze(1)
         self.known[step.rows[row], position] = own.exp().float()
@@ -94,17 +94,17 @@ class Confidence(Provider):
         step.confidence = self.known
 
     def hidden(self, hidden: Tensor) -> None:
-        """Forget what is hidden again."""
+        """Forget the tokens that were hidden again."""
         self.known = self.known.masked_fill(hidden, 1.0)
 
 
 class Rescored(Confidence):
-    """The same, renewed for what is visible in each evaluation of the network."""
+    """The same, updated for visible tokens in each evaluation of the network."""
 
     asks = True
 
     def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
-        """Return the log-probabilities, and renew the confidence in drawn tokens; refuse a model that cannot."""
+        """Return the log-probabilities, and update the confidence in drawn tokens; refuse a model that cannot."""
         if not step.denoiser.scores_visible_tokens:
             raise UserError(
                 "this sampler's remask asks the model for its probability of tokens that are already there, which this "
@@ -117,11 +117,11 @@ class Rescored(Confidence):
 
 
 class Importance(Provider):
-    """Asks the model's estimator for the importance of a draft: z with the most probable token at every mask."""
+    """Evaluates the model's estimator on a draft: z with the most probable token at every mask."""
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Note whether there is an estimator."""
-        # The estimator reads a complete text, so for it even the masks that are not to be filled need a draft.
+        # The estimator reads a complete text, so masks that are not to be filled need a draft too.
         self.everywhere = denoiser.estimates_importance
 
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
@@ -131,7 +131,7 @@ class Importance(Provider):
 
 
 class ConfidenceHistory(Provider):
-    """Remembers the mean over open positions of max p_θ, evaluation by evaluation."""
+    """Remembers the mean of max p_θ over open positions for each evaluation."""
 
     final = True
 
@@ -140,14 +140,14 @@ class ConfidenceHistory(Provider):
         self.known = torch.full((len(tokens), max_nfe), torch.nan, dtype=torch.float64, device=tokens.device)
 
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
-        """Provide the history with this evaluation in it."""
+        """Provide the history, this evaluation included."""
         confidence = step.mean_open(step.spread(step.distributions().amax(-1).double().exp())).unsqueeze(1)
         step.history = torch.cat([self.known[step.rows, 1:], confidence], dim=1)
         self.known[step.rows] = step.history
 
 
 class Drawn(Provider):
-    """Draws a token for every open position, before the order chooses among them."""
+    """Draws a token for every open position before the order chooses among them."""
 
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
         """Provide the tokens and their log-probabilities."""
@@ -170,4 +170,4 @@ def providers(parts: SamplerParts, denoiser: Denoiser, tokens: Tensor, max_nfe: 
     """Return a provider for each need of some parts, for one run."""
     # `Rescored` provides the confidence as well.
     needs = parts.needs - ({"confidence"} if "rescored" in parts.needs else set())
-    return [made(denoiser, tokens, max_nfe) for need, made in PROVIDERS.items() if need in needs]
+    return [provider(denoiser, tokens, max_nfe) for need, provider in PROVIDERS.items() if need in needs]

@@ -1,6 +1,6 @@
-"""The samplers that were published: name, reference, parameters, and the parts that each is made of.
+"""The published samplers: name, reference, parameters and parts of each.
 
-A part that is not named is the default of `SamplerParts`: random order, no remask, no early stop, an exact draw.
+Unnamed parts are the defaults of `SamplerParts`: random order, no remask, no early stop, an exact draw.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from atat_zoo.uncertainty import ConfidenceUncertainty, EntropyUncertainty, Marg
 
 @component_base
 class _Reworked(SteppedSampler):
-    """Ancestral sampling that hides tokens again, with nucleus draws as published."""
+    """Ancestral sampling with a remask and nucleus draws, as published."""
 
     refs = ("arXiv:2503.00307",)
 
-    p: float = param(0.9, help="probability that the tokens drawn from have together; 1 cuts nothing off", gt=0, le=1)
+    p: float = param(0.9, help="total probability of the tokens to draw from; 1 excludes none", gt=0, le=1)
 
     @property
     def pace(self) -> paces.Pace:
@@ -38,14 +38,14 @@ class _Reworked(SteppedSampler):
 
 @component
 class AncestralSampler(SteppedSampler):
-    """The reversed process of uniform masking on a grid of times (Sahoo et al., arXiv:2406.07524).
+    """The reverse process of uniform masking on a grid of times (Sahoo et al., arXiv:2406.07524).
 
-    The mask rate falls evenly. How many tokens a step unmasks is drawn before the network is asked, so a step that
-    unmasks none costs nothing; the published variants with and without a cache have the same distribution.
+    The mask rate falls evenly. The number of tokens that a step unmasks is drawn before the network is evaluated, so a
+    step that unmasks none costs nothing; the published variants with and without a cache have the same distribution.
     """
 
     name = "ancestral"
-    summary = "the reversed process of uniform masking, on a grid of times"
+    summary = "the reverse process of uniform masking, on a grid of times"
     refs = ("arXiv:2406.07524",)
 
     def parts(self) -> SamplerParts:
@@ -57,12 +57,12 @@ class AncestralSampler(SteppedSampler):
 class LeftToRightSampler(CompositeSampler):
     """The leftmost masked position, one at a time, as an autoregressive model writes.
 
-    The only way that objectives with a causal model allow (`autoregressive`, `block`), and one of many for the others:
-    with an exact denoiser it is exact. It costs one network evaluation a token.
+    The only order that causal models allow (objectives `autoregressive` and `block`), and one of many for the others:
+    with an exact denoiser it is exact. It costs one network evaluation per token.
     """
 
     name = "left_to_right"
-    summary = "the leftmost masked position, one at a time: what autoregressive and block models need"
+    summary = "the leftmost masked position, one at a time, as autoregressive and block models need"
 
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
@@ -76,7 +76,7 @@ class CombinationSampler(CompositeSampler):
     """Any order, pace, remask, stop and draw, each named in its own table; the defaults are `ancestral`."""
 
     name = "combination"
-    summary = "any order, pace, remask, stop and draw, each named by itself"
+    summary = "any order, pace, remask, stop and draw, each with its own table"
 
     order: orders.Order = part("order", "random", help="which masked position comes first")
     pace: paces.Pace = part("pace", "binomial", help="how many positions are unmasked in a step")
@@ -91,17 +91,17 @@ class CombinationSampler(CompositeSampler):
 
 @component
 class FirstHittingSampler(CappedSampler):
-    """The reversed process of uniform masking without a grid of times: one token at each time at which it unmasks one.
+    """The reverse process of uniform masking without a grid of times: one token at each time at which it unmasks one.
 
-    Ancestral sampling in infinitely many steps, for as many evaluations as there are tokens: with an exact denoiser it
-    is exact. With `steps`, several tokens share a time, evenly many in each step (Zheng et al., arXiv:2409.02908).
+    Ancestral sampling with infinitely many steps, in as many evaluations as tokens: with an exact denoiser it is exact.
+    With `steps`, several tokens share a time, the same number in each step (Zheng et al., arXiv:2409.02908).
     """
 
     name = "first_hitting"
-    summary = "the reversed process of uniform masking, one token at each of its times"
+    summary = "the reverse process of uniform masking, one token at each of its times"
     refs = ("arXiv:2409.02908",)
 
-    noise: Noise = part("noise", "linear", help="of the model; for one that reads the time")
+    noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
 
     def parts(self) -> SamplerParts:
         """Return the combination."""
@@ -112,8 +112,8 @@ class FirstHittingSampler(CappedSampler):
 class MaskGITSampler(SteppedSampler):
     """Draw a token everywhere, keep the likeliest, few at first and many at the end (Chang et al., arXiv:2202.04200).
 
-    Also known as top probability; the published noise is 4.5. It writes likelier and less diverse text than the model
-    has learned, and is not exact however many steps it takes.
+    Also known as top probability; the published noise is 4.5. Its text is likelier and less diverse than the model's
+    distribution, and it is not exact with any number of steps.
     """
 
     name = "maskgit"
@@ -130,14 +130,14 @@ class MaskGITSampler(SteppedSampler):
 
 @component
 class MarginSampler(SteppedSampler):
-    """The position with the largest margin between its two likeliest tokens first, evenly many a step.
+    """The position with the largest margin between its two likeliest tokens first, the same number in each step.
 
-    Kim et al., arXiv:2502.06768. The order is fixed before the draw, so one at a time it is exact with an exact
-    denoiser; several at a time it lowers diversity.
+    Kim et al., arXiv:2502.06768. The order is fixed before the draw, so one position at a time is exact with an exact
+    denoiser; several at a time lower diversity.
     """
 
     name = "margin"
-    summary = "largest margin between the two likeliest tokens first, evenly many a step"
+    summary = "largest margin between the two likeliest tokens first, the same number in each step"
     refs = ("arXiv:2502.06768",)
 
     def parts(self) -> SamplerParts:
@@ -148,10 +148,10 @@ class MarginSampler(SteppedSampler):
 
 @component
 class EntropySampler(SteppedSampler):
-    """The position with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); else as `margin`."""
+    """The position with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); otherwise as `margin`."""
 
     name = "entropy"
-    summary = "lowest entropy first, evenly many a step"
+    summary = "lowest entropy first, the same number in each step"
     refs = ("arXiv:2508.15487",)
 
     def parts(self) -> SamplerParts:
@@ -162,10 +162,10 @@ class EntropySampler(SteppedSampler):
 
 @component
 class EntropyBoundedSampler(CappedSampler):
-    """The EB-sampler: the longest beginning of the order with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
+    """The EB-sampler: the longest prefix of the order with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
 
     name = "entropy_bounded"
-    summary = "lowest entropy first, as many a step as keep their joint uncertainty within a bound"
+    summary = "lowest entropy first, as many per step as a bound on their joint uncertainty allows"
     refs = ("arXiv:2505.24857",)
 
     gamma: float = param(0.1, help="γ in nats; the higher, the fewer evaluations", ge=0)
@@ -179,14 +179,14 @@ class EntropyBoundedSampler(CappedSampler):
 
 @component
 class ConfidenceThresholdSampler(CappedSampler):
-    """Every position whose prediction is above a confidence, at least one a step.
+    """Every position whose prediction is above a confidence, at least one per step.
 
-    The parallel decoding of Fast-dLLM (Wu et al., arXiv:2505.22618), there in blocks and with the most probable token,
-    which is `temperature = 0`.
+    The parallel decoding of Fast-dLLM (Wu et al., arXiv:2505.22618), which works in blocks and takes the most probable
+    token (`temperature = 0`).
     """
 
     name = "confidence_threshold"
-    summary = "every position whose prediction is above a confidence, at least one a step"
+    summary = "every position whose prediction is above a confidence, at least one per step"
     refs = ("arXiv:2505.22618",)
 
     threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
@@ -200,18 +200,18 @@ class ConfidenceThresholdSampler(CappedSampler):
 
 @component
 class KLASSSampler(CappedSampler):
-    """Every position that is confident and whose prediction has stopped moving, at least one a step.
+    """Every position with a confident, stable prediction, at least one per step.
 
-    Kim et al., arXiv:2511.05664, there in blocks and with the most probable token, which is `temperature = 0`.
+    Kim et al., arXiv:2511.05664, work in blocks and take the most probable token (`temperature = 0`).
     """
 
     name = "klass"
-    summary = "every position that is confident and whose prediction no longer moves, at least one a step"
+    summary = "every position with a confident prediction that no longer changes, at least one per step"
     refs = ("arXiv:2511.05664",)
 
     confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
-    kl: float = param(0.01, help="nats below which a prediction has stayed the same between two evaluations", gt=0)
-    history: int = param(2, help="evaluations in a row for which it must have stayed the same", ge=1)
+    kl: float = param(0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0)
+    history: int = param(2, help="number of consecutive evaluations over which it must be stable", ge=1)
 
     def parts(self) -> SamplerParts:
         """Return the combination."""
@@ -222,10 +222,10 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """Order by uncertainty × importance, more positions a step the surer the model is, an early end.
+    """Order by uncertainty × importance, more positions per step the surer the model is, an early end.
 
-    All three go by the same metric. Most certain first is the default, because most uncertain first has no published
-    evidence and writes the worst predictions while least is known.
+    All three use the same metric. Most certain first is the default: there is no published evidence for most uncertain
+    first, which fills the worst predictions while the fewest tokens are visible.
     """
 
     name = "uncertainty_guided"
@@ -236,7 +236,7 @@ class UncertaintyGuidedSampler(TemperedSampler):
     first: Literal["most_certain", "most_uncertain"] = param("most_certain", help="which position comes first")
     importance: bool = param(True, help="multiply the uncertainty by the importance of the draft's token")
     min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
-    max_steps: int = param(100, help="steps for a text that is uncertain throughout, and the most evaluations", ge=1)
+    max_steps: int = param(100, help="steps for a text that is uncertain throughout; maximum of evaluations", ge=1)
     threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
 
     def parts(self) -> SamplerParts:
@@ -254,14 +254,14 @@ class UncertaintyGuidedSampler(TemperedSampler):
 class ConfidenceHistorySampler(CompositeSampler):
     """Stop and temperature from the running confidence, at a fixed pace and in any order; see `ConfidenceHistoryStop`.
 
-    The draw cools as the running confidence rises, and above the threshold the rest is filled.
+    The temperature falls as the running confidence rises; above the threshold the rest is filled.
     """
 
     name = "confidence_history"
     summary = "temperature and early end from the confidence of the last evaluations"
     refs = ("ATAT",)
 
-    steps: int = param(64, help="steps, and the most network evaluations", ge=1)
+    steps: int = param(64, help="number of steps and maximum of network evaluations", ge=1)
     order: orders.Order = part("order", "random", help="which masked position comes first")
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
     threshold: float = param(0.9, help="running confidence above which the rest is filled; 1 never stops", ge=0, le=1)
@@ -282,7 +282,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 class LearnedOrderSampler(CappedSampler):
     """The reverse process that the objective `adaptive` learns: choose a position by ŵ, then draw its token.
 
-    One a step is the process of the adaptive bound; in fewer steps, several are chosen at once, without replacement.
+    One per step is the process of the adaptive bound; fewer steps choose several at once, without replacement.
     """
 
     name = "learned_order"
@@ -297,9 +297,9 @@ class LearnedOrderSampler(CappedSampler):
 
 @component
 class ReMDMCapSampler(_Reworked):
-    """Ancestral sampling that hides visible tokens again by chance, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307).
+    """Ancestral sampling that hides visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307).
 
-    The share of masked tokens follows the grid as without remasking.
+    The share of masked tokens follows the grid, as without a remask.
     """
 
     name = "remdm_cap"
@@ -314,7 +314,7 @@ class ReMDMCapSampler(_Reworked):
 
 @component
 class ReMDMRescaleSampler(_Reworked):
-    """Ancestral sampling that hides visible tokens again by chance, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that hides visible tokens again at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_rescale"
     summary = "ancestral, and every visible token may be hidden again, with a share of the greatest probability"
@@ -348,7 +348,7 @@ class ReMDMLoopSampler(_Reworked):
     summary = "write most of a text, rework it for many steps, fill in the rest"
 
     eta: float = param(0.02, help="η, the probability with which a visible token is hidden in a step", ge=0, le=1)
-    height: float = param(0.9, help="share of tokens that are visible while the text is reworked", gt=0, lt=1)
+    height: float = param(0.9, help="share of visible tokens while the text is reworked", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the reworking begins; time runs from 1 to 0", gt=0, lt=1)
     end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
 
@@ -360,16 +360,16 @@ class ReMDMLoopSampler(_Reworked):
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: draw a token for every mask, then retain the best of new and old; see `PlannerRemask`.
+    """Path planning: draw a token for every mask, then keep the best, new or old; see `PlannerRemask`.
 
     Peng et al., arXiv:2502.03540. It needs a model that reads both sides and predicts every position.
     """
 
     name = "p2"
-    summary = "draw everywhere, retain the new and old tokens that the model finds likeliest"
+    summary = "draw everywhere, keep the likeliest tokens by the model's score, new or old"
     refs = ("arXiv:2502.03540",)
 
-    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 keeps them all", ge=0)
+    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never hides one", ge=0)
 
     def parts(self) -> SamplerParts:
         """Return the combination."""

@@ -1,4 +1,4 @@
-"""Remasks: which tokens that were drawn are hidden again, to be drawn anew."""
+"""Remasks: which drawn tokens are hidden again, to be drawn anew."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ if TYPE_CHECKING:
 
 
 class Remask(SamplerPart, Protocol):
-    """A component of the kind remask: a callable on a step, asked after the draw in every step but the final.
+    """A component of the kind remask: a callable on a step, called after the draw in every step but the last.
 
     It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
-    Beside an active one the pace must have a number of steps that does not depend on the text, or nothing would end it.
+    With an active remask, the pace must have a number of steps that does not depend on the text, or no run would end.
     """
 
     @property
     def active(self) -> bool:
-        """Whether it ever hides a token. If not, it is not asked, and the loop counts without asking the device."""
+        """Whether it ever hides a token. If not, it is not called, and the loop counts without reading the device."""
         return True
 
     @property
     def needs_grid(self) -> bool:
-        """Whether it reads `step.rates`, so that a pace without a grid is refused beside it; false by default."""
+        """Whether it reads `step.rates`, so that it refuses a pace without a grid; false by default."""
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the share of visible tokens that the pace makes up for, a number or [A] on the CPU; 0 by default.
+        """Return σ, the share of visible tokens that the pace compensates for, a number or [A] on the CPU; default 0.
 
         The binomial pace does so (ReMDM, arXiv:2503.00307); its grid is `step.rates`.
         """
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens are hidden again, bool [A, L]; the loop ignores those that were given.
+        """Return which tokens to hide again, bool [A, L]; the loop never hides given tokens.
 
-        `step.tokens` has the tokens of this step in it; `step.fresh` marks them.
+        `step.tokens` includes the tokens of this step; `step.fresh` marks them.
         """
         ...
 
 
 @component
 class NoRemask(Remask):
-    """A token that was drawn stays."""
+    """Drawn tokens are final."""
 
     name = "none"
-    summary = "a token that was drawn stays"
+    summary = "drawn tokens are final"
     active = False
 
     def __call__(self, step: Step) -> Tensor:
@@ -66,13 +66,13 @@ def grid(step: Step) -> tuple[float, float]:
 
 
 def greatest(step: Step) -> float:
-    """Return σ_max = min(1, (1 − α_s)/α_t): with more, more would be hidden than α_s leaves room for."""
+    """Return σ_max = min(1, (1 − α_s)/α_t): a larger σ would hide more than the share 1 − α_s."""
     before, after = grid(step)
     return min(1.0, after / (1 - before)) if before < 1 else 1.0
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
-    """Return each settled token with the probability `rate`, a number, [A] or [A, L]; bool [A, L]."""
+    """Return settled tokens at random, each with probability `rate`, a number, [A] or [A, L]; bool [A, L]."""
     if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
@@ -80,7 +80,7 @@ def by_chance(step: Step, rate: float | Tensor) -> Tensor:
 
 
 def settled(step: Step) -> Tensor:
-    """Return what was drawn before this step and is still there, bool [A, L]."""
+    """Return the visible tokens that were drawn before this step, bool [A, L]."""
     drawn = step.free & ~step.open
     return drawn if step.fresh is None else drawn & ~step.fresh
 
@@ -99,9 +99,9 @@ class GridRemask(Remask):
 
 @component_base
 class SwitchedRemask(GridRemask):
-    """A remask that may be switched on for a part of the steps only: ReMDM-switch."""
+    """A remask that can be active in a part of the steps only: ReMDM-switch."""
 
-    switch_on: float = param(1.0, help="share of masked tokens from which on downwards it is switched on", ge=0, le=1)
+    switch_on: float = param(1.0, help="share of masked tokens at or below which it is switched on", ge=0, le=1)
     switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
 
     def __attrs_post_init__(self) -> None:
@@ -116,15 +116,15 @@ class SwitchedRemask(GridRemask):
 
 @component
 class ReMDMCapRemask(SwitchedRemask):
-    """σ = min(η, σ_max): by chance, all tokens alike, with a constant cap.
+    """σ = min(η, σ_max): at random, all tokens alike, with a constant cap.
 
-    Every token that was visible before the step is hidden with probability σ, and the paces `binomial` and `plateau`
-    unmask as much more, so that the share of masked tokens is that of the grid (Wang et al., arXiv:2503.00307). With
-    an exact denoiser and many steps the joint stays what it is. With `switch_on` below 1 this is ReMDM-switch.
+    Every token that was visible before the step is hidden with probability σ. The paces `binomial` and `plateau`
+    unmask as many more, so the share of masked tokens follows the grid (Wang et al., arXiv:2503.00307). With an exact
+    denoiser and many steps the joint distribution does not change. With `switch_on` below 1 this is ReMDM-switch.
     """
 
     name = "remdm_cap"
-    summary = "every visible token by chance, with a constant probability as far as the grid allows"
+    summary = "every visible token at random, with a constant probability as far as the grid allows"
 
     eta: float = param(
         0.04, help="η, the largest probability; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1
@@ -137,10 +137,10 @@ class ReMDMCapRemask(SwitchedRemask):
 
 @component
 class ReMDMRescaleRemask(SwitchedRemask):
-    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the most that the grid allows."""
+    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the largest probability that the grid allows."""
 
     name = "remdm_rescale"
-    summary = "every visible token by chance, with a share of the largest probability that the grid allows"
+    summary = "every visible token at random, with a share of the largest probability that the grid allows"
 
     eta: float = param(0.015, help="η, the share of σ_max", ge=0, le=1)
 
@@ -151,15 +151,15 @@ class ReMDMRescaleRemask(SwitchedRemask):
 
 @component
 class ReMDMConfRemask(SwitchedRemask):
-    """By chance, tokens that were drawn with little probability sooner: σ_i = η σ_max · softmax(−ψ)_i.
+    """At random, tokens with a low probability more often: σ_i = η σ_max · softmax(−ψ)_i.
 
-    ψ_i is p_θ of the token when it was drawn, and the softmax goes over what was drawn before the step, so about
-    η σ_max tokens of a text are hidden a step, however long it is. As published, what is masked is unmasked as without
-    remasking: nothing makes up for the hidden ones but the last step (Wang et al., arXiv:2503.00307).
+    ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step hides
+    about η σ_max tokens of a text of any length. As published, the pace does not compensate for them: masked tokens
+    are unmasked as without a remask, and the last step fills the rest (Wang et al., arXiv:2503.00307).
     """
 
     name = "remdm_conf"
-    summary = "by chance, tokens that were drawn with little confidence sooner"
+    summary = "at random, tokens drawn with little confidence more often"
     needs = frozenset({"confidence"})
 
     eta: float = param(1.0, help="η, the share of σ_max", ge=0, le=1)
@@ -169,21 +169,21 @@ class ReMDMConfRemask(SwitchedRemask):
         assert step.confidence is not None
         if not self.is_on(step):
             return step.open.new_zeros(step.open.shape)
-        # A row in which nothing is settled has no softmax; by_chance leaves it alone.
+        # A row without settled tokens has no softmax; by_chance does not change it.
         weight = (-step.confidence.double()).masked_fill(~settled(step), -math.inf).softmax(1).nan_to_num(0.0)
         return by_chance(step, self.eta * greatest(step) * weight)
 
 
 @component
 class ReMDMLoopRemask(GridRemask):
-    """By chance, all tokens alike, in the steps in which the pace's grid stands still.
+    """At random, all tokens alike, in steps in which the pace's grid is constant.
 
     With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest. σ = min(η, σ_max)
     while the mask rate is the same before and after a step, and 0 otherwise (Wang et al., arXiv:2503.00307).
     """
 
     name = "remdm_loop"
-    summary = "every visible token by chance while the pace's grid stands still"
+    summary = "every visible token at random while the pace's grid is constant"
 
     eta: float = param(0.02, help="η, the probability with which a visible token is hidden in a step", ge=0, le=1)
 
@@ -195,31 +195,31 @@ class ReMDMLoopRemask(GridRemask):
 
 @component
 class PlannerRemask(GridRemask):
-    """The least likely tokens go back, new or old, down to the share that the pace's grid leaves visible.
+    """Hides the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
 
     Self-planning of P2 (Peng et al., arXiv:2502.03540): the score of a new token is its log-probability when it was
-    drawn, that of an old one η times the log-probability that the network, asked in the same evaluation, gives it
-    where it stands. η = 0 never hides an old token; the higher, the more of them go back. With the pace `everything`
-    this is P2; with another one nothing is hidden until more is visible than its grid says.
+    drawn. The score of an old token is η times its log-probability in the same evaluation of the network. η = 0 never
+    hides an old token; a higher η hides more of them. With the pace `everything` this is P2; with another pace nothing
+    is hidden until more is visible than its grid allows.
 
     A masked model is not trained at visible tokens, so its probability of them is not reliable.
     """
 
     name = "planner"
-    summary = "the tokens that the model itself finds least likely, new or old, down to the grid's share"
+    summary = "the tokens with the model's lowest scores, new or old, down to the grid's share"
     refs = ("arXiv:2502.03540",)
     needs = frozenset({"confidence", "rescored"})
 
     eta: float = param(1.0, help="η, factor on the log-probability of tokens that were there before the step", ge=0)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the lowest scores beyond the share that stays, bool [A, L]."""
+        """Return the tokens with the lowest scores, beyond the share that stays, bool [A, L]."""
         import torch
 
         assert step.confidence is not None
         score = step.confidence.double().clamp(min=1e-300).log()
         score = torch.where(settled(step), self.eta * score, score)
-        # What cannot be hidden comes first, and takes no part in the count.
+        # Tokens that cannot be hidden come first and are not counted.
         drawn = step.free & ~step.open
         order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
         # Rounding must not turn ⌊0.3 · 10⌋ masked into 2.

@@ -25,12 +25,12 @@ class SemiAutoregressiveSampler(Sampler):
     """Blocks from left to right, each filled by another sampler; texts of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
-    keeps its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2). That is exact: it has the distribution of
-    the whole text read anew at each step. Any other model sees a window of as many tokens as it has learned from, which
-    ends with the block, or begins with the text (Sahoo et al., arXiv:2406.07524, section 4.4).
+    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2). That is exact: the distribution is the
+    same as when each step reads the complete text. Any other model sees a window of its training length, which ends
+    with the block or begins with the text (Sahoo et al., arXiv:2406.07524, section 4.4).
 
-    An evaluation of a block counts as one. Reading a finished block, which predicts nothing, is not counted; in an
-    autoregressive model reading a token is predicting the next, and there is one pass a token.
+    An evaluation of a block counts as one. Reading a finished block predicts nothing and is not counted; an
+    autoregressive model that reads a token predicts the next, so it makes one pass per token.
     """
 
     name = "semi_autoregressive"
@@ -39,11 +39,11 @@ class SemiAutoregressiveSampler(Sampler):
     blockwise = True
 
     size: int | None = param(None, help="tokens in a block; if none, as in the model, or 32", ge=1)
-    steps: int | None = param(None, help="most evaluations, at least one a block; if none, as within", ge=1)
-    within: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="how a block is filled")
+    steps: int | None = param(None, help="maximum of evaluations, at least one per block; if none, as `within`", ge=1)
+    within: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler that fills a block")
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield what does not fit: a sampler within that cannot be given a block."""
+        """Yield the problems: a sampler within that cannot fill a block."""
         yield from self.misfits()
         if hasattr(self.within, "check"):
             yield from self.within.check(experiment)
@@ -68,8 +68,8 @@ class SemiAutoregressiveSampler(Sampler):
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask; see `Sampler.sample`.
 
-        The draft that importance is asked of is that of the denoiser's window, or, with a model that reads block by
-        block, of the block alone.
+        Importance is that of a draft of the denoiser's window, or, with a model that reads block by block, of the
+        block alone.
 
         Raises:
             UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.

@@ -1,4 +1,4 @@
-"""Stops: when all that is still masked is filled in one draw."""
+"""Stops: when all remaining masks are filled in one draw."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Stop(SamplerPart, Protocol):
-    """A component of the kind stop: a callable on a step, asked after the network and before the draw.
+    """A component of the kind stop: a callable on a step, called after the network and before the draw.
 
     It needs "log_probs", "history" or nothing.
     """
 
     @property
     def active(self) -> bool:
-        """Whether it ever stops early; if not, it is not asked."""
+        """Whether it ever stops early; if not, it is not called."""
         return True
 
     def __call__(self, step: Step) -> Tensor:
@@ -45,13 +45,13 @@ class StepsStop(Stop):
 
 @component
 class UncertaintyStop(Stop):
-    """When the mean uncertainty of what is masked falls below a threshold, the rest is filled in one draw.
+    """When the mean uncertainty over masked positions falls below a threshold, the rest is filled in one draw.
 
-    The draw uses the distributions that were judged, so stopping costs no evaluation.
+    The draw uses the distributions of this evaluation, so stopping costs none.
     """
 
     name = "uncertainty"
-    summary = "fills the rest when the mean uncertainty of what is masked is below a threshold"
+    summary = "fills the rest when the mean uncertainty over masked positions is below a threshold"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
 
@@ -67,9 +67,9 @@ class UncertaintyStop(Stop):
 class ConfidenceHistoryStop(Stop):
     """When the running confidence is above a threshold, the rest is filled in one draw.
 
-    The confidence of an evaluation is the mean of max p_θ over what is masked; the running confidence its mean
-    over the last `window` evaluations of the row. There is no stop before the window is full, so one lucky
-    evaluation does not end a text.
+    The confidence of an evaluation is the mean of max p_θ over masked positions; the running confidence is its
+    mean over the last `window` evaluations of the row. No stop happens before the window is full, so a single
+    evaluation cannot end a text.
     """
 
     name = "confidence_history"
@@ -85,5 +85,5 @@ class ConfidenceHistoryStop(Stop):
         assert step.history is not None
         if step.history.shape[1] < self.window:
             return step.rows < 0  # none
-        # A mean with a NaN, where there was no evaluation yet, is above nothing.
+        # The mean is NaN until the window is full, and NaN is above no threshold.
         return step.history[:, -self.window :].mean(1) > self.threshold

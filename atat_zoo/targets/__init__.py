@@ -1,4 +1,4 @@
-"""Targets: what the importance estimator is trained towards."""
+"""Targets: the training targets of the importance estimator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DifficultyTarget:
     """The cross-entropy at masked tokens, on a scale from 0 to 1.
 
     `rank`: its rank among the row's n masked tokens, (rank + ½)/n with rank 0 the easiest and ties sharing their mean
-    rank. A row has one rate, so tokens are only compared where equally much was hidden. Rows with fewer than two masked
+    rank. A row has one rate, so only tokens masked at the same rate are compared. Rows with fewer than two masked
     tokens have no order and do not count.
 
     `running`: σ((CE − μ(r))/s(r)), with mean and standard deviation followed over the training per mask rate, since
@@ -67,7 +67,7 @@ class DifficultyTarget:
         """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L].
 
         Raises:
-            TypeError: for the running scale, whose state only `build(context)` makes.
+            TypeError: for the running scale, whose state `build(context)` creates.
         """
         if self.scale != "rank":
             raise TypeError("the running scale has a state: call build(context) and use what it returns")
@@ -80,9 +80,9 @@ class DifficultyTarget:
 class WasMaskedTarget:
     """1 where the token was masked and 0 where it was not, over all maskable tokens.
 
-    It carries no information about difficulty. An estimator that minimises the squared error to it converges to
-    E_r[p_i(r)], the average masking which the estimator itself caused: ½ everywhere with uniform masking and rates
-    uniform in [0, 1]. It is here because the source documents name it, and to compare with.
+    It has no information about difficulty. An estimator that minimises the squared error to it converges to
+    E_r[p_i(r)], the average masking that the estimator itself caused: ½ everywhere with uniform masking and rates
+    uniform in [0, 1]. It exists for comparison, and because the source documents name it.
     """
 
     name = "was_masked"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (rank + ½)/n of each value among those of its row, and where that means something.
+    """Return (rank + ½)/n of each value among those of its row, and where it is defined.
 
     Args:
         values: [B, L], in any floating type.
@@ -38,10 +38,10 @@ def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RunningDifficulty(nn.Module):
-    """Mean and deviation of the cross-entropy per mask rate, and the logistic scale made of them.
+    """Mean and deviation of the cross-entropy per mask rate, and a logistic scale based on them.
 
-    The state is the exponentially forgetting sum of count, loss and squared loss per interval of the rate, so an
-    interval that is seldom visited retains its moments, and the first steps need no correction.
+    The state is the exponentially decaying sum of count, loss and squared loss per interval of the rate, so a rarely
+    visited interval retains its moments, and the first steps need no correction.
     """
 
     moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
@@ -71,7 +71,7 @@ class RunningDifficulty(nn.Module):
     def forward(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return σ((CE − μ(r))/s(r)), float32 [B, L] in [0, 1], and where it counts, bool [B, L]."""
         moments = self.moments
-        # An interval that was never visited borrows the moments of all.
+        # An interval that was never visited uses the moments of all.
         moments = torch.where(moments[0] > 0, moments, moments.sum(-1, keepdim=True))
         count = moments[0].clamp(min=1e-12)
         mean = moments[1] / count

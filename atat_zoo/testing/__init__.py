@@ -1,4 +1,4 @@
-"""The conformance suite: the promises of each kind of part, for our own and for those of plugins.
+"""The conformance suite: tests the contract of each kind of part, for the zoo's own parts and those of plugins.
 
 The test file of a plugin:
 
@@ -9,14 +9,14 @@ The test file of a plugin:
     def test_conformance(case):
         case.run()
 
-Each case is one promise of one part, with its default parameters, and fails with the promise that is broken;
-`case.run(examples=1000)` tries harder where hypothesis draws batches. A part that needs parameters or files, or other
-sizes than a network of one layer and texts of six tokens, takes them from an example that `cases` is given. For other
-parameters than the defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
+Each case tests one promise of one part with its default parameters, and fails with a message that names it;
+`case.run(examples=1000)` tries more batches where hypothesis draws them. If a part needs parameters, files, or other
+sizes than a network of one layer and texts of six tokens, pass an example to `cases`. For parameters other than the
+defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
 
 A masking strategy may state two facts: `direction = -1` if p falls with importance, 0 if it ignores it (+1 without the
-attribute); and `positional = True` if equal importance at two positions may give different p. A `temperature` has
-its limits tested.
+attribute); and `positional = True` if equal importance at two positions may give different p. The limits of a
+`temperature` are tested.
 
 Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 """

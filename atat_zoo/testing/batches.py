@@ -1,4 +1,4 @@
-"""Batches that have every edge in them, as hypothesis draws them."""
+"""Batches with all edge cases, drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def context(**changes: Any) -> Context:
     """Return a small context: V = 11, L = 1024, D = 8, 1,000 steps, with token counts."""
     import numpy as np
 
-    # A token that never occurs and one that is everywhere, as a real corpus has them.
+    # A token that never occurs and a very frequent one, as in a real corpus.
     counts = np.arange(VOCABULARY, dtype=np.int64) ** 4
     base = Context(vocabulary_size=VOCABULARY, length=LONGEST, width=8, counts=counts, steps=1000)
     return attrs.evolve(base, **changes)
 
 
-# The share of its examples that every check tries; what has to be quick lowers it.
+# The share of its examples that every check tries; lower it for speed.
 share = 1.0
 
 
 def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
-    """Call the decorated function at once, on so many examples: the same each time, and nothing written to disk."""
+    """Call the decorated function at once on `count` examples: the same each time, and nothing is written to disk."""
     tried = settings(
         max_examples=max(1, round(count * share)),
         deadline=None,
@@ -54,7 +54,7 @@ def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Calla
 
 @attrs.frozen(kw_only=True, eq=False)
 class Rows:
-    """What a masking strategy gets, and a generator for what a check draws besides.
+    """The input of a masking strategy, and a generator for a check's other draws.
 
     Attributes:
         importance: [B, L] in [0, 1]: random, all equal, 0 or 1, or on a grid with ties.
@@ -78,7 +78,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bf
 
 @st.composite
 def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
-    """Draw a batch; with `grid`, importance is in eighths only, so that gaps are wide and ties many."""
+    """Draw a batch; with `grid`, importance is in eighths only, which gives wide gaps and many ties."""
     length = draw(st.sampled_from(LENGTHS))
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
@@ -99,8 +99,8 @@ def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
     kinds = st.sampled_from(["random", "random", "zero", "one", "tiny", "nearly one", "count"])
     for row in range(ROWS):
         kind = draw(kinds)
-        whole = math.floor(float(rate[row]) * length) / length
-        rate[row] = {"zero": 0.0, "one": 1.0, "tiny": 1e-7, "nearly one": 1 - 2.0**-24, "count": whole}.get(
+        rounded = math.floor(float(rate[row]) * length) / length
+        rate[row] = {"zero": 0.0, "one": 1.0, "tiny": 1e-7, "nearly one": 1 - 2.0**-24, "count": rounded}.get(
             kind, float(rate[row])
         )
     return Rows(importance=importance.to(dtype), rate=rate, maskable=maskable, generator=generator)
@@ -112,7 +112,7 @@ def temperatures() -> st.SearchStrategy[float]:
 
 
 def masked_step(drawn: Rows) -> tuple[Masked, Tensor]:
-    """Return a step and its loss, made of the rows: masks with p = rate, losses of a few nats."""
+    """Return a step and its loss from the rows: masks with p = rate, losses of a few nats."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
@@ -124,19 +124,19 @@ def masked_step(drawn: Rows) -> tuple[Masked, Tensor]:
 
 
 def taught(built: Any, steps: int, drawn: Rows) -> Any:
-    """Let a part with a memory see a few steps; return it."""
+    """Run a few steps of a part with state; return it."""
     for number in range(steps):
         built.update(built.statistics(*masked_step(drawn)), number / 1000)
     return built
 
 
 def built(spec: Any, **changes: Any) -> Any:
-    """Return what the part is when it is ready: what `build` returns, or itself."""
+    """Return the part ready for use: the result of `build`, or itself."""
     return spec.build(context(**changes)) if hasattr(spec, "build") else spec
 
 
 def holds(condition: Tensor, promise: str, *shown: Callable[[], object]) -> None:
-    """Raise AssertionError with the promise that is broken, and what was seen."""
+    """Raise AssertionError with the broken promise and the observed values."""
     if not bool(condition.all()):
         seen = "; ".join(str(s()) for s in shown)
         raise AssertionError(f"{promise}{': ' + seen if seen else ''}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from atat_zoo.registry.manifest import Entry
     from atat_zoo.testing.examples import Examples
 
-# Of each kind, its promises by name.
+# The promises of each kind, by name.
 CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "corpus": {"contract": check_corpus},
     "tokenizer": {"contract": check_tokenizer},
@@ -60,7 +60,7 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
 
 @attrs.frozen(kw_only=True, eq=False)
 class Case:
-    """One promise of one part; as text `masking-importance-rate`."""
+    """One promise of one part; `str` gives `masking-importance-rate`."""
 
     kind: str
     name: str
@@ -88,11 +88,11 @@ def cases(
         zoo: the parts; the installed zoo by default.
         distribution: only parts of this distribution, as `atat zoo plugins` names it.
         kind: only parts of this kind.
-        examples: by kind and name, a function that writes the files that a part needs into a folder and returns the
-            parameters to try it with. A part that must be given parameters and has no example is only described.
+        examples: by kind and name, a function that writes a part's files into a folder and returns the parameters to
+            test it with. For a part with required parameters and no example, only the description is tested.
 
     Raises:
-        ValueError: when nothing is left, so that a test with a wrong name does not pass for want of cases.
+        ValueError: when there are no cases, so that a test with a wrong name does not pass.
     """
     zoo = zoo or Zoo.load()
     found = []
@@ -116,7 +116,7 @@ def _of_entry(zoo: Zoo, entry: Entry, example: Callable[[Path], dict[str, Any]] 
         "description": (functools.partial(check_description, kind, zoo=zoo), lambda _: entry.load()),
         "imports": (check_imports, lambda _: [entry.path]),
     }
-    # Without an example, one that must be given parameters is only described.
+    # Without an example, a part with required parameters has only its description tested.
     if example or not any(parameter.get("required") for parameter in entry.parameters.values()):
         promises |= {promise: (check, made) for promise, check in CHECKS[kind].items()}
     return [Case(kind=kind, name=name, promise=key, check=value[0], makes=value[1]) for key, value in promises.items()]

@@ -1,4 +1,4 @@
-"""The description of a part, and that reading it needs no torch."""
+"""Checks of a part's description, and that importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for path in sys.argv[1:]:
 
 
 def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
-    """Hold a component class to the description that every kind asks for; `zoo` provides the parts inside it."""
+    """Check that a component class has the description that every kind needs; `zoo` provides the parts inside it."""
     zoo = zoo or Zoo.load()
     where = f"{kind} {cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):

@@ -1,4 +1,4 @@
-"""A small example of each part that needs parameters or files, or that is large when it has its defaults."""
+"""A small example of each part that needs parameters or files, or that is large by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
 
-# Of a kind and a name, what writes the files that the part needs into a folder and returns its parameters.
+# By kind and name, a function that writes the part's files into a folder and returns its parameters.
 Examples = Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]]
 
 _WORDS = ("the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states")

@@ -11,7 +11,7 @@ from atat_zoo.testing.batches import DTYPES, close, for_examples, holds
 
 
 def check_noise(noise: Any, examples: int = 50) -> None:
-    """Hold a schedule to its contract: α falls in [0, 1], the weight is −α'/(1 − α), time_at inverts the rate."""
+    """Check the contract of a schedule: α falls in [0, 1], the weight is −α'/(1 − α), time_at inverts the rate."""
 
     @for_examples(examples, seed=st.integers(0, 2**32 - 1))
     def holds_shape(seed: int) -> None:
@@ -26,10 +26,10 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         inner = t[t > 0].requires_grad_()
         alpha = noise.alpha(inner)
         (slope,) = torch.autograd.grad(alpha.sum(), inner)
-        # Where the rate is tiny, 1 − α has no digits left to compare with.
-        told = (1 - alpha > 1e-6).detach()
-        weight = noise.weight(inner).detach()[told]
-        wanted = (-slope / (1 - alpha)).detach()[told]
+        # Where the rate is tiny, 1 − α is not precise enough for a comparison.
+        precise = (1 - alpha > 1e-6).detach()
+        weight = noise.weight(inner).detach()[precise]
+        wanted = (-slope / (1 - alpha)).detach()[precise]
         # Relative to 1 + the weight: it grows without bound towards t = 0, and may vanish at t = 1.
         close((weight - wanted) / (1 + wanted), torch.zeros_like(wanted), 1e-6, "the weight is −α'/(1 − α)")
 
@@ -49,7 +49,7 @@ def check_noise(noise: Any, examples: int = 50) -> None:
 
 
 def check_uncertainty(metric: Any, examples: int = 50) -> None:
-    """Hold a metric to its contract: 0 for one token, 1 for all alike, blind to names and to a constant."""
+    """Check the contract of a metric: 0 for one token, 1 if uniform, invariant to permutations and to a constant."""
     for size in (2, 7, 50_000):
         close(metric(torch.zeros(2, size)), torch.ones(2), 1e-5, f"all {size} tokens alike: the uncertainty is 1")
         sure = torch.zeros(2, size).index_fill(-1, torch.tensor([1]), 1e4)
@@ -77,7 +77,7 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
             holds(value == 0, "a single token leaves nothing open")
         order = torch.randperm(size, generator=draw)
         close(metric(logits[..., order]), value, 1e-5, "permuting the vocabulary changes nothing")
-        # Where adding is exact up to float64's rounding; in bfloat16 the sum is another set of logits.
+        # In float64, where the sum is accurate; in bfloat16 rounding would change the logits.
         shifted = metric(logits.double() + 7.25)
         close(shifted, metric(logits.double()), 1e-6, "adding a constant changes nothing")
         hidden = torch.full((3, 4, 5), -torch.inf, dtype=logits.dtype)

@@ -37,7 +37,7 @@ class Gappy(Hashed):
 
 
 def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -> Writer:
-    """Return a writer of text8's 27 symbols with a denoiser without sense, and with importance if `weighed`."""
+    """Return a writer of text8's 27 symbols with an arbitrary denoiser, and with importance if `weighed`."""
     tokenizer = CharactersTokenizer().train(lambda: iter(()))
     importance = hashed_importance if weighed else None
     denoiser = Gappy(tokenizer.vocabulary_size, sharpness=sharpness, seed=seed, window=LONGEST, importance=importance)
@@ -45,7 +45,7 @@ def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -
 
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
-    """Hold a guidance to its contract: the guided denoiser is one, and given tokens stay; rows begin with `start`."""
+    """Check the contract of a guidance: a valid guided denoiser, unchanged given tokens; rows begin with `start`."""
     from atat_zoo.samplers.published import AncestralSampler
 
     @for_examples(
@@ -107,7 +107,7 @@ def _same_writer(writer: Writer, guided: Writer) -> None:
 
 
 def _check_nothing(guidance: Any) -> None:
-    """At a strength of 0 the writer is the one that was given, unless something is banned as well."""
+    """Check that a strength of 0 returns the given writer, unless words are banned."""
     banned: Any = getattr(guidance, "ban", ())
     if not attrs.has(type(guidance)) or not hasattr(guidance, "strength") or banned:
         return
@@ -116,7 +116,7 @@ def _check_nothing(guidance: Any) -> None:
 
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:
-    """Hold a classifier to its contract: log-probabilities of rows with masks, a gradient that fits them."""
+    """Check the contract of a classifier: log-probabilities of rows with masks, and a matching gradient."""
     from atat_zoo.generation.classifiers import Differentiable
 
     writer = toy_writer()

@@ -1,4 +1,4 @@
-"""MATH 3 (a)–(f), for any masking strategy."""
+"""Checks of MATH 3 (a)–(f), for any masking strategy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HOT, _COLD = 1e6, 1e-5
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
-    """Hold a masking strategy to the promises of `atat_zoo.masking`, (a) to (f), at many temperatures.
+    """Check the properties (a) to (f) of `atat_zoo.masking` at many temperatures.
 
-    Beyond these: no random numbers, inputs left alone, and a row that does not depend on the others of its batch.
+    Also: no random numbers, unchanged inputs, and rows that do not depend on the others of their batch.
     """
     for check in PROMISES.values():
         check(strategy, examples)
@@ -98,7 +98,7 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
         for ready in _variants(strategy, hot, drawn):
             p = _probabilities(ready, drawn)
             close(p, uniform, 1e-4, f"(d) at temperature {hot:g} p is the rate")
-        # The threshold is in importance, which a positional strategy does not look at alone.
+        # The threshold is in importance, which is not all that a positional strategy reads.
         if direction == 0 or getattr(strategy, "positional", False) or cold > 1e-3:
             return
         wanted = _threshold(drawn.importance.double() * direction, drawn.rate, drawn.maskable)

@@ -1,4 +1,4 @@
-"""Backbones. B rows, L tokens, D width, V predictable tokens."""
+"""Checks of backbones. B rows, L tokens, D width, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TOLERANCE = 1e-4
 
 
 def check_backbone(backbone: Any) -> None:
-    """Hold a backbone to its contract: hidden states row by row, what the attention lets each see, and a gradient.
+    """Check the contract of a backbone: independent rows, the attention mask, and gradients.
 
     Args:
-        backbone: a specification. A small one is checked in a second; a large one takes as long as it takes.
+        backbone: a specification. The check of a small one takes a second; a large one takes longer.
     """
     module = randomised(_made(backbone)).eval()
     tokens = torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(1))
@@ -48,7 +48,7 @@ def check_backbone(backbone: Any) -> None:
 
 
 def holds_gradients(module: nn.Module) -> None:
-    """Check that every weight that is trained has a finite gradient that is not zero."""
+    """Check that every trained weight has a finite gradient that is not zero."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, f"every weight has a gradient: {name} has none"
@@ -57,7 +57,7 @@ def holds_gradients(module: nn.Module) -> None:
 
 
 def randomised(module: nn.Module, seed: int = 0) -> Any:
-    """Move every weight from where it starts, so that nothing is zero by chance or by design."""
+    """Change every weight from its initial value, so that none is zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -97,7 +97,7 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tens
 
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
-    """Read a text in two halves, the first of which is cached, and in one, where the first does not see the second."""
+    """Compare two halves, the first cached, with one pass in which the first half does not see the second."""
     from atat_zoo.backbones.cache import Cache
 
     cache, position = Cache(), torch.arange(L)

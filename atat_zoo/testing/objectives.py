@@ -1,7 +1,7 @@
-"""Objectives and bounds. B rows of a batch, L tokens, V predictable tokens.
+"""Checks of objectives and bounds. B rows of a batch, L tokens, V predictable tokens.
 
-An objective is tried twice: around a small network with random weights, and around one that knows a toy exactly. The
-second makes a leak show: no bound is below the entropy of the text, unless the model was shown what it is asked for.
+An objective is tested with a small network with random weights, and with an exact network of a toy distribution. The
+second reveals leaks: no bound is below the entropy of the text, unless the model has seen the tokens that it predicts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SMALL: dict[str, Any] = {
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
 }
 _REPEATS = 128  # estimates of each sequence of the toy
-_ERRORS = 6.0  # standard errors that an estimate may be off
+_ERRORS = 6.0  # largest error of an estimate, in standard errors
 
 
 def check_loss(objective: Any) -> None:
-    """Hold the loss to being a finite scalar, and a function of the batch: its draws follow the sample numbers."""
+    """Check that the loss is a finite scalar and a function of the batch: its draws follow the sample numbers."""
     assert isinstance(getattr(objective, "exact", None), bool), "`exact` states whether the bound is the likelihood"
     module, batch = _small(objective), _batch()
     state = torch.get_rng_state()
@@ -59,7 +59,7 @@ def check_loss(objective: Any) -> None:
 
 
 def check_gradient(objective: Any) -> None:
-    """Hold the loss to reaching every weight that is to be trained."""
+    """Check that the loss has a gradient for every trained weight."""
     module = _small(objective)
     for step in range(3):
         module.loss(_batch(step))["loss"].backward()
@@ -67,7 +67,7 @@ def check_gradient(objective: Any) -> None:
 
 
 def check_micro_batches(objective: Any) -> None:
-    """Hold the loss to being a mean over rows: micro-batches, weighted by their rows, add up to the batch."""
+    """Check that the loss is a mean over rows: micro-batches, weighted by their rows, add up to the batch."""
     module, found = _small(objective), []
     for sizes in ([N], [3, 5], [1] * N):
         module.zero_grad()
@@ -85,7 +85,7 @@ def check_micro_batches(objective: Any) -> None:
 
 
 def check_padding(objective: Any) -> None:
-    """Hold loss and bound to counting maskable tokens alone."""
+    """Check that loss and bound count only maskable tokens."""
     module, batch = _small(objective), _batch()
     empty = ~batch.maskable.any(1)
     tokens = torch.where(empty[:, None], (batch.tokens + 1) % V, batch.tokens)
@@ -97,7 +97,7 @@ def check_padding(objective: Any) -> None:
 
 
 def check_leak(objective: Any) -> None:
-    """Hold the loss to hiding what it asks for: the only maskable token, which is nowhere else, is never read."""
+    """Check that the loss never reads the tokens it predicts: the only maskable token, which occurs nowhere else."""
     hidden = V - 1
     tokens = _batch().tokens % hidden
     tokens[:, -1] = hidden
@@ -110,7 +110,7 @@ def check_leak(objective: Any) -> None:
 
 
 def check_objective_bound(objective: Any) -> None:
-    """Hold the bounds to bounding: around an exact network none is below the entropy, and each is a function of keys.
+    """Check that with an exact network no bound is below the entropy, and that each is a function of its keys.
 
     Raises:
         AssertionError: when the mean over the toy is below its entropy by more than 6 standard errors.
@@ -133,10 +133,10 @@ def check_objective_bound(objective: Any) -> None:
 
 
 def check_denoiser(objective: Any) -> None:
-    """Hold the denoiser to giving a distribution over the V tokens at the positions asked for, row by row."""
+    """Check that the denoiser returns a distribution over the V tokens at the given positions, row by row."""
     module = _small(objective).eval()
     denoiser = module.denoiser()
-    # The leftmost mask of each row: that a causal model can be asked for too.
+    # The leftmost mask of each row, which a causal model can predict too.
     first = torch.arange(N) % L
     z = torch.where(torch.arange(L) >= first[:, None], V, _batch().tokens)
     where = torch.arange(L) == first[:, None]
@@ -161,13 +161,13 @@ PROMISES: dict[str, Callable[..., None]] = {
 
 
 def check_objective(objective: Any) -> None:
-    """Hold an objective to every promise of its kind."""
+    """Check every promise of an objective."""
     for check in PROMISES.values():
         check(objective)
 
 
 def check_bound(bound: Any) -> None:
-    """Hold an estimator of the bound to being unbiased, within 6 standard errors, and a function of its keys."""
+    """Check that an estimator of the bound is unbiased, within 6 standard errors, and a function of its keys."""
     assert isinstance(bound.quantity, str), "what is estimated has a name"
     assert bound.quantity, "what is estimated has a name"
     joint = toy()
@@ -175,7 +175,7 @@ def check_bound(bound: Any) -> None:
     maskable, keys = torch.ones_like(x, dtype=torch.bool), _keys(len(x))
     state = torch.get_rng_state()
     _holds_bound(joint, _estimated(bound, joint, x, maskable, keys).nelbo, bound.quantity)
-    # A denoiser without sense, by which every mask has another loss: a wrong weight shows in each sequence.
+    # An arbitrary denoiser, so that every mask has another loss: a wrong weight shows in each sequence.
     hashed = Hashed(joint.vocabulary_size)
     estimate = _estimated(bound, hashed, x, maskable, keys)
     if bound.quantity == "nelbo":

@@ -1,4 +1,4 @@
-"""Samplers and their parts (MATH 6), with the denoiser `Hashed`."""
+"""Checks of samplers and their parts (MATH 6), with the denoiser `Hashed`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Assembled(CompositeSampler):
     _parts: SamplerParts
 
     def parts(self) -> SamplerParts:
-        """Return the parts that it was given."""
+        """Return the given parts."""
         return self._parts
 
 
@@ -58,13 +58,13 @@ def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
 
 
 def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, list[dict[str, Any]]]:
-    """Return what `Sampler.sample` makes, and the records of its steps."""
+    """Return the result of `Sampler.sample`, and the records of its steps."""
     trace: list[dict[str, Any]] = []
     return sampler.sample(*arguments, observe=trace.append, **options), trace
 
 
 def check_sampler(sampler: Sampler, examples: int = 20) -> None:
-    """Hold a sampler to MATH 6: given tokens, no masks left, counted evaluations, seeds, and no leak between rows."""
+    """Check MATH 6 for a sampler: given tokens, no masks left, counted evaluations, seeds, no leak between rows."""
 
     @for_examples(
         examples,
@@ -82,21 +82,21 @@ def check_sampler(sampler: Sampler, examples: int = 20) -> None:
 
 
 class Asked(Denoiser, Protocol):
-    """A denoiser that counts the rows that it was asked for."""
+    """A denoiser that counts the rows it has evaluated."""
 
     evaluated: int
 
 
 def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
-    """Hold a sampler to MATH 6 on one batch.
+    """Check MATH 6 for a sampler on one batch.
 
     Args:
         sampler: the sampler.
         make: returns a new denoiser.
         z: int64 [B, L].
         seeds: int64 [B].
-        alone: whether a row alone must give the text that it gives in the batch; not so for a network in float32, which
-            sums in another order.
+        alone: whether a row alone must give the same text as in the batch; not for a network in float32, which sums in
+            another order.
     """
     denoiser, kept = make(), z.clone()
     v = denoiser.mask_id
@@ -121,7 +121,7 @@ def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: 
 
 
 def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tensor:
-    """Carry out the trace on z."""
+    """Replay the trace on z."""
     tokens = tokens.clone()
     for record in trace:
         if "hidden" in record:
@@ -135,7 +135,7 @@ def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tens
 def example_step(
     needs: frozenset[str], *, rows: int = 4, length: int = 9, vocabulary_size: int = 5, seed: int = 0
 ) -> Step:
-    """Return a step in the middle of a run, with everything in `needs` filled in, for rows with something open."""
+    """Return a step in the middle of a run, with everything in `needs` filled in, for rows with open positions."""
     z = noisy(rows + 1, length, vocabulary_size, seed)[[0, *range(2, rows + 1)]]
     z[:, 0] = vocabulary_size
     keys = fold(torch.arange(rows), seed)
@@ -174,7 +174,7 @@ def example_step(
 
 
 def check_order(order: Order, examples: int = 50) -> None:
-    """Hold an order to its contract, and a sampler with it to MATH 6."""
+    """Check the contract of an order, and MATH 6 for a sampler with it."""
     step = example_step(order.needs)
     score = order(step)
     assert score.shape == step.open.shape, "an order gives a score per position"
@@ -186,7 +186,7 @@ def check_order(order: Order, examples: int = 50) -> None:
 
 
 def check_pace(pace: Pace, examples: int = 50) -> None:
-    """Hold a pace to its contract, and a sampler with it to MATH 6."""
+    """Check the contract of a pace, and MATH 6 for a sampler with it."""
     most = [pace.most(n) for n in range(1, 200)]
     assert most[0] >= 1, "a pace allows at least one step"
     assert most == sorted(most), "the most steps fall with a longer text"
@@ -206,7 +206,7 @@ def check_pace(pace: Pace, examples: int = 50) -> None:
 
 
 def check_remask(remask: Remask, examples: int = 50) -> None:
-    """Hold a remask to its contract, and a sampler with it to MATH 6."""
+    """Check the contract of a remask, and MATH 6 for a sampler with it."""
     step = example_step(remask.needs)
     step.fresh = torch.zeros_like(step.open)
     rate = torch.as_tensor(remask.rate(step))
@@ -219,7 +219,7 @@ def check_remask(remask: Remask, examples: int = 50) -> None:
 
 
 def check_stop(stop: Stop, examples: int = 50) -> None:
-    """Hold a stop to its contract, and a sampler with it to MATH 6."""
+    """Check the contract of a stop, and MATH 6 for a sampler with it."""
     step = example_step(stop.needs)
     stopped = stop(step)
     assert stopped.dtype == torch.bool, "which rows are finished: bool"
@@ -230,7 +230,7 @@ def check_stop(stop: Stop, examples: int = 50) -> None:
 
 
 def check_draw(draw: Draw, examples: int = 50) -> None:
-    """Hold a draw to its contract: a function of key and distribution, which never draws what has no probability."""
+    """Check the contract of a draw: a function of key and distribution that never draws a token of probability 0."""
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
 

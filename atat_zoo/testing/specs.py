@@ -1,4 +1,4 @@
-"""Specifications at random: any part of a kind, with any parameters that its own bounds allow.
+"""Random specifications: any part of a kind, with any parameters that its own bounds allow.
 
     from atat_zoo.testing.specs import specs
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry.spec import Field
 
-# How far a number goes from its least, or default, where nothing bounds it above.
+# The range of a number above its minimum or default, if it has no upper bound.
 _NUMBERS, _REACH = 11, 3.0
 
 
@@ -73,7 +73,7 @@ def _value(field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
 
 
 def _of_type(tp: Any, field: Field) -> SearchStrategy[Any] | None:
-    """Return a strategy, or None where there is no telling what fits."""
+    """Return a strategy, or None for types without one."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin in (typing.Union, types.UnionType):
         # None is what leaving the key out means.

@@ -1,4 +1,4 @@
-"""Parts of a training step: mask drawings, curricula, targets, position biases, importance estimators."""
+"""Checks of the parts of a training step: mask drawings, curricula, targets, position biases, estimators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRAWN = 20_000
 
 
 def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
-    """Hold a drawing to its contract: marginals p, sure at 0 and 1, a function of p and the row's key."""
+    """Check the contract of a drawing: marginals p, exact at 0 and 1, a function of p and the row's key."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_keys(drawn: Rows, seed: int) -> None:
@@ -47,7 +47,7 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
 
 
 def check_curriculum(curriculum: Any, examples: int = 50) -> None:
-    """Hold a curriculum to its contract: positive weights with mean 1 over each row's maskable tokens."""
+    """Check the contract of a curriculum: positive weights with mean 1 over each row's maskable tokens."""
 
     @for_examples(examples, drawn=rows(), progress=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1)))
     def holds_mean(drawn: Rows, progress: float) -> None:
@@ -68,7 +68,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
 
 
 def check_target(target: Any, examples: int = 50) -> None:
-    """Hold a target to its contract: in [0, 1], counted at maskable tokens only, row by row."""
+    """Check the contract of a target: in [0, 1], counted at maskable tokens only, row by row."""
 
     @for_examples(examples, drawn=rows())
     def holds_range(drawn: Rows) -> None:
@@ -86,7 +86,7 @@ def check_target(target: Any, examples: int = 50) -> None:
 
 
 def check_position_bias(bias: Any, examples: int = 50) -> None:
-    """Hold a position bias to its contract: float32 values in [0, 1], one a position."""
+    """Check the contract of a position bias: float32 values in [0, 1], one per position."""
 
     @for_examples(examples, drawn=rows())
     def holds_values(drawn: Rows) -> None:
@@ -101,7 +101,7 @@ def check_position_bias(bias: Any, examples: int = 50) -> None:
 
 
 def check_estimator(estimator: Any, examples: int = 10) -> None:
-    """Hold an estimator to its contract: importance in [0, 1] per token, row by row, blind to what is not maskable."""
+    """Check the contract of an estimator: importance in [0, 1] per token, row by row, from maskable tokens only."""
     width = 8
     module = built(estimator, length=64, width=width)
     assert isinstance(module, nn.Module), "an estimator's build returns an nn.Module"
@@ -123,7 +123,7 @@ def check_estimator(estimator: Any, examples: int = 10) -> None:
 
 
 def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: int = 50) -> None:
-    """Hold a part with state to `StatefulPart`; others pass.
+    """Check that a part with state implements `StatefulPart`; others pass.
 
     Its statistics add up over micro-batches, asking for them changes nothing, and `state_dict` saves all its state.
 

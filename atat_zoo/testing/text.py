@@ -1,4 +1,4 @@
-"""Corpora, tokenizers and judges."""
+"""Checks of corpora, tokenizers and judges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST = 100
 
 
 def check_corpus(corpus: Any) -> None:
-    """Hold a corpus to its contract: texts, the same each time, none of them in two splits.
+    """Check the contract of a corpus: texts, the same each time, none of them in two splits.
 
     Args:
         corpus: a specification; its text must be there.
@@ -62,7 +62,7 @@ def _refuses(corpus: Any, split: str, promise: str) -> None:
 
 
 def check_tokenizer(tokenizer: Any, texts: Sequence[str] = TEXTS) -> None:
-    """Hold a tokenizer to its contract: what is encoded is decoded to the byte, and no text has a special id.
+    """Check the contract of a tokenizer: decoding restores every byte, and no text has a special id.
 
     Args:
         tokenizer: a specification; the files that it reads must be there.
@@ -128,7 +128,7 @@ JUDGED = (
 
 
 def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
-    """Hold a judge to its contract: nats of every text by itself, never negative, more of them for more text.
+    """Check the contract of a judge: nonnegative nats of each text independently, and more for longer texts.
 
     Args:
         judge: a specification; its model must be there.

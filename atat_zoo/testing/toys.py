@@ -1,4 +1,4 @@
-"""Small models whose every probability is known, to hold bounds and samplers against.
+"""Small models with known probabilities, as references for bounds and samplers.
 
 S states of the joint, V tokens, L positions; the mask is id V.
 """
@@ -39,11 +39,11 @@ class FunctionDenoiser(Denoiser):
         self.weigh, self.estimates_importance = importance, importance is not None
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return what the function says; see `Denoiser`."""
+        """Return the result of the function; see `Denoiser`."""
         return self.function(tokens, t, where)
 
     def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the importance that was given, or None."""
+        """Return the given importance, or None."""
         return self.weigh(draft, masked) if self.weigh else None
 
 
@@ -178,7 +178,7 @@ class Hashed(FunctionDenoiser):
         return logits.log_softmax(-1)
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return the same, and reverse log-weights made of it; see `Denoiser`."""
+        """Return the same, and reverse log-weights computed from it; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
 

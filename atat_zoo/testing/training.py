@@ -1,4 +1,4 @@
-"""Optimizers, schedules, loggers, callbacks and algorithms."""
+"""Checks of optimizers, schedules, loggers, callbacks and algorithms."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
 
 
 def check_optimizer(optimizer: Any, examples: int = 20) -> None:
-    """Hold an optimizer to its contract.
+    """Check the contract of an optimizer.
 
     It steps each parameter that takes a gradient, and no other; it lowers a convex loss; its state continues bit for
     bit; and a step is a function of the parameters, not of the order in which they are registered.
@@ -92,7 +92,7 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
 
 
 def check_schedule(schedule: Any, examples: int = 10) -> None:
-    """Hold a schedule to its contract.
+    """Check the contract of a schedule.
 
     Every group's rate is finite, at least 0 and at most its peak; some step has a rate above 0; and its state continues
     exactly.
@@ -133,7 +133,7 @@ def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) 
 
 
 def check_logger(logger: Any) -> None:
-    """Hold a logger to its contract: it takes curves and closes, and a continued run leaves what was logged before.
+    """Check the contract of a logger: it takes curves and closes, and a continued run keeps the earlier log.
 
     Raises:
         SkipTest: for a part whose package is not installed.
@@ -150,7 +150,7 @@ def check_logger(logger: Any) -> None:
 
 
 def check_callback(callback: Any) -> None:
-    """Hold a callback to its contract: a training runs with it, and its state goes through a checkpoint."""
+    """Check the contract of a callback: a training runs with it, and a checkpoint restores its state."""
     installed(callback)
     made = callback.build()
     weights = _train(callbacks=[made])
@@ -161,7 +161,7 @@ def check_callback(callback: Any) -> None:
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """Hold an algorithm to its contract: a training runs with it, to finite weights, and twice to the same ones."""
+    """Check the contract of an algorithm: a training with it gives finite weights, and the same ones twice."""
     installed(algorithm)
     one, two = (_train(algorithms=[algorithm.build()]) for _ in range(2))
     assert bool(one.isfinite().all()), "the weights stay finite"

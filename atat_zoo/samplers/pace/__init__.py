@@ -1,7 +1,7 @@
 """Paces: how many masked positions are unmasked in a step, and in how many steps at most.
 
-In the last step that `most` allows the loop fills everything, so no pace needs
-a clean-up call, and none can run for ever.
+The loop fills everything in the last step that `most` allows, so no pace needs
+a final evaluation of its own, and every run ends.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
 class Pace(SamplerPart, Protocol):
     """A component of the kind pace.
 
-    One whose `needs` is empty decides on the CPU before the network is asked:
-    rows that get nothing sit out the step and cost nothing. One that needs
-    "log_probs" or "history" decides after, and finds `step.ranking` filled in.
+    A pace without `needs` decides on the CPU before the network is evaluated:
+    rows that unmask nothing skip the step and cost nothing. A pace that needs
+    "log_probs" or "history" decides afterwards and can read `step.ranking`.
     """
 
     def most(self, n: int) -> int:
-        """Return the most steps for a row with n ≥ 1 open positions; at least 1, never falling in n."""
+        """Return the maximum number of steps for a row with n ≥ 1 open positions; at least 1, nondecreasing in n."""
         ...
 
     def rates(self, number: int) -> tuple[float, float] | None:
-        """Return the expected share of masked tokens before and after step `number`; None, the default, has no grid."""
+        """Return the expected share of masked tokens before and after step `number`; None, the default, for no grid."""
         return None
 
     def take(self, step: Step) -> Tensor:
-        """Return how many positions are unmasked, or which.
+        """Return how many positions to unmask, or which.
 
         Returns:
-            int64 [A]: that many are taken in the order (on the CPU if `needs` is empty). Or, for a rule
-            about single positions, bool [A, L]: these. A pace that needs something takes at least one a row.
+            int64 [A]: the number to take in the order (on the CPU if `needs` is empty). Or, for a rule about
+            single positions, bool [A, L]: the positions. A pace with `needs` takes at least one per row.
         """
         ...
 
     def times(self, step: Step) -> Tensor | None:
         """Return t, float32 [A] in (0, 1], for a denoiser that reads it.
 
-        None, the default, leaves it to the share of masked tokens, so that the denoiser is a function of z alone.
+        With None, the default, t follows from the share of masked tokens, so the denoiser is a function of z alone.
         """
         return None
 
 
 @component_base
 class SteppedPace(Pace):
-    """A pace in a fixed number of steps, known before the network is asked, by default with an even grid."""
+    """A pace with a fixed number of steps, known before the network is evaluated; the default grid is even."""
 
     steps: int = param(64, help="T, steps", ge=1)
 
@@ -72,12 +72,12 @@ class SteppedPace(Pace):
 
 @component_base
 class CappedPace(Pace):
-    """A pace in as many steps as there are positions, or fewer, and then several positions in each."""
+    """A pace with as many steps as positions, or with fewer steps of several positions each."""
 
     needs = frozenset({"log_probs"})
 
     steps: int | None = param(
-        None, help="the most steps, which sets a least number a step; without it as many as positions", ge=1
+        None, help="maximum steps, which sets a minimum number per step; if none, as many as positions", ge=1
     )
 
     def most(self, n: int) -> int:
@@ -87,7 +87,7 @@ class CappedPace(Pace):
 
 @component_base
 class ByChancePace(SteppedPace):
-    """A pace that unmasks each masked token by chance, as its grid has it."""
+    """A pace that unmasks each masked token at random, with the probability that its grid gives."""
 
     def take(self, step: Step) -> Tensor:
         """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remask rate, int64 [A] on the CPU."""
@@ -101,7 +101,7 @@ class ByChancePace(SteppedPace):
         chance = (before - after + step.remask_rate * (1 - before)) / before
         if isinstance(chance, torch.Tensor):
             chance = chance.unsqueeze(-1)
-        # One uniform per masked token: the count is exact, and does not depend on how long other rows are.
+        # One uniform per masked token: the count is exact and does not depend on the length of other rows.
         most = int(step.remaining.max())
         u = uniform(step.host_keys("pace"), most, torch.float64)
         return ((u < chance) & (torch.arange(most) < step.remaining.unsqueeze(-1))).sum(-1)
@@ -109,7 +109,7 @@ class ByChancePace(SteppedPace):
 
 @component
 class BinomialPace(ByChancePace):
-    """As in ancestral sampling: each masked token is unmasked by chance, on a grid of times.
+    """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
 
     With t = 1 − k/T and s = t − 1/T, a token that is masked at t is unmasked with probability
     (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remask rate (Sahoo et al., arXiv:2406.07524, eq. 6; with
@@ -118,10 +118,10 @@ class BinomialPace(ByChancePace):
     """
 
     name = "binomial"
-    summary = "each masked token by chance on a grid of times, as in ancestral sampling"
+    summary = "each masked token at random on a grid of times, as in ancestral sampling"
     refs = ("arXiv:2406.07524", "arXiv:2503.00307")
 
-    noise: Noise = part("noise", "linear", help="schedule whose mask rates the grid takes")
+    noise: Noise = part("noise", "linear", help="schedule that gives the grid its mask rates")
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − α at both ends of step k."""
@@ -136,8 +136,8 @@ class BinomialPace(ByChancePace):
 class FixedPace(SteppedPace):
     """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked.
 
-    A row with fewer positions than steps takes one at a time and sits out the other steps, so a T of at least
-    L is one token at a time.
+    A row with fewer positions than steps takes one at a time and skips the other steps, so T ≥ L means one
+    token at a time.
     """
 
     name = "fixed"
@@ -170,12 +170,12 @@ class OneAtATimePace(Pace):
 class CosinePace(SteppedPace):
     """Few positions at first, many at the end: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n are still masked.
 
-    At least one a step, as MaskGIT has it (Chang et al., arXiv:2202.04200). In terms of t the share of masked tokens
-    is that of the noise schedule `cosine`, so this is `binomial` with that schedule, without its chance.
+    At least one per step, as in MaskGIT (Chang et al., arXiv:2202.04200). As a function of t the share of masked tokens
+    is that of the noise schedule `cosine`, so this is `binomial` with that schedule, made deterministic.
     """
 
     name = "cosine"
-    summary = "few positions in the first steps, many in the last, by a quarter of a cosine"
+    summary = "few positions in the first steps, many in the last, along a quarter of a cosine"
     refs = ("arXiv:2202.04200",)
 
     def rates(self, number: int) -> tuple[float, float]:
@@ -192,15 +192,15 @@ class CosinePace(SteppedPace):
 
 @component
 class PlateauPace(ByChancePace):
-    """`binomial` on a grid that stands still in the middle, for a remask that reworks what is there.
+    """`binomial` on a grid that is constant in the middle, for a remask that reworks the text.
 
-    α rises linearly to `height` while t falls from 1 to `begin`, stays there until `end`, and rises to 1 after it. On
-    the plateau positions are unmasked only to make up for what the remask hides: the schedule of ReMDM-loop (Wang et
-    al., arXiv:2503.00307).
+    α rises linearly to `height` while t falls from 1 to `begin`, is constant until `end`, and then rises to 1. On the
+    plateau only tokens that the remask hides are unmasked again: the schedule of ReMDM-loop (Wang et al.,
+    arXiv:2503.00307).
     """
 
     name = "plateau"
-    summary = "by chance on a grid that stands still in the middle, while a remask reworks the text"
+    summary = "at random on a grid that is constant in the middle, while a remask reworks the text"
     refs = ("arXiv:2503.00307",)
 
     height: float = param(0.9, help="α on the plateau: the share of tokens that are visible", gt=0, lt=1)
@@ -226,27 +226,24 @@ class PlateauPace(ByChancePace):
 
 @component
 class FirstHittingPace(CappedPace):
-    """One position a step, at the time at which the reversed process unmasks the next one.
+    """One position per step, at the time at which the reverse process unmasks the next one.
 
     With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
-    arXiv:2409.02908): the process of ancestral sampling with infinitely many steps, for n evaluations. Which position
-    it is, is the order `random`. r begins as the share of masked tokens; those that are not to be filled are added to
-    it throughout. A denoiser that reads the time is told the one at which the noise has this rate, so the noise must be
-    that of the model. With `steps`, several positions are taken at one time, the first of theirs, and the process is no
-    longer exact.
+    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n evaluations. The order `random` chooses the
+    position. r begins as the share of masked tokens; masks that are not to be filled always count. A denoiser that
+    reads the time gets the time at which the noise has this rate, so the noise must be that of the model. With `steps`,
+    several positions share a time, the first of theirs, and the process is no longer exact.
     """
 
     name = "first_hitting"
-    summary = (
-        "one position at each time at which the reversed process unmasks one; exact, in as many steps as positions"
-    )
+    summary = "one position at each time at which the reverse process unmasks one; exact, in as many steps as positions"
     refs = ("arXiv:2409.02908",)
     needs = frozenset[str]()
 
-    noise: Noise = part("noise", "linear", help="of the model; for one that reads the time")
+    noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a sentence if the model reads times of another noise."""
+        """Yield a sentence if the model reads the times of another noise."""
         if experiment.parts["backbone"].reads_time and experiment.parts["noise"] != self.noise:
             yield (
                 f"sampler: the pace first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
@@ -258,7 +255,7 @@ class FirstHittingPace(CappedPace):
         return quota(step, self.steps)
 
     def times(self, step: Step) -> Tensor:
-        """Return the time at rate r', float32 [A], and remember the rate at which the last position here is hit."""
+        """Return the time at rate r', float32 [A], and remember the rate at which this step's last position is hit."""
         import torch
 
         from atat_zoo.diffusion.randomness import uniform
@@ -268,7 +265,7 @@ class FirstHittingPace(CappedPace):
         )
         count = self.take(step)
         hit = torch.arange(int(count.max()))
-        # 1 − u is never 0, and neither is a rate; in logarithms, so that many small factors do not underflow.
+        # 1 − u and the rates are never 0; logarithms, so that many small factors do not underflow.
         u = 1 - uniform(step.host_keys("time"), len(hit), torch.float64)
         left = (step.remaining.unsqueeze(1) - hit).clamp(min=1)
         logs = torch.where(hit < count.unsqueeze(1), u.log() / left, 0.0).to(before.device, non_blocking=True)
@@ -283,23 +280,23 @@ class FirstHittingPace(CappedPace):
 
 @component
 class EverythingPace(SteppedPace):
-    """All open positions in every step, for a remask that hides again what is beyond its share.
+    """All open positions in every step, for a remask that hides the excess again.
 
     With the remask `none` this is one step: every token from its own marginal. With `planner` it is path planning
-    (Peng et al., arXiv:2502.03540): a token for every mask, and then the best stay, whether new or old.
+    (Peng et al., arXiv:2502.03540): fill every mask, then keep the best tokens, new or old.
     """
 
     name = "everything"
-    summary = "all that is masked in every step, for a remask that gives most of it back"
+    summary = "all masked positions in every step, for a remask that hides most of them again"
     refs = ("arXiv:2502.03540",)
 
     def take(self, step: Step) -> Tensor:
-        """Return all that is open, int64 [A] on the CPU."""
+        """Return the number of open positions, int64 [A] on the CPU."""
         return step.remaining
 
 
 def quota(step: Step, steps: int | None) -> Tensor:
-    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU: with less a step, `steps` would not do."""
+    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU: the minimum per step to end within `steps`."""
     if steps is None:
         return step.remaining.clamp(max=1)
     return -(-step.remaining // max(steps - step.number, 1))

@@ -1,4 +1,4 @@
-"""Paces that go by the predictions of the step: they decide after the network was asked."""
+"""Paces that depend on the predictions of the step: they decide after the network is evaluated."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @component
 class AdaptivePace(Pace):
-    """Fewer positions a step while the model is unsure, more when it is sure.
+    """Fewer positions per step while the model is unsure, more when it is sure.
 
-    With u the mean uncertainty over masked positions, S = min_steps + u · (max_steps − min_steps) is the number of
-    steps for the complete text at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
+    Let u be the mean uncertainty over masked positions. The complete text would take S = min_steps +
+    u · (max_steps − min_steps) steps at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
     """
 
     name = "adaptive"
@@ -45,7 +45,7 @@ class AdaptivePace(Pace):
         """Return ⌈n/S⌉, int64 [A]."""
         u = step.mean_open(step.measure(self.uncertainty)).double().clamp(0, 1)
         steps = self.min_steps + u * (self.max_steps - self.min_steps)
-        # The largest integer that does not exceed the exact quotient by rounding: ⌈x − tiny⌉.
+        # ⌈x − tiny⌉, so that rounding errors of the quotient do not raise the result.
         return (step.total.to(u.device, non_blocking=True) / steps - 1e-9).ceil().long()
 
 
@@ -53,7 +53,7 @@ class AdaptivePace(Pace):
 class ConfidenceThresholdPace(CappedPace):
     """Every position whose likeliest token has a probability above a threshold; the first of the order if none has.
 
-    Wu et al., Fast-dLLM, arXiv:2505.22618, there with the order most certain first, in blocks, with a cache.
+    Wu et al., Fast-dLLM, arXiv:2505.22618, use the order most certain first, in blocks, with a cache.
     """
 
     name = "confidence_threshold"
@@ -70,53 +70,53 @@ class ConfidenceThresholdPace(CappedPace):
 
 @component
 class EntropyBoundedPace(CappedPace):
-    """As many positions, in the order, as keep Σ H − max H at or below γ nats; always at least one.
+    """The first positions of the order with Σ H − max H ≤ γ nats; always at least one.
 
-    Positions that are drawn together are drawn as if independent. Their joint entropy is at least max H and at most
-    Σ H, so γ bounds the mutual information that is lost (Ben-Hamu et al., arXiv:2505.24857, with the order by entropy,
-    margin or confidence, most certain first).
+    Positions in one step are drawn independently. Their joint entropy is at least max H and at most Σ H, so γ bounds
+    the lost mutual information (Ben-Hamu et al., arXiv:2505.24857, with the order by entropy, margin or confidence,
+    most certain first).
     """
 
     name = "entropy_bounded"
-    summary = "as many as keep the sum of their entropies, less the largest, within a bound"
+    summary = "as many positions as a bound on the sum of their entropies, less the largest, allows"
     refs = ("arXiv:2505.24857",)
 
-    gamma: float = param(0.1, help="γ in nats; 0 takes one at a time, but for what is certain", ge=0)
+    gamma: float = param(0.1, help="γ in nats; 0 takes one uncertain position at a time", ge=0)
 
     def take(self, step: Step) -> Tensor:
         """Return how many positions are filled, int64 [A]."""
         assert step.ranking is not None
         log_probs = step.distributions()
-        # Half the time of `torch.special.entr`, which takes the logarithm again; a probability of 0 adds 0 · 1e4.
+        # Half the time of `torch.special.entr`, which computes the logarithm again; a probability of 0 adds 0 · 1e4.
         entropy = -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1).double()
         ranked = step.spread(entropy, math.inf).gather(1, step.ranking)
-        # Behind the open positions this is ∞ − ∞, which is at or below nothing.
+        # After the open positions this is ∞ − ∞ = NaN, for which the comparison is false.
         within = (ranked.cumsum(1) - ranked.cummax(1).values <= self.gamma).sum(1)
         return within.maximum(quota(step, self.steps).to(within.device, non_blocking=True))
 
 
-# Elements of distributions that are compared at once.
+# Probabilities that are compared at once.
 _CHUNK = 1 << 24
 
 
 @component
 class KLStablePace(CappedPace):
-    """Every position that is confident and whose prediction has stayed the same; the first of the order if none is.
+    """Every position with a confident, stable prediction; the first of the order if there is none.
 
-    A position is still when in each of the last H evaluations KL(now ‖ before) was below a threshold. KLASS, Kim et
-    al., arXiv:2511.05664, with the order most certain first; its code has 0.9, 0.01 and H = 2 by default, and 0.6 and
-    0.015 for LLaDA on GSM8K.
+    A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H evaluations. KLASS (Kim et
+    al., arXiv:2511.05664) uses the order most certain first; the defaults of its code are 0.9, 0.01 and H = 2, and it
+    uses 0.6 and 0.015 for LLaDA on GSM8K.
 
-    The predictions of the last evaluation are held for the open positions alone, in float32 [N, V].
+    Only the last evaluation's predictions at open positions are stored, float32 [N, V].
     """
 
     name = "kl_stable"
-    summary = "every position that is confident and whose prediction no longer moves, at least one"
+    summary = "every position with a confident prediction that no longer changes, at least one"
     refs = ("arXiv:2511.05664",)
 
     confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
-    kl: float = param(0.01, help="nats below which a prediction has stayed the same between two evaluations", gt=0)
-    history: int = param(2, help="H, evaluations in a row for which it must have stayed the same", ge=1)
+    kl: float = param(0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0)
+    history: int = param(2, help="H, number of consecutive evaluations over which it must be stable", ge=1)
 
     def take(self, step: Step) -> Tensor:
         """Return which positions are filled, bool [A, L]."""
@@ -125,25 +125,25 @@ class KLStablePace(CappedPace):
         return topped_up(step, sure & (self._unchanged(step, log_probs.float()) >= self.history), self.steps)
 
     def _unchanged(self, step: Step, now: Tensor) -> Tensor:
-        """Return for how many evaluations in a row each position has stayed the same, int64 [A, L]."""
+        """Return for how many consecutive evaluations each position has been stable, int64 [A, L]."""
         import torch
 
         memory, device = step.memory, step.tokens.device
         shape = (step.batch, step.open.shape[1])
         if "kl_stable.last" not in memory:
-            # Where in `last` a position's prediction is, or −1; the step that it is of; for how long it is the same.
+            # The index of a position's prediction in `last`, or −1; its step; for how long it has been stable.
             memory["kl_stable.place"] = torch.full(shape, -1, dtype=torch.int64, device=device)
             memory["kl_stable.number"] = torch.full(shape[:1], -2, dtype=torch.int64, device=device)
             memory["kl_stable.still"] = torch.zeros(shape, dtype=torch.int64, device=device)
             memory["kl_stable.last"] = now[:0]
         row, position = step.where
         rows = step.rows[row]
-        # A row that sat out a step begins anew: so it does not depend on whether others went on.
+        # A row that skipped a step starts again, so it does not depend on whether other rows continued.
         place = memory["kl_stable.place"][rows, position]
         place = place.masked_fill(memory["kl_stable.number"][rows] != step.number - 1, -1)
         moved = torch.full_like(now[:, 0], torch.inf)
         if len(memory["kl_stable.last"]):
-            # In parts: the distributions of a large vocabulary are the most of what is held.
+            # In chunks: the distributions of a large vocabulary take most of the memory.
             size = max(1, _CHUNK // now.shape[1])
             for new, old, at in zip(*(torch.split(x, size) for x in (now, place, moved)), strict=True):
                 before = memory["kl_stable.last"][old.clamp(min=0)]
@@ -159,7 +159,7 @@ class KLStablePace(CappedPace):
 
 
 def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
-    """Return `taken` [A, L], and where that is below the quota the first others in the order as well, bool [A, L]."""
+    """Return `taken` [A, L], filled up to the quota with the first others of the order, bool [A, L]."""
     import torch
 
     assert step.ranking is not None
