@@ -40,11 +40,9 @@ def enumerated(module, tokens):
     with torch.no_grad():
         ce, log_reverse = look_everywhere(module.look, tokens, module.context.mask_id)
         log_w = module.log_weights(module.importance(tokens, torch.ones_like(tokens) > 0, None))
-        found = (
-            order_form(log_w, ce, log_reverse)
-            if module.form is FORMS["order"]
-            else timed_form(own_time(log_w), ce, log_reverse)
-        )
+        # By its type: a copied module has a copy of the form.
+        in_order = isinstance(module.form, type(FORMS["order"]))
+        found = order_form(log_w, ce, log_reverse) if in_order else timed_form(own_time(log_w), ce, log_reverse)
     module.train(was)
     return found
 
