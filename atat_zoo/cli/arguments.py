@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import sys
 import tomllib
 from pathlib import Path
@@ -179,6 +178,8 @@ def corpus(text: str) -> tuple[Any, str, bool]:
     Returns:
         The specification, its name in reports, and whether to use all of its text instead of a split.
     """
+    import glob
+
     path, known = Path(text), Zoo.load().names("corpus")
     if text.startswith("{") or text in known:
         spec = named("corpus", text)

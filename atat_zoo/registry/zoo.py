@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.registry import builtin, manifest, plugins, spec
+from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class Zoo:
     @staticmethod
     def from_code() -> manifest.Manifest:
         """Return the manifest of the code, through the hooks; imports every built-in part."""
+        # Only the menu is read to list and check parts.
+        from atat_zoo.registry import builtin
+
         return attrs.evolve(
             manifest.read(manifest.shipped()), entries=plugins.hook_entries(builtin.plugin(), "atat-zoo")
         )
