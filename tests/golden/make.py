@@ -39,6 +39,7 @@ def machine() -> dict[str, str]:
     return {
         "processor": names[0] if names else platform.processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "bf16": " ".join(sorted({flag for line in _cpuinfo() for flag in line.split() if flag.endswith("_bf16")})),
         "torch": torch.__version__,
     }
 
