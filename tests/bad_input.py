@@ -6,20 +6,18 @@ import fcntl
 import json
 import os
 import re
-import resource
 import shlex
-import subprocess
-import sys
 import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests import forked
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAGE = Path(__file__).parents[1] / "docs" / "bad-input.md"
-ATAT = str(Path(sys.executable).with_name("atat"))
 
 BASE = """\
 [corpus]
@@ -64,7 +62,7 @@ class Case(NamedTuple):
 
 def _shards(root: Path) -> Path:
     """Build the shards and return their folder."""
-    subprocess.run([ATAT, "data", "build", "base.toml"], cwd=root, check=True, capture_output=True)
+    forked.run(["data", "build", "base.toml"], root).check_returncode()
     return next(p for p in (root / "shards").iterdir() if p.is_dir())
 
 
@@ -238,7 +236,7 @@ CASES: tuple[Case, ...] = (
 
 def _begun(root: Path, name: str = "base", file: str = "base.toml") -> None:
     (root / "runs" / name).mkdir(parents=True)
-    resolved = subprocess.run([ATAT, "resolve", file], cwd=root, check=True, capture_output=True, text=True)
+    resolved = forked.run(["resolve", file], root)
     (root / "runs" / name / "resolved.toml").write_text(resolved.stdout)
 
 
@@ -287,26 +285,13 @@ def produce(case: Case) -> Produced:
         )
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)
         held = case.prepare(root) if case.prepare else None
-        done = subprocess.run(
-            [ATAT, *case.command],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **dict(case.env)},
-            preexec_fn=(lambda: _limit(case.file_limit)) if case.file_limit else None,
-        )
+        done = forked.run(case.command, root, env=dict(case.env), file_limit=case.file_limit)
         if hasattr(held, "close"):
             held.close()
     message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
     # What differs from machine to machine: the hash in a folder's name, and whether the example plugin is installed.
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message).replace(", rank", "")
     return Produced(done.returncode, message, done.stdout)
-
-
-def _limit(size: int | None) -> None:
-    assert size is not None
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def page(produced: dict[str, str]) -> str:

@@ -1,13 +1,17 @@
 """`atat`, many times, without importing torch and Composer anew for each.
 
-One process imports them, and forks for every command that it is told: what the command prints and how it ends is that
-of a process of its own, in a fraction of the time.
+A server imports them once and forks for every command: a real process, with its own folder, environment, output and
+end, in a fraction of the time. That the console scripts start by themselves is tested elsewhere (`tests/test_wheel.py`,
+`tests/cli`).
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
+import resource
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,54 +19,133 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-SERVER = """
-import json, os, sys
-import atat_zoo.evaluation, atat_zoo.model, atat_zoo.training
-from atat_zoo.cli import main
-
-for line in sys.stdin:
-    words, folder, output = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for target, source in ((0, nothing), (1, file), (2, file)):
-            os.dup2(source, target)
-        sys.argv = words
-        main()
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+# What the commands import only when they need it.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    [
+        "atat_zoo.cli",
+        "atat_zoo.training.trainer",
+        "atat_zoo.model.model",
+        "atat_zoo.evaluation.run",
+        "atat_zoo.evaluation.judged",
+    ]
+)
 
 
 class Atat:
-    """A process that runs `atat` as often as it is asked to."""
+    """A process that runs `atat`; used like `subprocess.Popen`.
 
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(env), text=True
-        )
+    Args:
+        words: The arguments of `atat`.
+        cwd: The folder that it runs in.
+        env: Variables besides those of this process.
+        code: Python that runs in place of `atat`, with the same arguments.
+        file_limit: Bytes that a file may have: how a full disk looks to a writer.
+        merged: Whether standard error goes where standard output goes.
 
-    def __call__(self, words: list[str]) -> tuple[int, str]:
-        """Run `atat …`; returns the exit code, and what it printed to either stream."""
-        assert self.process.stdin
-        assert self.process.stdout
-        handle, output = tempfile.mkstemp(dir=self.folder, prefix=".printed-")
-        os.close(handle)
-        self.process.stdin.write(json.dumps([words, str(self.folder), output]) + "\n")
-        self.process.stdin.flush()
-        code = int(self.process.stdout.readline())
-        return code, Path(output).read_text(encoding="utf-8")
+    """
 
-    def __enter__(self) -> Atat:
-        return self
+    def __init__(
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        code: str | None = None,
+        file_limit: int | None = None,
+        merged: bool = False,
+    ) -> None:
+        self.words, self.merged = list(words), merged
+        self._printed = tempfile.TemporaryDirectory()
+        self._files = [str(Path(self._printed.name) / name) for name in ("out", "out" if merged else "err")]
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        arguments = (self.words, str(cwd), variables, code, file_limit, self._files)
+        self._process = _SERVER.Process(target=_run, args=arguments)
+        self._process.start()
+        assert self._process.pid
+        self.pid = self._process.pid
 
-    def __exit__(self, *_: object) -> None:
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
+    @property
+    def returncode(self) -> int | None:
+        """The exit code; negative for the signal that ended it, None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+        return self.returncode
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """Wait for the end; returns standard output and standard error."""
+        self._process.join(timeout)
+        late = self.returncode is None
+        out, err = self.kill() if late else self._read()
+        assert not late, f"atat {' '.join(self.words)} takes more than {timeout} s: {out}{err}"
+        return out, err
+
+    def _read(self) -> tuple[str, str]:
+        with self._printed:
+            files = [Path(name) for name in self._files]
+            out, err = (file.read_text(encoding="utf-8") if file.exists() else "" for file in files)
+        return out, "" if self.merged else err
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process alone."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> tuple[str, str]:
+        """Kill it with all that it started; returns what it had printed."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self._process.join()
+        return self._read()
+
+
+def run(
+    words: Sequence[str],
+    cwd: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    code: str | None = None,
+    file_limit: int | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `atat …` to its end."""
+    process = Atat(words, cwd, env=env, code=code, file_limit=file_limit)
+    out, err = process.communicate()
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(["atat", *words], process.returncode, out, err)
+
+
+def ranks(number: int, words: Sequence[str], cwd: Path) -> list[Atat]:
+    """Begin `atat …` on several ranks, told of each other as a launcher tells them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "NODE_RANK": 0, "MASTER_PORT": port}
+    told = [{**shared, "MASTER_ADDR": "127.0.0.1", "RANK": rank, "LOCAL_RANK": rank} for rank in range(number)]
+    return [Atat(words, cwd, env={k: str(v) for k, v in env.items()}, merged=True) for env in told]
+
+
+def _run(
+    words: list[str], folder: str, env: dict[str, str], code: str | None, file_limit: int | None, files: list[str]
+) -> None:
+    """Become the process that was asked for; runs in the child."""
+    multiprocessing.set_start_method(None, force=True)  # what it starts, it starts as it would by itself
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[:0] = filter(None, (str(Path(folder, entry)) for entry in env.get("PYTHONPATH", "").split(os.pathsep)))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out, err = (os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in files)
+    for target, source in enumerate((nothing, out, err)):
+        os.dup2(source, target)
+    if file_limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    sys.argv = ["atat", *words]
+    if code:
+        exec(code, {"__name__": "__main__"})
+    else:
+        from atat_zoo.cli import main
+
+        main()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import Atat
+from tests import forked
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,31 +35,29 @@ def commands() -> list[str]:
 def test_every_command_and_block_runs(tmp_path: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
-    def alone(words: list[str]) -> tuple[int, str]:
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-        return done.returncode, done.stdout + done.stderr
+    def alone(words: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     # What `make quickstart` leaves behind, by a training of a few steps.
     small = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
-    with Atat(tmp_path, env) as atat:
 
-        def run(words: list[str]) -> None:
-            code, printed = (atat if words[0] == "atat" else alone)(words)
-            assert code == 0, f"{shlex.join(words)}\n{printed}"
+    def run(words: list[str]) -> None:
+        done = forked.run(words[1:], tmp_path) if words[0] == "atat" else alone(words)
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
 
-        run(["atat", "train", "quickstart", *small])
-        for number, block in enumerate(blocks("toml")):
-            name = re.match(r"# (\S+\.toml)", block)
-            (tmp_path / (name[1] if name else f"block{number}.toml")).write_text(block)
-        for block in blocks("python"):
-            run([sys.executable, "-c", block])
-        for command in commands():
-            words = shlex.split(command, comments=True)
-            if "train" in words or "atat_zoo.train" in words:
-                words += small  # of two that set one key, the last counts
-                if "--resume" in words:
-                    words = words[: words.index("--resume") + 2]
-            run(words)
+    run(["atat", "train", "quickstart", *small])
+    for number, block in enumerate(blocks("toml")):
+        name = re.match(r"# (\S+\.toml)", block)
+        (tmp_path / (name[1] if name else f"block{number}.toml")).write_text(block)
+    for block in blocks("python"):
+        run([sys.executable, "-c", block])
+    for command in commands():
+        words = shlex.split(command, comments=True)
+        if "train" in words or "atat_zoo.train" in words:
+            words += small  # of two that set one key, the last counts
+            if "--resume" in words:
+                words = words[: words.index("--resume") + 2]
+        run(words)
 
 
 def test_the_tree_is_there() -> None:

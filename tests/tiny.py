@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests import forked
+
+if TYPE_CHECKING:
+    import subprocess
 
 TINY = """
 seed = 5
@@ -68,7 +70,7 @@ steps = 4
 
 
 class Tiny:
-    """A folder with a corpus and an experiment, and the command line run on it in a process of its own."""
+    """A folder with a corpus and an experiment, and the command line run on it, each time in another process."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -84,15 +86,7 @@ class Tiny:
         self, *words: str, check: bool = True, code: str | None = None, **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Run `atat …`, or Python `code` with the words as its arguments."""
-        start = [sys.executable, "-c", code] if code else [str(Path(sys.executable).with_name("atat"))]
-        done = subprocess.run(
-            [*start, *words],
-            capture_output=True,
-            text=True,
-            cwd=self.root,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-            timeout=300,
-        )
+        done = forked.run(words, self.root, code=code, env=env)
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done

@@ -110,8 +110,9 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
 def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return the limit of temperature → 0: the highest scores up to n·r tokens, a tie class in equal parts."""
     score = score.masked_fill(~maskable, -torch.inf)
-    above = (score.unsqueeze(-2) > score.unsqueeze(-1)).sum(-1)
-    tied = (score.unsqueeze(-2) == score.unsqueeze(-1)).sum(-1)
+    ranked = score.sort(dim=-1).values
+    up_to = torch.searchsorted(ranked, score, right=True)
+    above, tied = score.shape[-1] - up_to, up_to - torch.searchsorted(ranked, score)
     wanted = rate.double().unsqueeze(-1) * maskable.sum(-1, keepdim=True)
     return ((wanted - above) / tied).clamp(0, 1) * maskable
 

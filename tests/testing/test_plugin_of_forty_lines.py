@@ -1,16 +1,12 @@
 """A plugin of forty lines adds an optimizer, a schedule, a logger and an objective, as good as those of the zoo."""
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import atat_zoo
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.testing import cases
+from tests import forked
 from tests.installing import alone, install
 
 __all__ = ["alone", "install"]
@@ -119,14 +115,7 @@ def test_they_train(install, tmp_path):
         added = '[optimizer]\nuse = "sgd"\n[schedule]\nuse = "inverse_root"\n[train]\nloggers = ["lines"]\n'
         text = text.replace("[train]\n", added)
     (tmp_path / "forty.toml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-c", "from atat_zoo.cli import main; main()", "train", "forty.toml", "--out", "run"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(atat_zoo.__file__).parents[1])])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked.run(["train", "forty.toml", "--out", "run"], tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "focal" in (tmp_path / "run" / "resolved.toml").read_text()
     if "logger" in ADDED:

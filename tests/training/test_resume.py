@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import forked
 
 if TYPE_CHECKING:
     from tests.tiny import Tiny
@@ -39,7 +40,7 @@ main()
 """
 
 
-def wait_for_step(path: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(path: Path, step: int, process: subprocess.Popen[str] | forked.Atat) -> None:
     """Wait until a run has recorded a step."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -51,26 +52,14 @@ def wait_for_step(path: Path, step: int, process: subprocess.Popen[str]) -> None
     raise AssertionError(f"no step {step} in {path}")
 
 
-def start(tiny: Tiny, run: str, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(tiny: Tiny, run: str, *words: str) -> forked.Atat:
     """Begin a training that is slow enough to be caught."""
-    begin = [*launcher] if launcher else [str(Path(sys.executable).with_name("atat")), "train"]
-    return subprocess.Popen(
-        [*begin, str(tiny.path), "--out", run, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=tiny.root,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
+    return forked.Atat(["train", str(tiny.path), "--out", run, *words], tiny.root, merged=True)
 
 
-def two_ranks() -> tuple[str, ...]:
-    """Return the launcher's command for two ranks, on a port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return (COMPOSER, "-n", "2", "--master_port", str(port), "-m", "atat_zoo.train")
+def two_ranks(tiny: Tiny, *words: str) -> list[forked.Atat]:
+    """Begin `atat train …` on two ranks."""
+    return forked.ranks(2, ["train", *words], tiny.root)
 
 
 def same(tiny: Tiny, run: str, reference: Path) -> None:
@@ -84,8 +73,7 @@ def test_sigkill_at_a_random_step(tiny: Tiny, uninterrupted: Path, workers: int)
     run = f"killed-{workers}"
     process = start(tiny, run, f"data.workers={workers}")
     wait_for_step(tiny.root / run / "metrics.jsonl", random.Random(workers).randrange(6, 20), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
     assert not (tiny.root / run / "model").exists()
     said = tiny.atat("train", "--resume", run).stdout
     assert "continuing" in said
@@ -103,8 +91,7 @@ def test_a_damaged_checkpoint_is_passed_over(tiny: Tiny, uninterrupted: Path) ->
     """The disk lost half of the newest checkpoint after it was complete: the one before it is used."""
     process = start(tiny, "damaged")
     wait_for_step(tiny.root / "damaged" / "metrics.jsonl", 17, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
     newest = sorted((tiny.root / "damaged" / "checkpoints").glob("*.pt"))[-1]
     os.truncate(newest, newest.stat().st_size // 2)
     said = tiny.atat("train", "--resume", "damaged").stdout
@@ -127,24 +114,24 @@ def test_asked_to_stop(tiny: Tiny, uninterrupted: Path, number: signal.Signals) 
 
 
 def test_two_ranks_killed(tiny: Tiny, uninterrupted: Path) -> None:
-    """Under the launcher: bit-identical to two ranks that were not killed, and close to one rank."""
-    launcher = two_ranks()
-    whole = start(tiny, "two", launcher=launcher)
-    said, _ = whole.communicate(timeout=240)
-    assert whole.returncode == 0, said
-    process = start(tiny, "two-killed", launcher=launcher)
-    wait_for_step(tiny.root / "two-killed" / "metrics.jsonl", 11, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    resumed = subprocess.run(
-        [*launcher, "--resume", "two-killed"],
+    """Bit-identical to two ranks that were not killed, and close to one rank; begun by the launcher and without it."""
+    done = subprocess.run(
+        [COMPOSER, "-n", "2", "-m", "atat_zoo.train", str(tiny.path), "--out", "two"],
         cwd=tiny.root,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
+        check=False,
     )
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    killed = two_ranks(tiny, str(tiny.path), "--out", "two-killed")
+    wait_for_step(tiny.root / "two-killed" / "metrics.jsonl", 11, killed[0])
+    for rank in killed:
+        rank.kill()
+    for rank in two_ranks(tiny, "--resume", "two-killed"):
+        said, _ = rank.communicate()
+        assert rank.returncode == 0, said
     same(tiny, "two-killed", tiny.root / "two")
     # The order of summation differs, and with it a mask now and then, where u is within rounding of p.
     one, two = tiny.losses(uninterrupted), tiny.losses("two")
@@ -154,9 +141,17 @@ def test_two_ranks_killed(tiny: Tiny, uninterrupted: Path) -> None:
 
 def test_two_ranks_asked_to_stop(tiny: Tiny) -> None:
     """The launcher hands it on; both ranks stop after the same step, which is saved."""
-    process = start(tiny, "two-stopped", "train.steps=400", launcher=two_ranks())
+    process = subprocess.Popen(
+        [COMPOSER, "-n", "2", "-m", "atat_zoo.train", str(tiny.path), "--out", "two-stopped", "train.steps=400"],
+        cwd=tiny.root,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     wait_for_step(tiny.root / "two-stopped" / "metrics.jsonl", 7, process)
-    os.kill(process.pid, signal.SIGTERM)
+    process.terminate()
     said, _ = process.communicate(timeout=120)
     assert "continue with: atat train --resume two-stopped" in said
     steps = tiny.losses("two-stopped")
