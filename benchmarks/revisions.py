@@ -66,6 +66,7 @@ class Revision:
     def __init__(self, tree: Path, folder: Path) -> None:
         self.tree = tree
         self.env = {**os.environ, "PYTHONPATH": str(tree), "ATAT_ZOO_PLUGINS": ""}
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
         folder.mkdir()
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER, str(folder)],
@@ -112,6 +113,8 @@ def main() -> None:
         try:
             old, new = Revision(tree, Path(temporary) / "old"), Revision(here, Path(temporary) / "new")
             print("start-up, `atat zoo list`")
+            for revision in (old, new):
+                revision.list_parts()  # writes the bytecode
             report("old", "new", interleave(old.list_parts, new.list_parts, options.pairs))
             for name in new.names:
                 print(name)

@@ -140,6 +140,9 @@ def write(manifest: Manifest) -> str:
             return "{ " + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + " }"
         if isinstance(value, list):
             return "[" + ", ".join(map(inline, value)) + "]"
+        # tomllib finds the end of a literal string at once, and reads any other a character at a time.
+        if isinstance(value, str) and value.isprintable() and "'" not in value:
+            return f"'{value}'"
         return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
 
     lines = [HEADER, "[plugins]", f"disabled = {inline(list(manifest.disabled))}", ""]
