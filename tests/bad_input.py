@@ -155,7 +155,6 @@ CASES: tuple[Case, ...] = (
     Case("A shard that was changed, found while it is read", ("train", "base.toml"), prepare=_flip_in_place),
     Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=200_000),
     Case("A run folder in use by another process", ("train", "base.toml"), prepare=_hold),
-    Case("A run folder with a name that is too long", ("train", "base.toml", "--out", "x" * 300)),
     Case("A run folder with a name that Composer would fill in", ("train", "base.toml", "--out", "runs/{today}")),
     Case("A run folder that has a run already", ("train", "base.toml"), prepare=lambda root: _begun(root)),
     Case("A run without a final model", ("eval", "runs/base"), prepare=lambda root: _begun(root)),
