@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +11,7 @@ import click
 
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import Zoo
+from atat_zoo.run.parsing import Dropped, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 
 NONE = "—"
+_LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
 HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_seed")
 _OPTIONS = {
@@ -147,10 +148,12 @@ def lines_of(path: str) -> list[str]:
         if path == "-":
             if sys.stdin is None:  # closed by the parent process
                 raise UserError("--file -: standard input is closed; name a file, or pipe text in")
-            data = sys.stdin.buffer.read()
+            data = sys.stdin.buffer.read(_LARGEST + 1)
         else:
             with open(path, "rb") as file:
-                data = file.read()
+                data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:  # some devices never end
+            raise UserError(f"--file {path}: {name} is larger than {_LARGEST >> 20} MiB; give fewer texts at once")
         text = data.decode("utf-8")
     except OSError as error:
         raise UserError(f"--file {path}: {name} cannot be read: {error.strerror}; name a text file") from None
@@ -200,8 +203,10 @@ def _value(kind: str, text: str) -> Any:
     if not text.startswith("{"):
         return text
     try:
-        table = tomllib.loads(f"x = {text}")["x"]
-    except (ValueError, RecursionError) as error:
+        table = value_of(text)
+    except Dropped:
+        raise UserError(f"--{kind} {text!r}: is more than a table; leave out what follows it") from None
+    except ValueError as error:
         raise UserError(f"--{kind} {text!r}: is not a table as TOML writes it: {error}") from None
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
         raise UserError(f'--{kind} {text!r}: expected a table with use, like {{use = "name"}}')
