@@ -3,9 +3,9 @@
 `make attack` (or `python -m tests.attack`) runs five kinds of cases in processes that are forked from one that has
 imported everything (`tests/forked.py`), prints a table, and then every failure with the words that repeat it:
 
-    kills          a training that is killed, stopped or finds a full disk, at a moment that is counted beforehand (every
-                   fsync, rename and unlink; build, step, checkpoint, evaluation, save), is continued until it ends, and
-                   must end in the same bytes as one that was left alone; with one rank, with loader workers, with two
+    kills          a training is killed, stopped, or finds a full disk, at a moment that is counted beforehand: every
+                   fsync, rename and unlink; build, step, checkpoint, evaluation, save. It is continued until it ends,
+                   and must end in the same bytes as one that was left alone; with loader workers and two ranks too
     experiments    experiments mutated from those that ship and those of the tests: accepted, or refused in sentences
     command_lines  random words and values for every command
     artefacts      a file of a run or of a folder of shards is damaged: the result is the same, or a sentence

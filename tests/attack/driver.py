@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MEMORY = 2 << 30  # bytes that a process may use
-SPACE = 12 << 30  # bytes of addresses that it may reserve: beyond them the machine itself would be in danger
+SPACE = 8 << 30  # bytes of addresses that it may reserve, 4 GB of them for libraries: more endangers the machine
 SECONDS = 120  # that it may take
 LONG = 30_000  # characters of a sentence that repeats what a person has written
 
@@ -48,8 +48,8 @@ class Verdict(NamedTuple):
 class Kind(NamedTuple):
     """A kind of cases.
 
-    `share` of them are run at a scale of 1; `prepare` makes files once, in a folder that `attack` then only reads;
-    `attack` gets the numbers of up to `batch` cases, the seed, that folder and an empty one, and returns a verdict each.
+    `share` of them are run at a scale of 1. `prepare` makes files once, in a folder that `attack` then only reads.
+    `attack` gets the numbers of up to `batch` cases, the seed, that folder and an empty one; it returns their verdicts.
     """
 
     name: str
@@ -69,8 +69,8 @@ def atat(
 ) -> Ended:
     """Run `atat …` to its end.
 
-    One that takes longer than `seconds` is asked to stop as a person would, by Ctrl-C, once and again: a long work is no
-    fault if it can be stopped. `how` is handed on to `forked.Atat`.
+    One that takes longer than `seconds` is asked to stop as a person would, by Ctrl-C, once and again: work that takes
+    long is no fault if it can be stopped. `how` is handed on to `forked.Atat`.
     """
     process = forked.Atat(words, cwd, env=env, space=SPACE, **how)  # type: ignore[arg-type]
     for patience in (seconds, 20, 20):

@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import tomllib
 import traceback
 from pathlib import Path
@@ -181,10 +182,10 @@ def originals() -> tuple[str, ...]:
     full = [load(str(path)).to_toml() for path in runnable]
     tiny = TINY.format(root=".")
     # The golden runs differ in their objectives, optimizers and schedules.
-    place = Path("golden.toml")
-    place.write_text(GOLDEN.replace("corpus/", ""))
-    golden = [load(str(place), overrides).to_toml() for overrides in RUNS.values()]
-    place.unlink()
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as place:
+        place.write(GOLDEN.replace("corpus/", ""))
+        place.flush()
+        golden = [load(place.name, overrides).to_toml() for overrides in RUNS.values()]
     bad = BASE.replace("text.txt", "train.txt").replace("held-out.txt", "validation.txt")
     return (*written, *full, *golden, *golden, *[tiny, bad] * 8)
 

@@ -1,7 +1,7 @@
 """The moments of a run: counted when it is left alone, and reached to stop it there. Runs in place of `atat`.
 
-A moment is a call that makes something durable (fsync, rename, unlink) or the beginning of a stage of the training. What
-happens at the chosen one:
+A moment is a call that makes something durable (fsync, rename, unlink), or the beginning of a stage of the training.
+What happens at the chosen one:
 
     kill         SIGKILL to the process and all that it has started
     kill alone   SIGKILL to the process only, as the kernel does when memory runs out
