@@ -84,7 +84,9 @@ def commands() -> tuple[Command, ...]:
         else:
             yield Command(words, tuple(p for p in command.params if p.name not in LEFT_OUT))
 
-    return tuple(inside(group, ()))
+    # Those that do much come more often than those that list.
+    found = tuple(inside(group, ()))
+    return found + tuple(command for command in found if command.words[0] != "zoo") * 3
 
 
 def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
@@ -105,24 +107,24 @@ def command_line(draw: random.Random) -> list[str]:
     words = list(command.words)
     if draw.random() < 0.03:
         words[draw.randrange(len(words))] = draw.choice((*hostile.TEXTS, "trian", "evla", "zoo"))
-    strange = draw.choice((0.0, 0.1, 0.1, 0.4))  # the share of hostile values
+    strange = draw.choice((0.0, 0.15, 0.15, 0.4))  # the share of hostile values
     rest: list[list[str]] = []
     for parameter in command.parameters:
         if isinstance(parameter, click.Argument):
             many = draw.choice((0, 1, 1, 2, 3)) if parameter.nargs == -1 else 1
             rest += [[value(draw, parameter, strange)] for _ in range(many)]
-        elif draw.random() < (0.9 if parameter.required else 0.25):
+        elif draw.random() < (0.9 if parameter.required else 0.2):
             flag = draw.choice(parameter.opts)
             is_flag = isinstance(parameter, click.Option) and parameter.is_flag
             given = [] if is_flag else [value(draw, parameter, strange)]
             rest.append([f"{flag}={given[0]}"] if given and draw.random() < 0.1 else [flag, *given])
-    if draw.random() < 0.15:
+    if draw.random() < 0.05:
         rest.append([draw.choice(hostile.TEXTS)])
     if draw.random() < 0.05:
         rest.append([draw.choice(("--nothing", "--help", "-h", "--json", "--seed", "--", "--out"))])
-    if rest and draw.random() < 0.1:
+    if rest and draw.random() < 0.05:
         rest.remove(draw.choice(rest))
-    if draw.random() < 0.2:
+    if draw.random() < 0.1:
         draw.shuffle(rest)
     return words + [word for each in rest for word in each]
 

@@ -130,6 +130,8 @@ def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
         tiny = small(made.to_table())
         if again.to_table() != made.to_table():
             why = "as resolved it is another experiment"
+        if double := set(overrides) & set(hostile.DOUBLE):
+            why = f"a part of an override is dropped: {double}"
     except UserError as error:
         outcome, why = REFUSED, unreadable("".join(f"error: {line}\n" for line in str(error).splitlines()))
     except (Exception, TooLong):

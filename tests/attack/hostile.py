@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import random
 
+# Overrides with more than one value: whatever is accepted must be the whole of it.
+DOUBLE = ("train.steps=7 # no, 9", "train.steps=7\nseed=9")
 # As TOML writes them.
 NUMBERS = (
     *("-1", "0", "1", "2", "3", "7", "0.5", "-0.0", "1e-320", "1e308", "1e999", "nan", "inf", "-inf", "true", "false"),
@@ -38,7 +40,8 @@ SHAPES = (
 )
 TEXTS = (
     *("", " ", "-", "--", "-x", "--x", "=", "=1", "a=", "a.b.c=1", ".=1", "..=1", "train=1", "x", "{", "[", "{use=1}"),
-    *("train.steps=7 # no, 9", "train.steps=7\nseed=9", "seed=9\n", "seed= 9 \n\n", "init_from=" + "x" * 5000),
+    *DOUBLE,
+    *("seed=9\n", "seed= 9 \n\n", "init_from=" + "x" * 5000),
     *(
         "a.b=" + "[" * 3000,
         "." * 3000 + "=1",

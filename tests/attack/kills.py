@@ -24,9 +24,15 @@ BEGIN = [
     *("data.sequences_per_shard=256", "train.checkpoints_kept=1"),
 ]
 RESUME = ["train", "--resume", "run"]
-# variant -> the words and the number of ranks; most cases are of the first
+# variant -> the words and the number of ranks
 VARIANTS = {"one": ([], 1), "workers": (["data.workers=2"], 1), "two ranks": ([], 2)}
-ACTS = ("kill", "kill", "kill", "tear", "tear", "kill alone", "interrupt", "interrupt twice", "terminate", "full")
+# Ten cases in a row are of these.
+TEN = ("one", "one", "one", "workers", "one", "one", "workers", "one", "one", "two ranks")
+ACTS = {
+    "one": ("kill", "kill", "kill", "tear", "tear", "interrupt", "interrupt twice", "terminate", "full"),
+    "workers": ("kill alone", "kill alone", "kill", "interrupt"),
+    "two ranks": ("kill",),
+}
 STOPPED = {
     "kill": (0, -signal.SIGKILL),
     "tear": (0, -signal.SIGKILL),
@@ -83,22 +89,21 @@ def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Ve
 
 def one(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
     """Attack one training."""
-    variant = "two ranks" if number % 10 == 9 else "workers" if number % 10 in (3, 6) else "one"
+    variant = TEN[number % 10]
     rank = draw.randrange(VARIANTS[variant][1])
     known = moments.read(base / variant / "moments", rank)
-    # One case after the other takes the next of the moments in an order of the seed's: in the end each had its turn.
+    # A variant's cases take one moment after the other, in an order of the seed's: in the end each has had its turn.
     order = random.Random(f"{seed} {variant}").sample(range(len(known)), len(known))
+    turn = number // 10 * TEN.count(variant) + TEN[: number % 10].count(variant)
     shutil.rmtree(work)
     begun(work)
     story: list[str] = []
     memory = 0
     for attempt in range(ATTEMPTS + 1):
-        act = draw.choice(ACTS) if not attempt or draw.random() < 0.5 else ""
-        at = order[number % len(known)] if not attempt else draw.randrange(len(known) // 2)
+        act = draw.choice(ACTS[variant]) if not attempt or draw.random() < 0.5 else ""
+        at = order[turn % len(known)] if not attempt else draw.randrange(len(known) // 2)
         limit = None
-        if variant == "two ranks":
-            act = act and "kill"
-        elif act == "full" and draw.random() < 0.5:
+        if act == "full" and draw.random() < 0.5:
             act, limit = "small", int(10 ** draw.uniform(2, 5.5))
         if attempt == ATTEMPTS:
             act = ""
