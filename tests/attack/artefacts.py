@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     import random
 
 TRAIN = [
-    "train.steps=4",
-    "train.save_every=2",
-    "data.sequences_per_shard=256",
-    "evaluation.samples=0",
-    "sampler.steps=2",
+    *("train.steps=4", "train.save_every=2", "data.sequences_per_shard=256", "evaluation.samples=0", "sampler.steps=2"),
+    'tokenizer={use="bpe", vocabulary_size=300}',
 ]
 # What people may edit, or what describes the rest: changed to another valid value, it gives another result.
 EDITABLE = frozenset({"resolved.toml", "model.json", "manifest.json"})
@@ -70,7 +67,7 @@ COMMANDS: dict[str, Command] = {
 }
 # folder -> the commands that read it
 READERS = {
-    "run": ("eval", "sample", "infill", "compare", "importance", "resume finished", "train from"),
+    "run": ("eval", "eval", "eval", "sample", "infill", "compare", "importance", "resume finished", "train from"),
     "cut": ("resume", "resume", "resume", "eval unfinished"),
     "shards": ("info", "train", "eval", "resume", "compare"),
 }
@@ -118,9 +115,10 @@ def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Ve
 
 @functools.cache
 def listing(files: Path, folder: str) -> list[Path]:
-    """Return the files of a folder, relative to all; every kind of file as often as the others."""
+    """Return the files of a folder, relative to all: one shard of a split, and the model several times."""
     found = sorted(path.relative_to(files) for path in (files / folder).rglob("*") if path.is_file())
-    return [path for path in found if not (path.name.startswith("train-0") and "000000" not in path.name)]
+    found = [path for path in found if path.suffix != ".tar" or "000000" in path.name]
+    return found + [path for path in found if path.parent.name in ("model", "shards")] * 3
 
 
 def one(draw: random.Random, base: Path, work: Path) -> Verdict:

@@ -77,7 +77,11 @@ def compose(draw: random.Random, work: Path) -> str:
     story = [kind, make.__name__]
     name = {"files": "text.txt", "json": "text.jsonl", "text8": "text8"}[kind]
     packing = draw.choice(("", "", "", ".gz", ".zip" if kind == "text8" else ".zst"))
-    if packing:
+    if packing and kind == "text8" and draw.random() < 0.2:
+        data = bomb(packing)
+        name += packing
+        story.append(f"bomb{packing}")
+    elif packing:
         data = packed(data, packing)
         name += packing
         story.append(packing)
@@ -117,6 +121,19 @@ def packed(data: bytes, suffix: str) -> bytes:
     import zstandard
 
     return zstandard.compress(data)
+
+
+def bomb(suffix: str) -> bytes:
+    """Return a few megabytes that hold 2.5 GB."""
+    piece, pieces = b"a" * (64 << 20), 40
+    if suffix == ".gz":
+        return gzip.compress(piece, 1, mtime=0) * pieces
+    buffer = io.BytesIO()
+    archive = zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    with archive, archive.open("text8", "w", force_zip64=True) as file:
+        for _ in range(pieces):
+            file.write(piece)
+    return buffer.getvalue()
 
 
 # The texts

@@ -69,8 +69,9 @@ def flipped(draw: random.Random, data: bytes) -> bytes:
 
 
 def zeroed(draw: random.Random, data: bytes) -> bytes:
+    """Fill a stretch with zeros, or with ones, which are no number in a file of weights."""
     start, size = draw.randrange(len(data)), draw.choice((1, 64, 4096))
-    return data[:start] + bytes(len(data[start : start + size])) + data[start + size :]
+    return data[:start] + draw.choice((b"\0", b"\0", b"\xff")) * len(data[start : start + size]) + data[start + size :]
 
 
 def inserted(draw: random.Random, data: bytes) -> bytes:
