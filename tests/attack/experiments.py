@@ -100,14 +100,7 @@ def child() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.chdir(folder.parent)
         shutil.rmtree(folder, ignore_errors=True)
-        line = {
-            "number": number,
-            "outcome": verdict.outcome,
-            "why": verdict.why,
-            "memory": verdict.memory,
-            "tiny": tiny,
-        }
-        print(json.dumps(line), flush=True)
+        print(json.dumps({"number": number, "tiny": tiny, **verdict._asdict()}), flush=True)
         if verdict.memory > MEMORY:
             sys.exit(0)  # the next one begins in a process that is small again
 
@@ -133,7 +126,8 @@ def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
         if double := set(overrides) & set(hostile.DOUBLE):
             why = f"a part of an override is dropped: {double}"
     except UserError as error:
-        outcome, why = REFUSED, unreadable("".join(f"error: {line}\n" for line in str(error).splitlines()))
+        said = str(error).encode(errors="backslashreplace").decode()  # as standard error does
+        outcome, why = REFUSED, unreadable("".join(f"error: {line}\n" for line in said.splitlines()))
     except (Exception, TooLong):
         why = last_words(traceback.format_exc())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -146,7 +140,12 @@ def small(table: Table) -> bool:
     """Whether an experiment can be trained for a step in a moment."""
     numbers = [value for path, value in leaves(table) if type(value) is int and path != ("seed",)]
     own = table["corpus"]["use"] == "files" and not table["train"]["compile"] and "init_from" not in table
-    return own and max(numbers) <= 2048 and table["data"]["workers"] <= 2 and table["backbone"]["layers"] <= 4
+    return (
+        own
+        and max(numbers) <= 2048
+        and table["data"]["workers"] <= 2
+        and table.get("backbone", {}).get("layers", 1) <= 4
+    )
 
 
 # The mutations
