@@ -47,9 +47,6 @@ def prepare(base: Path) -> None:
     """Nothing is needed."""
 
 
-# The driver's side
-
-
 def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
     """Check the experiments in as few processes as possible: one that has died or grown is followed by another."""
     verdicts: dict[int, Verdict] = {}
