@@ -5,12 +5,13 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast lint golden bench baselines samplers clean
+.PHONY: help quickstart test test-fast attack lint golden bench baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes (minutes)"
 	@echo "make test         the whole suite"
 	@echo "make test-fast    the part that takes under two minutes"
+	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested"
@@ -38,6 +39,10 @@ test: $(VENV)/installed-test
 
 test-fast: $(VENV)/installed-test
 	$(PYTEST) -m "not slow"
+
+# N=100: 300 kills, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
+attack: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

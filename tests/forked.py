@@ -43,6 +43,7 @@ class Atat:
         env: Variables besides those of this process.
         code: Python that runs in place of `atat`, with the same arguments.
         file_limit: Bytes that a file may have: how a full disk looks to a writer.
+        space: Bytes of address space that it may have: what it asks for beyond them fails at once.
         merged: Whether standard error goes where standard output goes.
 
     """
@@ -55,13 +56,17 @@ class Atat:
         env: Mapping[str, str] | None = None,
         code: str | None = None,
         file_limit: int | None = None,
+        space: int | None = None,
         merged: bool = False,
     ) -> None:
         self.words, self.merged = list(words), merged
+        self.memory = 0  # bytes, at most, once it has ended by itself
         self._printed = tempfile.TemporaryDirectory()
-        self._files = [str(Path(self._printed.name) / name) for name in ("out", "out" if merged else "err")]
+        names = ("out", "out" if merged else "err", "memory")
+        self._files = [str(Path(self._printed.name) / name) for name in names]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-        arguments = (self.words, str(cwd), variables, code, file_limit, self._files)
+        limits = {resource.RLIMIT_FSIZE: file_limit, resource.RLIMIT_AS: space}
+        arguments = (self.words, str(cwd), variables, code, limits, self._files)
         self._process = _SERVER.Process(target=_run, args=arguments)
         self._process.start()
         assert self._process.pid
@@ -76,10 +81,14 @@ class Atat:
         """Return the exit code if it has ended."""
         return self.returncode
 
+    def wait(self, timeout: float) -> bool:
+        """Wait for the end; returns whether it has ended."""
+        self._process.join(timeout)
+        return self.returncode is not None
+
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
         """Wait for the end; returns standard output and standard error."""
-        self._process.join(timeout)
-        late = self.returncode is None
+        late = not self.wait(timeout)
         out, err = self.kill() if late else self._read()
         assert not late, f"atat {' '.join(self.words)} takes more than {timeout} s: {out}{err}"
         return out, err
@@ -87,7 +96,8 @@ class Atat:
     def _read(self) -> tuple[str, str]:
         with self._printed:
             files = [Path(name) for name in self._files]
-            out, err = (file.read_text(encoding="utf-8") if file.exists() else "" for file in files)
+            out, err, memory = (file.read_text("utf-8", "backslashreplace") if file.exists() else "" for file in files)
+        self.memory = int(memory or 0)
         return out, "" if self.merged else err
 
     def send_signal(self, number: int) -> None:
@@ -116,18 +126,26 @@ def run(
     return subprocess.CompletedProcess(["atat", *words], process.returncode, out, err)
 
 
-def ranks(number: int, words: Sequence[str], cwd: Path) -> list[Atat]:
+def ranks(
+    number: int, words: Sequence[str], cwd: Path, *, env: Mapping[str, str] | None = None, code: str | None = None
+) -> list[Atat]:
     """Begin `atat …` on several ranks, told of each other as a launcher tells them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shared = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "NODE_RANK": 0, "MASTER_PORT": port}
     told = [{**shared, "MASTER_ADDR": "127.0.0.1", "RANK": rank, "LOCAL_RANK": rank} for rank in range(number)]
-    return [Atat(words, cwd, env={k: str(v) for k, v in env.items()}, merged=True) for env in told]
+    variables = [{**(env or {}), **{key: str(value) for key, value in each.items()}} for each in told]
+    return [Atat(words, cwd, env=each, code=code, merged=True) for each in variables]
 
 
 def _run(
-    words: list[str], folder: str, env: dict[str, str], code: str | None, file_limit: int | None, files: list[str]
+    words: list[str],
+    folder: str,
+    env: dict[str, str],
+    code: str | None,
+    limits: dict[int, int | None],
+    files: list[str],
 ) -> None:
     """Become the process that was asked for; runs in the child."""
     multiprocessing.set_start_method(None, force=True)  # what it starts, it starts as it would by itself
@@ -137,15 +155,21 @@ def _run(
     os.environ.update(env)
     sys.path[:0] = filter(None, (str(Path(folder, entry)) for entry in env.get("PYTHONPATH", "").split(os.pathsep)))
     nothing = os.open(os.devnull, os.O_RDONLY)
-    out, err = (os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in files)
+    out, err, memory = (os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in files)
     for target, source in enumerate((nothing, out, err)):
         os.dup2(source, target)
-    if file_limit:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    for kind, limit in limits.items():
+        if limit:
+            resource.setrlimit(kind, (limit, limit))
     sys.argv = ["atat", *words]
-    if code:
-        exec(code, {"__name__": "__main__"})
-    else:
-        from atat_zoo.cli import main
+    owner = os.getpid()
+    try:
+        if code:
+            exec(code, {"__name__": "__main__"})
+        else:
+            from atat_zoo.cli import main
 
-        main()
+            main()
+    finally:
+        if os.getpid() == owner:  # and none that it has forked
+            os.write(memory, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10).encode())

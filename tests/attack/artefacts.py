@@ -1,0 +1,153 @@
+"""Files of runs and of shards are damaged: a command that reads them gives the same result, or a sentence."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.attack import moments
+from tests.attack.damage import damage, forge
+from tests.attack.driver import FAILED, Ended, Kind, Verdict, atat, judge, source
+from tests.tiny import TINY, Tiny
+
+if TYPE_CHECKING:
+    import random
+
+TRAIN = [
+    *("train.steps=4", "train.save_every=2", "data.sequences_per_shard=256", "evaluation.samples=0", "sampler.steps=2"),
+    'tokenizer={use="bpe", vocabulary_size=300}',
+]
+# What people may edit, or what describes the rest: changed to another valid value, it gives another result.
+EDITABLE = frozenset({"resolved.toml", "model.json", "manifest.json"})
+# What only informs: no damage to it may stop anything.
+INFORMS = frozenset({"environment.json", "metrics.jsonl", "samples.txt", ".lock"})
+
+
+def printed(ended: Ended, work: Path) -> Any:
+    return ended.out
+
+
+def bounds(ended: Ended, work: Path) -> Any:
+    return json.loads(ended.out)["bounds"]
+
+
+def compared(ended: Ended, work: Path) -> Any:
+    return [row.get("bounds", row) for row in json.loads(ended.out).get("rows", [])]
+
+
+def weights(run: str) -> Callable[[Ended, Path], Any]:
+    def result(ended: Ended, work: Path) -> Any:
+        return hashlib.sha256((work / run / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+    return result
+
+
+def nothing(ended: Ended, work: Path) -> Any:
+    return None
+
+
+Command = tuple[list[str], Callable[[Ended, Path], Any]]
+COMMANDS: dict[str, Command] = {
+    "eval": (["eval", "run", "--json"], bounds),
+    "sample": (["sample", "run", "--seed", "3", "--number", "2"], printed),
+    "infill": (["infill", "run", "the [MASK:3] of"], printed),
+    "compare": (["compare", "run", "other", "--json"], compared),
+    "importance": (["importance", "run"], printed),
+    "resume finished": (["train", "--resume", "run"], weights("run")),
+    "resume": (["train", "--resume", "cut"], weights("cut")),
+    "train": (["train", "tiny.toml", "--out", "new", *TRAIN], weights("new")),
+    "train from": (["train", "tiny.toml", "init_from=run", "--out", "new", *TRAIN], weights("new")),
+    "info": (["data", "info", "SHARDS", "--full"], nothing),
+    "eval unfinished": (["eval", "cut"], nothing),
+}
+# folder -> the commands that read it
+READERS = {
+    "run": ("eval", "eval", "eval", "sample", "infill", "compare", "importance", "resume finished", "train from"),
+    "cut": ("resume", "resume", "resume", "eval unfinished"),
+    "shards": ("info", "train", "eval", "resume", "compare"),
+}
+
+
+def prepare(base: Path) -> None:
+    """Train two runs, interrupt a third, and keep what each command says of them."""
+    files = base / "files"
+    files.mkdir()
+    Tiny(files).path.write_text(TINY.format(root="."))
+    for run in ("run", "other"):
+        ended = atat(["train", "tiny.toml", "--out", run, *TRAIN], files)
+        assert ended.code == 0, ended
+    watched = atat(
+        ["train", "tiny.toml", "--out", "cut", *TRAIN], files, env=moments.plan(log=base / "all"), code=moments.CODE
+    )
+    assert watched.code == 0, watched
+    shutil.rmtree(files / "cut")
+    last_step = max(i for i, name in enumerate(moments.read(base / "all")) if name == "step")
+    kill = moments.plan("kill", last_step, base / "cut")
+    atat(["train", "tiny.toml", "--out", "cut", *TRAIN], files, env=kill, code=moments.CODE)
+    for lock in files.rglob("*.lock"):
+        lock.touch()
+    results = {}
+    for name in COMMANDS:
+        place = base / "reference"
+        shutil.copytree(files, place)
+        ended = atat(words_of(name, place), place)
+        assert ended.code in (0, 2), ended
+        results[name] = COMMANDS[name][1](ended, place) if ended.code == 0 else None
+        shutil.rmtree(place)
+    (base / "results.json").write_text(json.dumps(results))
+
+
+def words_of(name: str, place: Path) -> list[str]:
+    """Return the words of a command, with the name of the folder of shards."""
+    shards = next((place / "shards").glob("files-*[0-9a-f]"))
+    return [str(shards.relative_to(place)) if word == "SHARDS" else word for word in COMMANDS[name][0]]
+
+
+def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    """Damage a file in a copy of the prepared folder and run a command that reads it."""
+    return [one(source("artefacts", seed, number), base, work) for number in numbers]
+
+
+@functools.cache
+def listing(files: Path, folder: str) -> list[Path]:
+    """Return the files of a folder, relative to all: one shard of a split, and the model several times."""
+    found = sorted(path.relative_to(files) for path in (files / folder).rglob("*") if path.is_file())
+    found = [path for path in found if path.suffix != ".tar" or "000000" in path.name]
+    return found + [path for path in found if path.parent.name in ("model", "shards")] * 3
+
+
+def one(draw: random.Random, base: Path, work: Path) -> Verdict:
+    """Attack one file."""
+    shutil.copytree(base / "files", work, dirs_exist_ok=True)
+    folder = draw.choice(list(READERS))
+    name = draw.choice(READERS[folder])
+    words = words_of(name, work)
+    paths = [path for each in READERS for path in listing(base / "files", each)]
+    victim = work / draw.choice(listing(base / "files", folder))
+    before, mark = victim.read_bytes(), work / "a planted pickle was loaded"
+    how = damage(draw, victim, [work / path for path in paths], mark)
+    forged = draw.random() < 0.5 and forge(victim, before)
+    story = f"\n  {victim.relative_to(work)}: {how}{' and its hash with it' if forged else ''}; atat {' '.join(words)}"
+    ended = atat(words, work)
+    verdict = judge(ended)
+    why = verdict.why
+    if mark.exists():
+        why = "a pickle in this file is loaded, and runs what it holds"
+    elif not why and ended.code == 0 and not forged and victim.name not in EDITABLE:
+        expected = json.loads((base / "results.json").read_text())[name]
+        found = json.loads(json.dumps(COMMANDS[name][1](ended, work)))
+        if found != expected:
+            why = f"another result, and not a word: {str(found)[:200]}"
+    elif not why and ended.code == 2 and victim.name in INFORMS and name != "eval unfinished":
+        why = f"refused for the sake of a file that only informs: {ended.err.strip()[:300]!r}"
+    if why:
+        return Verdict(FAILED, why + story, ended.memory)
+    return verdict
+
+
+KIND = Kind("artefacts", 20, 1, prepare, attack)

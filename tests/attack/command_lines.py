@@ -1,0 +1,143 @@
+"""Random words for every command: good values, hostile ones, options that are not there."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from tests import forked
+from tests.attack import hostile
+from tests.attack.driver import Kind, Verdict, atat, judge, source
+from tests.tiny import TINY, Tiny
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+CODES = (0, 2, 130)
+SECONDS = 10  # then it is asked to stop
+OVERRIDES = (
+    *("train.steps=2", "sampler.steps=2", "seed=3", "data.length=8", "guidance.use=token_bias", "sampler=klass"),
+    *('sampler={use="combination", order="dilated"}', "tokenizer.use=bpe", "init_from=run", "masking.use=importance"),
+)
+GOOD = {
+    "run": ("run", "run", "run", "untrained", "shards", "tiny.toml"),
+    "runs": ("run", "run", "again"),
+    "experiment": ("tiny.toml", "tiny.toml", "quickstart", "mdlm", "run/resolved.toml"),
+    "folder": ("shards", "run", "shards/manifest.json"),
+    "kind": ("masking", "sampler", "objective"),
+    "name": ("importance", "klass", "mdlm"),
+    "overrides": OVERRIDES,
+    "words": ("the [MASK:3] of this", "a [MASK] [MASK:1-2]", "sampler.steps=2", "peace"),
+    "bound": ("exact_k", "continuous_t", "{use = 'discrete_t', steps = 2}"),
+    "sampler": ("ancestral", "klass", "{use = 'ancestral', steps = 2}"),
+    "wanted": ("ancestral", "klass", "{use = 'ancestral', steps = 2}"),
+    "by": ("run", "again", "hf:nothing", "{use = 'run', path = 'run'}"),
+    "text": ("validation.txt", "*.txt", "files", "{use = 'files', train = ['train.txt']}"),
+    "path": ("validation.txt", "-"),
+    "out": ("new", "run", "again/x"),
+    "resume": ("run", "new"),
+    "trace": ("steps.jsonl",),
+    "prompt": ("the", "the people of"),
+    "suffix": ("states", "."),
+    "baseline": ("run", "again"),
+}
+# What runs the longest is limited, and what writes outside of the folder is left out.
+NUMBERS = ("1", "2", "3", "5")
+LEFT_OUT = frozenset({"write"})
+
+
+class Command(NamedTuple):
+    """A command's words and its parameters."""
+
+    words: tuple[str, ...]
+    parameters: tuple[click.Parameter, ...]
+
+
+def prepare(base: Path) -> None:
+    """Make a run that is finished, one that is not, and a folder of shards."""
+    Tiny(base).path.write_text(TINY.format(root="."))
+    words = ["train", "tiny.toml", "train.steps=3", "data.sequences_per_shard=256", "sampler.steps=2", "--out"]
+    for name in ("run", "again"):
+        done = forked.run([*words, name], base)
+        assert done.returncode == 0, done.stderr
+    (base / "untrained").mkdir()
+    shutil.copy(base / "run" / "resolved.toml", base / "untrained")
+
+
+@functools.cache
+def commands() -> tuple[Command, ...]:
+    """Return every command that does something by itself."""
+    from atat_zoo.cli import atat as group
+
+    def inside(command: click.Command, words: tuple[str, ...]) -> Iterator[Command]:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                below = command.get_command(context, name)
+                assert below is not None
+                yield from inside(below, (*words, name))
+        else:
+            yield Command(words, tuple(p for p in command.params if p.name not in LEFT_OUT))
+
+    # Those that do much come more often than those that list.
+    found = tuple(inside(group, ()))
+    return found + tuple(command for command in found if command.words[0] != "zoo") * 3
+
+
+def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    """Run command lines in copies of the prepared folder."""
+    verdicts = []
+    for number in numbers:
+        shutil.copytree(base, work, dirs_exist_ok=True)
+        words = command_line(source("command_lines", seed, number))
+        verdict = judge(atat(words, work, seconds=SECONDS), CODES)
+        shown = " ".join(word if len(word) < 60 else f"{word[:60]}…" for word in map(repr, words))
+        verdicts.append(verdict._replace(why=f"{verdict.why}\n  atat {shown}" if verdict.why else ""))
+    return verdicts
+
+
+def command_line(draw: random.Random) -> list[str]:
+    """Return the words of a command line."""
+    command = draw.choice(commands())
+    words = list(command.words)
+    if draw.random() < 0.03:
+        words[draw.randrange(len(words))] = draw.choice((*hostile.TEXTS, "trian", "evla", "zoo"))
+    strange = draw.choice((0.0, 0.15, 0.15, 0.4))  # the share of hostile values
+    rest: list[list[str]] = []
+    for parameter in command.parameters:
+        if isinstance(parameter, click.Argument):
+            many = draw.choice((0, 1, 1, 2, 3)) if parameter.nargs == -1 else 1
+            rest += [[value(draw, parameter, strange)] for _ in range(many)]
+        elif draw.random() < (0.9 if parameter.required else 0.2):
+            flag = draw.choice(parameter.opts)
+            is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+            given = [] if is_flag else [value(draw, parameter, strange)]
+            rest.append([f"{flag}={given[0]}"] if given and draw.random() < 0.1 else [flag, *given])
+    if draw.random() < 0.05:
+        rest.append([draw.choice(hostile.TEXTS)])
+    if draw.random() < 0.05:
+        rest.append([draw.choice(("--nothing", "--help", "-h", "--json", "--seed", "--", "--out"))])
+    if rest and draw.random() < 0.05:
+        rest.remove(draw.choice(rest))
+    if draw.random() < 0.1:
+        draw.shuffle(rest)
+    return words + [word for each in rest for word in each]
+
+
+def value(draw: random.Random, parameter: click.Parameter, strange: float) -> str:
+    """Return a value for a parameter, hostile in this share of the cases."""
+    if draw.random() < strange:
+        word = draw.choice((*hostile.TEXTS, *hostile.NUMBERS))
+        return f"{draw.choice(OVERRIDES).partition('=')[0]}={word}" if parameter.name == "overrides" else word
+    if isinstance(parameter.type, click.Choice):
+        return str(draw.choice(list(parameter.type.choices)))
+    name = parameter.name or ""
+    return draw.choice(GOOD.get(name, NUMBERS))
+
+
+KIND = Kind("command_lines", 20, 1, prepare, attack)

@@ -1,0 +1,233 @@
+"""Strange text is built into shards: whole and the same each time, or a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+from tests.attack.damage import CHANGES
+from tests.attack.driver import FAILED, REFUSED, Kind, Verdict, atat, judge, source
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+WORDS = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
+EXPERIMENT = """\
+[backbone]
+layers = 1
+width = 32
+heads = 2
+max_length = 64
+[data]
+root = "shards"
+length = {length}
+lanes = {lanes}
+sequences_per_member = 8
+sequences_per_shard = {shard}
+special = "{special}"
+remainder = "{remainder}"
+"""
+TOKENIZERS = (
+    'use = "bytes"',
+    'use = "bpe"\nvocabulary_size = 300',
+    'use = "characters"\nunknown = "space"',
+    'use = "characters"',
+)
+
+
+def prepare(base: Path) -> None:
+    """Nothing is needed."""
+
+
+def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    """Build each corpus, twice if it can be built."""
+    return [one(source("corpora", seed, number), work) for number in numbers]
+
+
+def one(draw: random.Random, work: Path) -> Verdict:
+    """Attack with one corpus."""
+    story = f"\n  {compose(draw, work)}"
+    ended = atat(["data", "build", "x.toml"], work)
+    verdict = judge(ended)
+    if verdict.why or verdict.outcome == REFUSED:
+        return verdict._replace(why=verdict.why + story if verdict.why else "")
+    folder = next(path for path in (work / "shards").iterdir() if (path / "manifest.json").exists())
+    why = judge(atat(["data", "info", str(folder), "--full"], work), (0,)).why
+    atat(["data", "build", "x.toml", "data.root=again"], work)
+    again = work / "again" / folder.name
+    there, second = [json.loads((each / "manifest.json").read_text()) for each in (folder, again)]
+    if there != second:
+        why = why or "the second build gives other shards"
+    for split, record in there["splits"].items():
+        if record["sequences"] * there["length"] != record["tokens"] + record["padded"]:
+            why = why or f"the counts of {split} do not add up"
+    return Verdict(FAILED, why + story, ended.memory) if why else verdict
+
+
+def compose(draw: random.Random, work: Path) -> str:
+    """Write an experiment and its corpus; returns what it is."""
+    kind = draw.choice(("files", "files", "files", "json", "text8"))
+    make: Callable[[random.Random], bytes] = draw.choice(LINES if kind == "json" else TEXTS)
+    data = make(draw)
+    story = [kind, make.__name__]
+    name = {"files": "text.txt", "json": "text.jsonl", "text8": "text8"}[kind]
+    packing = draw.choice(("", "", "", ".gz", ".zip" if kind == "text8" else ".zst"))
+    if packing and kind == "text8" and draw.random() < 0.2:
+        data = bomb(packing)
+        name += packing
+        story.append(f"bomb{packing}")
+    elif packing:
+        data = packed(data, packing)
+        name += packing
+        story.append(packing)
+    if draw.random() < 0.3:
+        change = draw.choice(CHANGES)
+        data = change(draw, data or b"\0")
+        story.append(change.__name__)
+    (work / name).write_bytes(data)
+    if kind == "text8":
+        corpus = f'use = "text8"\npath = "{name}"'
+    else:
+        held_out = draw.choice(("", 'validation = ["other.txt"]', "validation_share = 0.0\ntest_share = 0.0"))
+        (work / "other.txt").write_text("we the people of the union\n" * 9)
+        document = draw.choice(("file", "line", "paragraph"))
+        corpus = f'use = "files"\ntrain = ["{name}"]\n{held_out}\ndocument = "{document}"'
+    tokenizer = draw.choice(TOKENIZERS)
+    settings = EXPERIMENT.format(
+        length=draw.choice((1, 4, 16, 64)),
+        lanes=draw.choice((1, 2, 8)),
+        shard=draw.choice((1, 64, 256)),
+        special=draw.choice(("none", "document", "sequence")),
+        remainder=draw.choice(("drop", "pad")),
+    )
+    (work / "x.toml").write_text(f"[corpus]\n{corpus}\n[tokenizer]\n{tokenizer}\n{settings}")
+    return f"{', '.join(story)}; {corpus!r}; {tokenizer!r}"
+
+
+def packed(data: bytes, suffix: str) -> bytes:
+    """Compress."""
+    if suffix == ".gz":
+        return gzip.compress(data, mtime=0)
+    if suffix == ".zip":
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(zipfile.ZipInfo("text8"), data, zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
+    import zstandard
+
+    return zstandard.compress(data)
+
+
+def bomb(suffix: str) -> bytes:
+    """Return a few megabytes that hold 2.5 GB."""
+    piece, pieces = b"a" * (64 << 20), 40
+    if suffix == ".gz":
+        return gzip.compress(piece, 1, mtime=0) * pieces
+    buffer = io.BytesIO()
+    archive = zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+    with archive, archive.open("text8", "w", force_zip64=True) as file:
+        for _ in range(pieces):
+            file.write(piece)
+    return buffer.getvalue()
+
+
+# The texts
+
+
+def plain(draw: random.Random, lines: int = 300) -> bytes:
+    return "\n".join(" ".join(draw.choices(WORDS, k=draw.randrange(30))) for _ in range(lines)).encode()
+
+
+def empty(draw: random.Random) -> bytes:
+    return draw.choice((b"", b"\n", b" \n\t\n" * 50, b"\0", b"\xef\xbb\xbf", b"x"))
+
+
+def noise(draw: random.Random) -> bytes:
+    return draw.randbytes(draw.choice((1, 300, 20_000)))
+
+
+def encoded(draw: random.Random) -> bytes:
+    return (
+        plain(draw)
+        .decode()
+        .replace("e", "é")
+        .encode(draw.choice(("latin-1", "utf-16", "utf-32", "utf-8-sig", "cp037")))
+    )
+
+
+def nulls(draw: random.Random) -> bytes:
+    return plain(draw).replace(b"e", b"\0")
+
+
+def long_line(draw: random.Random) -> bytes:
+    return plain(draw).replace(b"\n", b" ") * draw.choice((1, 30)) + b"x" * 200_000
+
+
+def line_ends(draw: random.Random) -> bytes:
+    return plain(draw).replace(b"\n", draw.choice((b"\r\n", b"\r", b"\n\n", "\u2028".encode(), b"\x0b", b"\x1c")))
+
+
+def signs(draw: random.Random) -> bytes:
+    """Signs from all of Unicode, with those that mean something to tokenizers."""
+    points = [
+        draw.choice((draw.randrange(0x80), draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)))
+        for _ in range(5000)
+    ]
+    special = ["<bos>", "<eos>", "[MASK]", "<|endoftext|>", "\ufeff", "\u202e", "e\u0301" * 50]
+    return "".join(draw.choice((chr(point), " ", "\n", draw.choice(special))) for point in points).encode()
+
+
+def claims(draw: random.Random) -> bytes:
+    """Much that packs into little."""
+    return draw.choice((b"a", b"\n", b"ab ", b"\0")) * draw.choice((10_000, 3_000_000, 60_000_000))
+
+
+def letters(draw: random.Random) -> bytes:
+    return bytes(draw.choices(b"abcdefghij ", k=draw.choice((1, 100, 30_000))))
+
+
+TEXTS = (plain, plain, empty, noise, encoded, nulls, long_line, line_ends, signs, claims, letters, letters)
+
+
+def good_lines(draw: random.Random) -> bytes:
+    return "\n".join(json.dumps({"text": line}) for line in plain(draw).decode().splitlines()).encode()
+
+
+def odd_lines(draw: random.Random) -> bytes:
+    """JSON lines of strange shapes, among good ones."""
+    odd: tuple[Any, ...] = (
+        *(
+            "5",
+            "null",
+            "[]",
+            '"text"',
+            "{}",
+            '{"text": 5}',
+            '{"text": null}',
+            '{"text": {"text": "x"}}',
+            '{"text": "\\ud800"}',
+        ),
+        *(
+            '{"text": "a", "text": "b"}',
+            '{"text": "x"',
+            "[" * 50_000,
+            "9" * 5000,
+            '{"text": "\\u0000"}',
+            "NaN",
+            '{"text": ""}',
+        ),
+    )
+    lines = good_lines(draw).decode().splitlines()
+    for _ in range(draw.choice((1, 1, 5))):
+        lines.insert(draw.randrange(len(lines) + 1), draw.choice(odd))
+    return "\n".join(lines).encode()
+
+
+LINES = (good_lines, odd_lines, odd_lines, odd_lines, noise, empty, claims)
+
+KIND = Kind("corpora", 2, 1, prepare, attack)

@@ -1,0 +1,187 @@
+"""Run the cases of a kind, judge how each ended, and count."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import attrs
+
+from tests import forked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MEMORY = 2 << 30  # bytes that a process may use
+SPACE = 8 << 30  # bytes of addresses that it may reserve, 4 GB of them for libraries: more endangers the machine
+SECONDS = 120  # that it may take
+LONG = 30_000  # characters of a sentence that repeats what a person has written
+
+FINE, REFUSED, FAILED = "fine", "refused", "failed"
+
+
+class Ended(NamedTuple):
+    """How a process ended: its exit code (negative for a signal, None when it did not end), output and memory."""
+
+    code: int | None
+    out: str
+    err: str
+    memory: int
+
+
+class Verdict(NamedTuple):
+    """What became of a case, why it failed, and the bytes of memory that it took."""
+
+    outcome: str
+    why: str = ""
+    memory: int = 0
+
+
+class Kind(NamedTuple):
+    """A kind of cases.
+
+    `share` of them are run at a scale of 1. `prepare` makes files once, in a folder that `attack` then only reads.
+    `attack` gets the numbers of up to `batch` cases, the seed, that folder and an empty one; it returns their verdicts.
+    """
+
+    name: str
+    share: int
+    batch: int
+    prepare: Callable[[Path], None]
+    attack: Callable[[Sequence[int], int, Path, Path], list[Verdict]]
+
+
+def source(kind: str, seed: int, number: int) -> random.Random:
+    """Return the source of everything that is random in a case."""
+    return random.Random(f"{kind} {seed} {number}")
+
+
+def atat(
+    words: Sequence[str], cwd: Path, *, env: dict[str, str] | None = None, seconds: float = SECONDS, **how: object
+) -> Ended:
+    """Run `atat …` to its end.
+
+    One that takes longer than `seconds` is asked to stop as a person would, by Ctrl-C, once and again: work that takes
+    long is no fault if it can be stopped. `how` is handed on to `forked.Atat`.
+    """
+    process = forked.Atat(words, cwd, env=env, space=SPACE, **how)  # type: ignore[arg-type]
+    for patience in (seconds, 20, 20):
+        if process.wait(patience):
+            return Ended(process.returncode, *process.communicate(), process.memory)
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+    return Ended(None, *process.kill(), process.memory)
+
+
+def judge(ended: Ended, codes: Sequence[int] = (0, 2)) -> Verdict:
+    """Judge how a process ended by what holds for all of them."""
+    said = f"{ended.out}\n{ended.err}"
+    refused = ended.code not in (0, 130, 143, -signal.SIGTERM)
+    why = ""
+    if ended.code is None:
+        why = f"does not end, not even by Ctrl-C: {said[-300:]!r}"
+    elif "Traceback (most" in said or "Fatal Python error" in said or "Exception ignored" in said:
+        why = last_words(said)
+    elif ended.code not in codes:
+        why = f"exit code {ended.code}: {said.strip()[-300:]!r}"
+    elif ended.memory > MEMORY:
+        why = f"{ended.memory >> 20} MiB of memory: {said.strip()[-200:]!r}"
+    elif ended.code == 2:
+        why = unreadable(ended.err)
+    return Verdict(FAILED if why else REFUSED if refused else FINE, why, ended.memory)
+
+
+def unreadable(message: str) -> str:
+    """Say what makes a message no list of sentences, or return an empty text."""
+    lines = message.rstrip("\n").split("\n")
+    if not message.strip():
+        return "refused without a word"
+    for line in lines:
+        strange = [c for c in line if not c.isprintable() and c not in "\t\r"]
+        if strange:
+            return f"a message with {strange[0]!r} in it: {line[:200]!r}"
+        if len(line) > LONG:
+            return f"a sentence of {len(line)} characters: {line[:200]!r}"
+    return ""
+
+
+def last_words(text: str) -> str:
+    """Return the exception at the end of a traceback and the line of the zoo that it came from."""
+    places = re.findall(r'File "[^"]*?(atat_zoo/[^"]+)", line (\d+), in (\S+)', text)
+    ends = re.findall(r"^(?:[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|TooLong)\b.*)$", text, re.MULTILINE)
+    where = " in {}:{} {}".format(*places[-1]) if places else ""
+    return f"{ends[-1][:300] if ends else text.strip()[-300:]!r}{where}"
+
+
+@attrs.define
+class Tally:
+    """The verdicts of a kind."""
+
+    name: str
+    verdicts: dict[int, Verdict] = attrs.field(factory=dict)
+    seconds: float = 0.0
+
+    def count(self, outcome: str) -> int:
+        """Return how many cases had this outcome."""
+        return sum(verdict.outcome == outcome for verdict in self.verdicts.values())
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """Why each case that failed did."""
+        return {n: verdict.why for n, verdict in sorted(self.verdicts.items()) if verdict.outcome == FAILED}
+
+    @property
+    def row(self) -> str:
+        """The line of the table."""
+        memory = max((verdict.memory for verdict in self.verdicts.values()), default=0) / 2**30
+        counts = "".join(f"{self.count(outcome):>10,}" for outcome in (REFUSED, FINE, FAILED))
+        return f"{self.name:<14}{len(self.verdicts):>8,}{counts}{memory:>9.2f} GB{self.seconds:>8.0f} s"
+
+
+HEAD = f"{'kind':<14}{'cases':>8}{'sentence':>10}{'fine':>10}{'failures':>10}{'memory':>12}{'time':>10}"
+
+
+def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: Path | None = None) -> Tally:
+    """Run cases of a kind, `jobs` at a time; with `keep`, their files stay there."""
+    tally, began = Tally(kind.name), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f"attack-{kind.name}-") as place:
+        base = Path(place) / "base"
+        base.mkdir()
+        kind.prepare(base)
+
+        def attack(some: Sequence[int]) -> None:
+            # The commands run one folder further down: what they put beside their folder stays in ours.
+            outer = keep / f"{kind.name}-{some[0]}" if keep else Path(place) / str(some[0])
+            work = outer / "here"
+            shutil.rmtree(outer, ignore_errors=True)
+            work.mkdir(parents=True)
+            verdicts = kind.attack(some, seed, base, work)
+            tally.verdicts.update(zip(some, verdicts, strict=True))
+            if not keep:
+                remove(outer)
+
+        chunks = [numbers[start : start + kind.batch] for start in range(0, len(numbers), kind.batch)]
+        with ThreadPoolExecutor(jobs) as pool:
+            for _ in pool.map(attack, chunks):
+                pass
+    tally.seconds = time.monotonic() - began
+    return tally
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, whatever a case has put there."""
+    with suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def reproduction(kind: str, seed: int, number: int) -> str:
+    """Return the command that repeats a case."""
+    return f"python -m tests.attack {kind} --seed {seed} --only {number}"

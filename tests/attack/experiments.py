@@ -1,0 +1,298 @@
+"""Experiments mutated from those that ship and those of the tests: accepted, or refused in sentences."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import tomllib
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.attack import hostile
+from tests.attack.driver import (
+    FAILED,
+    FINE,
+    MEMORY,
+    REFUSED,
+    Ended,
+    Kind,
+    Verdict,
+    atat,
+    judge,
+    last_words,
+    source,
+    unreadable,
+)
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
+
+Table = dict[str, Any]
+SHIPPED = Path(__file__).parents[2] / "experiments"
+CODE = "from tests.attack.experiments import child; child()"
+SECONDS = 10  # for one experiment
+TRAINED = 0.02  # of those that are accepted and tiny
+
+
+def prepare(base: Path) -> None:
+    """Nothing is needed."""
+
+
+def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    """Check the experiments in as few processes as possible: one that has died or grown is followed by another."""
+    verdicts: dict[int, Verdict] = {}
+    while left := [number for number in numbers if number not in verdicts]:
+        told = {"ATTACK": json.dumps({"seed": seed, "numbers": left})}
+        ended = atat(["check"], work, env=told, code=CODE, seconds=SECONDS * len(left))
+        for line in ended.out.splitlines():
+            said = json.loads(line)
+            verdict = Verdict(said["outcome"], said["why"], said["memory"])
+            if said["tiny"] and source("training", seed, said["number"]).random() < TRAINED:
+                verdict = trained(seed, said["number"], work)
+            verdicts[said["number"]] = verdict
+        if ended.code != 0:
+            missing = next(number for number in left if number not in verdicts)
+            verdicts[missing] = died(ended)
+    return [verdicts[number] for number in numbers]
+
+
+def died(ended: Ended) -> Verdict:
+    return Verdict(FAILED, f"the process ends with {ended.code}: {last_words(ended.err)}", ended.memory)
+
+
+def trained(seed: int, number: int, work: Path) -> Verdict:
+    """Train an accepted experiment for a step."""
+    folder = work / f"training-{number}"
+    name, overrides = compose(source("experiments", seed, number), folder)
+    small = ["train.steps=1", "--out", "run"]
+    verdict = judge(atat(["train", name, *overrides, *small], folder, seconds=60), (0, 2, 130))
+    shutil.rmtree(folder, ignore_errors=True)
+    return verdict._replace(why=f"trained: {verdict.why}" if verdict.why else "")
+
+
+# The child's side
+
+
+class TooLong(BaseException):
+    """An experiment takes too long to read."""
+
+
+def child() -> None:
+    """Check experiments, and print a line of JSON for each."""
+    told = json.loads(os.environ["ATTACK"])
+    signal.signal(signal.SIGALRM, stop)
+    for number in told["numbers"]:
+        folder = Path(f"check-{number}").resolve()
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        verdict, tiny = check(told["seed"], number, folder)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.chdir(folder.parent)
+        shutil.rmtree(folder, ignore_errors=True)
+        print(json.dumps({"number": number, "tiny": tiny, **verdict._asdict()}), flush=True)
+        if verdict.memory > MEMORY:
+            sys.exit(0)  # the next one begins in a process that is small again
+
+
+def stop(*_: object) -> None:
+    raise TooLong(f"takes more than {SECONDS} s")
+
+
+def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
+    """Check one experiment; returns the verdict and whether it is small enough to be trained."""
+    from atat_zoo.errors import UserError
+    from atat_zoo.experiment import from_table, load
+
+    name, overrides = compose(source("experiments", seed, number), folder)
+    os.chdir(folder)
+    outcome, why, tiny = FINE, "", False
+    try:
+        made = load(name, overrides)
+        again = from_table(tomllib.loads(made.to_toml()))
+        tiny = small(made.to_table())
+        if again.to_table() != made.to_table():
+            why = "as resolved it is another experiment"
+        if double := set(overrides) & set(hostile.DOUBLE):
+            why = f"a part of an override is dropped: {double}"
+    except UserError as error:
+        said = str(error).encode(errors="backslashreplace").decode()  # as standard error does
+        outcome, why = REFUSED, unreadable("".join(f"error: {line}\n" for line in said.splitlines()))
+    except (Exception, TooLong):
+        why = last_words(traceback.format_exc())
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    if memory > MEMORY:
+        why = why or f"{memory >> 20} MiB of memory"
+    return Verdict(FAILED if why else outcome, why, memory), tiny
+
+
+def small(table: Table) -> bool:
+    """Whether an experiment can be trained for a step in a moment."""
+    numbers = [value for path, value in leaves(table) if type(value) is int and path != ("seed",)]
+    own = table["corpus"]["use"] == "files" and not table["train"]["compile"] and "init_from" not in table
+    return (
+        own
+        and max(numbers) <= 2048
+        and table["data"]["workers"] <= 2
+        and table.get("backbone", {}).get("layers", 1) <= 4
+    )
+
+
+# The mutations
+
+
+def compose(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
+    """Write a mutated experiment into a folder; returns its name and overrides."""
+    folder.mkdir(parents=True)
+    for split in ("train", "validation"):
+        (folder / f"{split}.txt").write_text("the people of this nation keep a just peace with all states\n" * 60)
+    text = draw.choice(originals())
+    if draw.random() < 0.7:
+        text = mutated_table(draw, text)
+    data = text.encode()
+    if draw.random() < 0.35:
+        data = mutated_text(draw, data)
+    if draw.random() < 0.12:
+        data = extending(draw, folder) + data
+    (folder / "x.toml").write_bytes(data)
+    return "x.toml", [override(draw, text) for _ in range(draw.choice((0, 0, 0, 1, 2)))]
+
+
+@functools.cache
+def originals() -> tuple[str, ...]:
+    """Return the experiments that are mutated, as they are written and with every parameter in full."""
+    from atat_zoo.experiment import load
+    from tests.bad_input import BASE
+    from tests.golden.experiments import BASE as GOLDEN
+    from tests.golden.experiments import RUNS
+    from tests.tiny import TINY
+
+    files = sorted(path for path in SHIPPED.rglob("*.toml"))
+    written = [path.read_text() for path in files]
+    runnable = [path.relative_to(SHIPPED) for path in files if path.relative_to(SHIPPED).parts[0] != "base"]
+    full = [load(str(path)).to_toml() for path in runnable]
+    tiny = TINY.format(root=".")
+    # The golden runs differ in their objectives, optimizers and schedules.
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as place:
+        place.write(GOLDEN.replace("corpus/", ""))
+        place.flush()
+        golden = [load(place.name, overrides).to_toml() for overrides in RUNS.values()]
+    bad = BASE.replace("text.txt", "train.txt").replace("held-out.txt", "validation.txt")
+    return (*written, *full, *golden, *golden, *[tiny, bad] * 8)
+
+
+def leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield every value of nested tables and lists with its path, the outer ones too."""
+    items = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
+    for key, value in items:
+        yield (*path, key), value
+        yield from leaves(value, (*path, key))
+
+
+def mutated_table(draw: random.Random, text: str) -> str:
+    """Change values, keys and tables of an experiment."""
+    import tomli_w
+
+    table = tomllib.loads(text)
+    raw: dict[str, str] = {}
+    for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
+        path, value = draw.choice(list(leaves(table)))
+        place: Any = functools.reduce(lambda each, key: each[key], path[:-1], table)
+        key = path[-1]
+        change = draw.random()
+        if change < 0.6:
+            mark = f"@@{len(raw)}@@"
+            raw[f'"{mark}"'] = hostile.snippet(draw)
+            place[key] = mark
+        elif change < 0.7:
+            del place[key]
+        elif change < 0.78 and isinstance(place, dict):
+            place[draw.choice(("x", "use", "name", "extends", "", "a b", "ü", f"{key}s"))] = value
+        elif change < 0.86:
+            place[key] = draw.choice(({"use": value}, [value], {"a": value}, str(value)))
+        elif change < 0.94:
+            place[key] = copy.deepcopy(draw.choice(list(leaves(table)))[1])
+        elif isinstance(place, dict):
+            table[str(key)] = place.pop(key)
+        if not table:
+            break
+    text = tomli_w.dumps(table)
+    for mark, snippet in raw.items():
+        text = text.replace(mark, snippet)
+    return text
+
+
+def mutated_text(draw: random.Random, data: bytes) -> bytes:
+    """Change the text of an experiment, line by line or byte by byte, or its encoding."""
+    lines = data.splitlines(keepends=True)
+    at, there = draw.randrange(len(data) + 1), draw.randrange(len(lines) + 1)
+    change = draw.randrange(10)
+    if change == 0:
+        return data[:at] + bytes(draw.randrange(256) for _ in range(draw.choice((1, 3, 40)))) + data[at:]
+    if change == 1:
+        return data[:at]
+    if change == 2:
+        return data[:at] + data[at + draw.choice((1, 2, 30)) :]
+    if change == 3:
+        return b"".join([*lines[:there], draw.choice([*lines, b"\n"]), *lines[there:]])
+    if change == 4:
+        return b"".join([*lines[:there], *lines[there + 1 :]])
+    if change == 5:
+        return data.decode().encode(draw.choice(("utf-16", "utf-32", "utf-8-sig", "cp037")))
+    if change == 6:
+        return data.replace(b"\n", draw.choice((b"\r\n", b"\r", b"\0", b"\x0b", "\u2028".encode(), b"\n\n")))
+    if change == 7:
+        key = draw.choice(
+            ("x", "a.b.c", '"' + "k" * 5000 + '"', ".".join("a" * 2000), "[[x]]\ny", "[a.b]\n[a]\nb", "''")
+        )
+        return b"".join([*lines[:there], f"{key} = {hostile.snippet(draw)}\n".encode(), *lines[there:]])
+    if change == 8:
+        return bytes(draw.randrange(256) for _ in range(draw.choice((0, 1, 100, 10_000))))
+    return data * 2
+
+
+def extending(draw: random.Random, folder: Path) -> bytes:
+    """Write files that extend each other in a strange way, and return the line that extends the first."""
+    change = draw.randrange(7)
+    if change == 0:  # a circle
+        for number in range(3):
+            (folder / f"{number}.toml").write_text(f'extends = "{(number + 1) % 3}.toml"\n')
+    elif change == 1:  # a diamond on a diamond
+        for number in range(20):
+            (folder / f"{number}.toml").write_text(f'extends = ["{number + 1}.toml", "{number + 1}.toml"]\n')
+        (folder / "20.toml").write_text("")
+    elif change == 2:  # a long chain
+        for number in range(1500):
+            (folder / f"{number}.toml").write_text(f'extends = "{number + 1}.toml"\n')
+        (folder / "1500.toml").write_text("")
+    elif change == 3:  # a link to itself
+        (folder / "0.toml").symlink_to("0.toml")
+    elif change == 4:  # no file
+        (folder / "0.toml").mkdir()
+    elif change == 5:
+        (folder / "0.toml").write_bytes(mutated_text(draw, b"seed = 3\n[train]\nsteps = 4\n"))
+    else:
+        return f"extends = {hostile.snippet(draw)}\n".encode()
+    return b'extends = "0.toml"\n'
+
+
+def override(draw: random.Random, text: str) -> str:
+    """Return an override for an experiment: of one of its keys, or nonsense."""
+    if draw.random() < 0.2:
+        return draw.choice(hostile.TEXTS)
+    try:
+        paths = [".".join(map(str, path)) for path, _ in leaves(tomllib.loads(text))]
+    except (ValueError, RecursionError):
+        paths = ["train.steps"]
+    value = draw.choice((hostile.snippet(draw), draw.choice(hostile.TEXTS)))
+    return f"{draw.choice(paths or ['seed'])}={value}"
+
+
+KIND = Kind("experiments", 200, 250, prepare, attack)

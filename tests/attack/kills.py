@@ -1,0 +1,184 @@
+"""Trainings that are stopped at a moment, continued, and compared with one that was left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tests import forked
+from tests.attack import moments
+from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Kind, Verdict, atat, judge, last_words, source, unreadable
+from tests.tiny import TINY, Tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+BEGIN = [
+    *("train", "tiny.toml", "--out", "run", "train.steps=9", "train.save_every=4", "train.evaluate_every=6"),
+    *("data.sequences_per_shard=256", "train.checkpoints_kept=1"),
+]
+RESUME = ["train", "--resume", "run"]
+# variant -> the words and the number of ranks
+VARIANTS = {"one": ([], 1), "workers": (["data.workers=2"], 1), "two ranks": ([], 2)}
+# Ten cases in a row are of these.
+TEN = ("one", "one", "one", "workers", "one", "one", "workers", "one", "one", "two ranks")
+ACTS = {
+    "one": ("kill", "kill", "kill", "tear", "tear", "interrupt", "interrupt twice", "terminate", "full"),
+    "workers": ("kill alone", "kill alone", "kill", "interrupt"),
+    "two ranks": ("kill",),
+}
+STOPPED = {
+    "kill": (0, -signal.SIGKILL),
+    "tear": (0, -signal.SIGKILL),
+    "kill alone": (0, -signal.SIGKILL),
+    "interrupt": (0, 130),
+    "interrupt twice": (0, 130),
+    "terminate": (0, 143, -signal.SIGTERM),
+    "full": (0, 2),
+    "small": (0, 2),
+    "": (0,),
+}
+ATTEMPTS = 4
+
+
+def prepare(base: Path) -> None:
+    """Train each variant without an interruption, and write down its moments."""
+    for variant in VARIANTS:
+        folder = base / variant
+        begun(folder)
+        ended = train(variant, folder, moments.plan(log=folder / "moments"))
+        assert ended.code == 0, f"the training that is left alone: {ended}"
+
+
+def begun(folder: Path) -> None:
+    """Make a folder with the corpus and the experiment; its paths are relative, so that all runs may be the same."""
+    folder.mkdir(parents=True)
+    Tiny(folder).path.write_text(TINY.format(root="."))
+
+
+def train(variant: str, folder: Path, env: dict[str, str], file_limit: int | None = None) -> Ended:
+    """Begin the training, or continue it if it was begun."""
+    words, ranks = VARIANTS[variant]
+    words = RESUME if (folder / "run" / "resolved.toml").exists() else [*BEGIN, *words]
+    if ranks == 1:
+        return atat(words, folder, env=env, code=moments.CODE, file_limit=file_limit)
+    together = forked.ranks(ranks, words, folder, env=env, code=moments.CODE)
+    for _ in range(6000):
+        if all(rank.wait(0.02) for rank in together) or any(rank.returncode for rank in together):
+            break
+    for rank in together:  # as a launcher does when one of them has ended badly
+        if rank.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)
+    said = [rank.communicate()[0] for rank in together]
+    codes = [rank.returncode for rank in together]
+    # The first rank's code, unless it only ended because of another's end.
+    return Ended(0 if not any(codes) else -signal.SIGKILL, said[0], "", max(rank.memory for rank in together))
+
+
+def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    """Stop a training once or several times, continue it, and compare."""
+    return [one(source("kills", seed, number), number, seed, base, work) for number in numbers]
+
+
+def one(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+    """Attack one training."""
+    variant = TEN[number % 10]
+    rank = draw.randrange(VARIANTS[variant][1])
+    known = moments.read(base / variant / "moments", rank)
+    # A variant's cases take one moment after the other, in an order of the seed's: in the end each has had its turn.
+    order = random.Random(f"{seed} {variant}").sample(range(len(known)), len(known))
+    turn = number // 10 * TEN.count(variant) + TEN[: number % 10].count(variant)
+    shutil.rmtree(work)
+    begun(work)
+    story: list[str] = []
+    memory = 0
+    for attempt in range(ATTEMPTS + 1):
+        act = draw.choice(ACTS[variant]) if not attempt or draw.random() < 0.5 else ""
+        at = order[turn % len(known)] if not attempt else draw.randrange(len(known) // 2)
+        limit = None
+        if act == "full" and draw.random() < 0.5:
+            act, limit = "small", int(10 ** draw.uniform(2, 5.5))
+        if attempt == ATTEMPTS:
+            act = ""
+        log = work / f"moments-{attempt}"
+        planned = "" if act == "small" else act
+        ended = train(variant, work, moments.plan(planned, at if planned else -1, log, rank), limit)
+        memory = max(memory, ended.memory)
+        reached = moments.read(log, rank)[-1:] if planned else []
+        story.append(f"{variant}: {act or 'left alone'} at {limit or f'{at} {reached}'}: exit code {ended.code}")
+        why = wrong(ended, act, variant)
+        if why:
+            return failure(why, story, ended, memory)
+        if ended.code == 0:
+            break
+        if draw.random() < 0.3:
+            tear_record(draw, work / "run" / "metrics.jsonl")
+    why = difference(base / variant, work)
+    return failure(why, story, ended, memory) if why else Verdict(REFUSED if len(story) > 1 else FINE, "", memory)
+
+
+def wrong(ended: Ended, act: str, variant: str) -> str:
+    """Say what is wrong with the end of a process at which `act` was done."""
+    if variant == "two ranks":
+        return "" if ended.code in STOPPED[act] else f"does not continue: {ended.out[-300:]!r}"
+    if act in ("kill", "tear", "kill alone") and ended.code != 0:
+        return "" if ended.code in STOPPED[act] else said_instead(ended)
+    return judge(ended, STOPPED[act]).why or (unreadable(ended.err) if ended.code == 2 else "")
+
+
+def said_instead(ended: Ended) -> str:
+    """Say what a process said that should have been killed or should have ended well."""
+    return judge(ended, (0,)).why or last_words(ended.err)
+
+
+def failure(why: str, story: list[str], ended: Ended, memory: int) -> Verdict:
+    """Return the verdict on a case that failed, with what led to it."""
+    return Verdict(FAILED, "\n  ".join([why, *story, f"{ended.out[-500:]}{ended.err[-1500:]}"]), memory)
+
+
+def tear_record(draw: random.Random, metrics: Path) -> None:
+    """Leave half a line at the end of the record, as a kill within a write does."""
+    if metrics.exists():
+        with metrics.open("ab") as file:
+            file.write(json.dumps({"step": 10**6, "loss": 3.5}).encode()[: draw.randrange(1, 20)])
+
+
+def difference(one: Path, other: Path) -> str:
+    """Name the first file of two trainings that differs, or return an empty text."""
+    for path in sorted((one / "run").rglob("*")):
+        inside = path.relative_to(one)
+        if path.is_dir() or path.name in (".lock", "environment.json") or "checkpoints" in inside.parts:
+            continue
+        if not (other / inside).is_file():
+            return f"{inside} is not there"
+        same = records(path) == records(other / inside) if path.name == "metrics.jsonl" else alike(path, other / inside)
+        if not same:
+            return f"{inside} is another"
+    shards = next((one / "shards").glob("*/manifest.json"))
+    if not alike(shards, other / shards.relative_to(one)):
+        return "the shards are others"
+    if left := [path.name for path in other.rglob("*.part")]:
+        return f"unfinished files stay: {left}"
+    return ""
+
+
+def alike(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def records(path: Path) -> list[dict[str, object]]:
+    """Return the lines of a record without what a clock or the memory says."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if k not in ("tokens_per_second", "seconds", "peak_memory")} for line in lines
+    ]
+
+
+KIND = Kind("kills", 3, 1, prepare, attack)

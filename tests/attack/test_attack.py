@@ -1,0 +1,59 @@
+"""A short attack of each kind, from a fixed seed; `make attack` is the long one."""
+
+from importlib import import_module
+
+import pytest
+
+from tests.attack import KINDS, driver
+
+pytestmark = pytest.mark.slow
+
+# kind -> cases in the suite: in all at most two minutes on one core
+CASES = {
+    "kills": (0, 1, 4, 9, 43),  # 9 on two ranks, 43 with loader workers that outlive their process
+    "experiments": range(250),
+    "command_lines": range(15),
+    "artefacts": range(15),
+    "corpora": range(8),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_lost_and_nothing_trusted(name):
+    tally = driver.run(import_module(f"tests.attack.{name}").KIND, CASES[name], seed=17)
+    assert tally.count(driver.FINE) > 0
+    said = [f"{why}\n{driver.reproduction(name, 17, number)}" for number, why in tally.failures.items()]
+    assert not said, "\n\n".join(said)
+
+
+def test_a_case_follows_from_its_seed_and_number(tmp_path):
+    """What a failure is repeated by."""
+    from tests.attack import command_lines, experiments
+
+    for number in range(20):
+        one, other = (driver.source("experiments", 3, number) for _ in range(2))
+        places = tmp_path / f"{number}-one", tmp_path / f"{number}-other"
+        assert experiments.compose(one, places[0]) == experiments.compose(other, places[1])
+        files = [{p.name: p.read_bytes() for p in place.glob("*.toml") if p.is_file()} for place in places]
+        assert files[0] == files[1]
+        one, other = (driver.source("command_lines", 3, number) for _ in range(2))
+        assert command_lines.command_line(one) == command_lines.command_line(other)
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        (driver.Ended(1, "", "Traceback (most recent call last):\n  x\nKeyError: 'device'\n", 0), "KeyError: 'device'"),
+        (driver.Ended(-6, "", "memory allocation of 9 bytes failed", 0), "exit code -6"),
+        (driver.Ended(None, "", "", 0), "does not end"),
+        (driver.Ended(0, "", "", driver.MEMORY + 1), "MiB of memory"),
+        (driver.Ended(2, "", "", 0), "refused without a word"),
+        (driver.Ended(2, "", "error: x\x1b[31m\n", 0), "a message with"),
+        (driver.Ended(0, "fine", "", 0), ""),
+        (driver.Ended(2, "", "error: no such file\n", 0), ""),
+    ],
+)
+def test_how_an_end_is_judged(ended, why):
+    found = driver.judge(ended).why
+    assert why in found
+    assert bool(found) == bool(why)
