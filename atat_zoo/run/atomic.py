@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,43 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`; on success it replaces the folder `path` as a whole.
+
+    Raises:
+        UserError: when the file system refuses.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+        yield beside
+        if path.exists():
+            discard(path)
+        beside.rename(path)
+        sync_folder(path.parent)
+    except UserError as error:  # of a file in it
+        raise UserError(str(error).replace(str(beside), str(path))) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}; free some space or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def discard(path: Path) -> None:
+    """Delete a file, or a folder: it loses its name before its files are deleted, so half of it is never found."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    if not path.name.startswith("."):
+        hidden = path.with_name(f".{path.name}.part")
+        shutil.rmtree(hidden, ignore_errors=True)
+        path = path.rename(hidden)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
