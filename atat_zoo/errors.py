@@ -9,6 +9,16 @@ class UserError(Exception):
     """
 
 
+class NotKept(UserWarning):
+    """A result that is returned and could not be saved; its text is one readable sentence."""
+
+
+def clip(text: object, most: int = 300) -> str:
+    """Return a text for a message, its end left out when it is longer than `most` characters."""
+    text = str(text)
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}…"
+
+
 def nearest(word: str, known: "list[str] | tuple[str, ...]") -> str:
     """Return `; did you mean 'x'?` for the closest known word, or an empty string."""
     import difflib

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import NotKept, UserError, clip
 
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -69,7 +70,10 @@ def run(command: click.Command, name: str) -> None:
     When the reader of a pipe goes away, as `head` does, click exits with code 1 and prints nothing.
     """
     try:
-        result = command.main(standalone_mode=False, prog_name=name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", NotKept)
+            warnings.showwarning = _show
+            result = command.main(standalone_mode=False, prog_name=name)
         code = result if isinstance(result, int) else 0
     except UserError as error:
         for line in str(error).splitlines():
@@ -82,12 +86,33 @@ def run(command: click.Command, name: str) -> None:
         click.echo("stopped", err=True)
         code = 130
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno in FULL:
+            problem = f"{error.filename or 'what this prints or writes'} cannot be written: {error.strerror}; free some"
+            click.echo(f"error: {problem} space, then run it again", err=True)
+        elif error.filename is None:
             raise
-        what = error.filename or "what this prints or writes"
-        click.echo(f"error: {what} cannot be written: {error.strerror}; free some space, then run it again", err=True)
+        else:  # a name that is too long, links in a circle, no permission, a folder in place of a file
+            click.echo(f"error: {clip(error.filename)}: {error.strerror}; name another one, or mend it", err=True)
         code = 2
     sys.exit(code)
+
+
+_show_others = warnings.showwarning
+
+
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning that is for the user as a sentence."""
+    if issubclass(category, NotKept):
+        click.echo(f"note: {message}", err=True)
+    else:
+        _show_others(message, category, filename, lineno, file, line)
 
 
 def main() -> None:

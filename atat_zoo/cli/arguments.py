@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +11,7 @@ import click
 
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import Zoo
+from atat_zoo.run.parsing import Dropped, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -207,8 +207,10 @@ def _value(kind: str, text: str) -> Any:
     if not text.startswith("{"):
         return text
     try:
-        table = tomllib.loads(f"x = {text}")["x"]
-    except (ValueError, RecursionError) as error:
+        table = value_of(text)
+    except Dropped:
+        raise UserError(f"--{kind} {text!r}: is more than a table; leave out what follows it") from None
+    except ValueError as error:
         raise UserError(f"--{kind} {text!r}: is not a table as TOML writes it: {error}") from None
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
         raise UserError(f'--{kind} {text!r}: expected a table with use, like {{use = "name"}}')

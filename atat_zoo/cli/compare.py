@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
     if baseline is None:
         return 0
     for number, run in enumerate(runs):
-        if run.resolve() == baseline.resolve():
+        if os.path.realpath(run) == os.path.realpath(baseline):
             return number
     known = [str(run) for run in runs]
     raise UserError(

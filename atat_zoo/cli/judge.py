@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def judge_of(text: str, run: Path) -> Any:
         UserError: when it names no judge, or the judged run itself.
     """
     judge = _judge(text)
-    if judge.folder is not None and Path(judge.folder).resolve() == run.resolve():
+    if judge.folder is not None and os.path.realpath(judge.folder) == os.path.realpath(run):
         raise UserError(f"--by {text}: a run does not judge its own text; name another run, or hf:NAME")
     return judge
 

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,7 +101,7 @@ class FilesCorpus:
     def _expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
         paths: list[Path] = []
         for pattern in patterns:
-            path = Path(pattern).expanduser()
+            path = Path(os.path.expanduser(pattern))  # of an unknown user, it stays as it is
             matches = [path] if path.is_file() else sorted(Path(p) for p in glob.glob(str(path), recursive=True))
             matches = [match for match in matches if match.is_file()]
             if not matches:

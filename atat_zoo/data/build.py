@@ -30,6 +30,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
+from atat_zoo.run.locks import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,15 +213,8 @@ def _workplace(folder: Path, settings: str) -> Path:
 
 @contextlib.contextmanager
 def _only_one(folder: Path, report: Progress) -> Iterator[None]:
-    """Lock a folder. The file is not deleted: that would break the lock for waiting processes."""
-    import fcntl
-
-    with folder.with_name(f"{folder.name}.lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("waiting", 0, None)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    """Lock a folder; while another process has it, wait."""
+    with locked(folder.with_name(f"{folder.name}.lock"), lambda _: report("waiting", 0, None)):
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from contextlib import suppress
@@ -13,6 +12,7 @@ import attrs
 
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.evaluation.perplexity import LIKELIHOOD, method_of
+from atat_zoo.run.parsing import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,13 +94,15 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
     for path in sorted(folder.evaluations.glob("*.json")):
         table: Any = None
         with suppress(OSError, ValueError):
-            table = json.loads(path.read_text(encoding="utf-8"))
+            table = from_json(path.read_bytes())
         if not isinstance(table, dict) or not isinstance(table.get(PERPLEXITY), int | float):
             continue
         # A key is missing if an older version had no such option.
         if any(table.get(key, value) != value for key, value in own.items()):
             continue
-        step, count = int(table["step"]), int(table["sequences"])
+        step, count = table.get("step"), table.get("sequences")
+        if not isinstance(step, int) or not isinstance(count, int):
+            continue
         if count <= (spec.sequences or count) and count > largest.get(step, (0, 0.0))[0]:
             largest[step] = count, float(table[PERPLEXITY])
     return {step: value for step, (_, value) in largest.items()}

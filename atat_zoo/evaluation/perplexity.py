@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.statistics import ratio, spearman
+from atat_zoo.errors import NotKept, UserError
 from atat_zoo.evaluation.naming import NELBO, PERPLEXITY, exponential, title
 from atat_zoo.run import write_json
 
@@ -86,13 +88,13 @@ class Evaluation:
             table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
         return finite(table)
 
-    def record(self, folder: RunFolder) -> None:
-        """Write the numbers into a run folder."""
+    def record(self, folder: RunFolder, *, required: bool = False) -> None:
+        """Write the numbers into a run folder; see `record`."""
         # The name of a bound other than the perplexity includes its steps: other steps must not overwrite it.
         method = self.method if self.nelbo else next(iter(self.bounds))
         what = "-".join(word for word in (self.corpus, self.split, method) if word)
         what = re.sub(r"[^\w.=]+", "-", what)
-        record(folder, f"{what}-{self.sequences}x{self.draws}", self.to_table())
+        record(folder, f"{what}-{self.sequences}x{self.draws}", self.to_table(), required=required)
 
     def sentence(self) -> str:
         """Return the bounds as one line."""
@@ -102,12 +104,24 @@ class Evaluation:
         )
 
 
-def record(folder: RunFolder, name: str, table: dict[str, Any], *settings: Any) -> None:
-    """Write the numbers of an evaluation into a run folder; another seed, step or setting gives another file."""
+def record(folder: RunFolder, name: str, table: dict[str, Any], *settings: Any, required: bool = False) -> None:
+    """Write the numbers of an evaluation into a run folder; another seed, step or setting gives another file.
+
+    What cannot be written is a warning, since the caller has the numbers.
+
+    Raises:
+        UserError: when it cannot be written and is `required`.
+    """
     name += f"-seed{table['seed']}-step{table['step']:08d}"
     if settings:
         name += "-" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    write_json(folder.evaluations / f"{name}.json", table)
+    try:
+        write_json(folder.evaluations / f"{name}.json", table)
+    except UserError as error:
+        if required:
+            raise
+        reason = str(error).partition(";")[0]
+        warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=2)
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-import tomllib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment.inheritance import adopt, base_of
 from atat_zoo.experiment.schema import SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import structure
+from atat_zoo.run import parsing
 from atat_zoo.run.renamed import RENAMED, take
 
 if TYPE_CHECKING:
@@ -21,26 +22,29 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it
 
+_CHAIN = 32  # files of which each extends the next
+
 
 def find(name: str) -> Path:
     """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
     path = Path(name)
+    roots = [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
     try:
         if path.is_file():
             return path
         if path.is_dir():
             raise UserError(f"{name} is a folder; name the experiment file in it")
+        for root in roots:
+            shipped = root / f"{name.removesuffix('.toml')}.toml"
+            if shipped.is_file():
+                return shipped
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
-        raise UserError(f"{name[:80]!r} cannot be read: {error}; name an experiment file") from None
-    roots = [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
-    for root in roots:
-        shipped = root / f"{name.removesuffix('.toml')}.toml"
-        if shipped.is_file():
-            return shipped
+        reason = getattr(error, "strerror", error)
+        raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
     known = sorted(str(p.relative_to(root).with_suffix("")) for root in roots for p in root.rglob("*.toml"))
     folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
     raise UserError(
-        f"there is no experiment {name!r}: no such file{nearest(name, known)} "
+        f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "
         f"(shipped: {', '.join(n for n in known if '/' not in n)}; more in {', '.join(folders)})"
     )
 
@@ -58,7 +62,7 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
     """
     path, zoo = find(name), zoo or Zoo.load()
     where = str(path)
-    table, origins = _read(path, ())
+    table, origins = _read(path, (), {})
     _override(table, origins, overrides)
     table.setdefault("name", _name(path))
     try:
@@ -116,12 +120,12 @@ def from_table(
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or not name.isprintable():
-        problems.append(f"name: expected a word that can name a folder, without '/', got {name!r}")
+        problems.append(f"name: expected a word that can name a folder, without '/', got {clip(repr(name))}")
     if type(seed) is not int or not 0 <= seed < 2**63:
-        problems.append(f"seed: expected an int from 0 to 2**63 - 1, got {seed!r}")
+        problems.append(f"seed: expected an int from 0 to 2**63 - 1, got {clip(repr(seed))}")
     init_from: Any = table.get("init_from")
     if init_from is not None and (not isinstance(init_from, str) or not init_from.isprintable() or not init_from):
-        problems.append(f"init_from: expected the folder of a finished run, got {init_from!r}")
+        problems.append(f"init_from: expected the folder of a finished run, got {clip(repr(init_from))}")
     parts: dict[str, Any] = {}
     for kind, default in TABLES.items():
         value = table.get(kind, default)
@@ -133,7 +137,7 @@ def from_table(
     for section, cls in SECTIONS.items():
         value = table.get(section, {})
         if not isinstance(value, dict):
-            problems.append(f"{section}: expected a table, got {value!r}")
+            problems.append(f"{section}: expected a table, got {clip(repr(value))}")
             continue
         sections[section], wrong = structure(cls, value, section, zoo)
         problems += wrong
@@ -155,38 +159,57 @@ def conflicts(made: Experiment) -> list[str]:
     return problems
 
 
-def _read(path: Path, trail: tuple[Path, ...]) -> tuple[Table, Origins]:
+def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]) -> tuple[Table, Origins]:
+    """Return the table of a file, merged into those that it extends.
+
+    Args:
+        path: the file.
+        trail: the files that extend it, the outermost first.
+        known: the files that were read before, by two ways to one base; grows.
+    """
+    where = clip(path)
     try:
-        resolved = path.resolve()
+        # A linked file extends what is beside the link.
+        place, resolved = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(path))
         if resolved in trail:
-            raise UserError(f"{path}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
-        own = tomllib.loads(path.read_text(encoding="utf-8"))
+            raise UserError(f"{where}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
+        if place in known:
+            return known[place]
+        if len(trail) == _CHAIN:
+            raise UserError(f"{where}: is the base of {_CHAIN} files that extend each other; join some of them")
+        if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
+            raise UserError(f"{where}: cannot be read: is a device or a pipe; name a TOML file")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(
-            f"{trail[-1] if trail else path}: extends {str(path)!r}, which does not exist; "
+            f"{trail[-1] if trail else where}: extends {where!r}, which does not exist; "
             "name a file relative to this one, or an experiment that ships with the zoo, without .toml"
         ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; name a TOML file that you may read") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text: {error}; save it as UTF-8") from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, as is a number of 5,000 digits
-        raise UserError(f"{path}: is not valid TOML: {error}") from None
+        raise UserError(f"{where}: is not UTF-8 text: {error}; save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{where}: cannot be read: {error.strerror}; name a TOML file that you may read") from None
+    except ValueError as error:  # a NUL character
+        raise UserError(f"{where!r}: cannot be read: {error}; name a TOML file that you may read") from None
+    try:
+        own = parsing.from_toml(text)
+    except ValueError as error:
+        raise UserError(f"{where}: is not valid TOML: {error}") from None
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise UserError(f"{path}: extends: expected a file name or a list of them, got {bases!r}")
+        raise UserError(f"{where}: extends: expected a file name or a list of them, got {clip(repr(bases))}")
     table: Table = {}
     origins: Origins = {}
     for base in bases:
         # Relative to this file, or the name of a shipped experiment.
         file = path.parent / base if base.endswith(".toml") else find(base)
-        inherited, sources = _read(file, (*trail, resolved))
-        inherited.pop("name", None)
-        _merge(table, inherited, TABLES)
+        inherited, sources = _read(file, (*trail, resolved), known)
+        _merge(table, {key: value for key, value in inherited.items() if key != "name"}, TABLES)
         origins |= sources
     _merge(table, own, TABLES)
     origins |= dict.fromkeys(_paths(own), str(path))
+    known[place] = table, origins
     return table, origins
 
 
@@ -218,21 +241,30 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
     """Merge `key.path=value` strings into the table."""
     over: Table = {}
     for text in overrides:
+        where = f"{clip(repr(text))} on the command line"
         key, equals, raw = text.partition("=")
-        key = key.strip()
+        key, raw = key.strip(), raw.strip()
         if not equals or not key:
-            raise UserError(f"{text!r} on the command line: expected key=value, like train.steps=200")
+            raise UserError(f"{where}: expected key=value, like train.steps=200")
         try:
-            value = tomllib.loads(f"x = {raw.strip()}")["x"]
-        except (ValueError, RecursionError):
-            value = raw.strip()  # a bare word: masking.use=importance
+            value = parsing.value_of(raw)
+        except ValueError:
+            value = raw  # a bare word: masking.use=importance
+        except parsing.Dropped:
+            raise UserError(
+                f"{where}: only the beginning of the value would be taken; leave the comment or the other key out"
+            ) from None
         *outer, last = key.split(".")
         one: Table = {last: value}
         for name in reversed(outer):
             one = {name: one}
+        try:
+            parsing.check(one)
+        except ValueError as error:
+            raise UserError(f"{where}: cannot be a key of an experiment: {error}") from None
         # Merge the overrides first, so that a `use` among them drops none of them, in any order.
         _merge(over, one, {}, drop=False)
-        origins |= dict.fromkeys(_paths(one), f"{text!r} on the command line")
+        origins |= dict.fromkeys(_paths(one), where)
     _merge(table, over, TABLES)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 import sys
 import types
 import typing
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from atat_zoo.errors import nearest
+from atat_zoo.errors import clip, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,6 +189,10 @@ def type_name(tp: Any) -> str:
     return getattr(tp, "__name__", str(tp))
 
 
+# No file can have such a name, and no TOML or JSON file such a text: NUL, and what bytes that are no UTF-8 become.
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+
+
 class Mismatch(Exception):
     """A value of the wrong type. The message states the expected type."""
 
@@ -231,6 +236,8 @@ def convert(value: Any, tp: Any) -> Any:
     if tp in (int, bool, str, type(None)) and type(value) is tp:
         if tp is int and not -(2**63) <= value < 2**63:
             raise Mismatch(f"expected an integer of at most 64 bits, got {_show(value)}")
+        if tp is str and _UNWRITABLE.search(value):
+            raise Mismatch(f"expected text in UTF-8 without NUL characters, got {_show(value)}")
         return value
     raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}")
 
@@ -242,8 +249,7 @@ def _show(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:40]}…"
+    return clip(repr(value), 60)
 
 
 def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[str]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextmanager
@@ -23,21 +24,28 @@ def replacing(path: Path) -> Iterator[Path]:
         UserError: when the file system refuses (full disk, no permission), or `path` is a device or a pipe; `path` is
             then as it was.
     """
-    target = path.resolve()  # a symbolic link stays a link
-    if target.exists() and not target.is_file() and not target.is_dir():
-        # A rename would replace the device itself, for all users of the machine.
-        raise UserError(f"{path} is a device or a pipe, which cannot be replaced; name a file")
+    target = Path(os.path.realpath(path))  # a symbolic link stays a link
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if target.exists() and not target.is_file() and not target.is_dir():
+            # A rename would replace the device itself, for all users of the machine.
+            raise UserError(f"{path} is a device or a pipe, which cannot be replaced; name a file")
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Some libraries let nobody else read what they write: take the mode of a file that Python makes.
+        beside.touch()
+        mode = beside.stat().st_mode
+        beside.unlink()
         yield beside
+        beside.chmod(mode)
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         beside.replace(target)
         sync_folder(target.parent)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written: {error.strerror or error}; "
+            f"{clip(path)} cannot be written: {error.strerror or error}; "
             "free some space or choose another folder, then continue: what was there before is untouched"
         ) from error
     finally:
@@ -76,10 +84,28 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     if not path.name.startswith("."):
-        hidden = path.with_name(f".{path.name}.part")
-        shutil.rmtree(hidden, ignore_errors=True)
-        path = path.rename(hidden)
+        path = path.rename(path.with_name(f".{path.name}.old.{os.getpid()}.part"))
     shutil.rmtree(path, ignore_errors=True)
+
+
+def clean(folder: Path) -> None:
+    """Remove the unfinished files and folders in a folder whose processes were killed."""
+    for part in folder.glob(".*.part"):
+        process = part.name.split(".")[-2]
+        if process.isdecimal() and not _running(int(process)):
+            with suppress(OSError):
+                discard(part)
+
+
+def _running(process: int) -> bool:
+    """Return whether another process of that number runs; ours writes nothing when it cleans."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return process != os.getpid()
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
+import math
 import re
 import shutil
-import tomllib
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atat_zoo.errors import UserError
-from atat_zoo.run import atomic
+from atat_zoo.errors import UserError, clip
+from atat_zoo.run import atomic, locks, parsing
 from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of
 from atat_zoo.run.renamed import today
 
@@ -31,8 +29,8 @@ class Checkpoint(NamedTuple):
 class RunFolder:
     """A run folder.
 
-    resolved.toml     the experiment, every parameter in full
-    environment.json  versions, git state, hardware, seed
+    resolved.toml     the experiment, every parameter in full; a run begins with it
+    environment.json  versions, git state, hardware, seed; written before, and not needed to continue
     metrics.jsonl     one line per logged step
     checkpoints/      Composer's, read as data and only to continue this run; beside each the model of its step
     model/            the trained model: safetensors and JSON
@@ -55,8 +53,16 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
-        return self.resolved.is_file()
+        """Whether a run was begun here.
+
+        Raises:
+            UserError: when the path cannot be that of a folder.
+        """
+        try:
+            return self.resolved.is_file()
+        except OSError as error:  # too long a name, no permission
+            problem = f"{clip(self.path)} cannot be read: {error.strerror}"
+            raise UserError(f"{problem}; name a folder that `atat train` made") from None
 
     def table(self) -> dict[str, Any]:
         """Return the resolved experiment as a table, with the current names of its keys.
@@ -66,10 +72,10 @@ class RunFolder:
         """
         if not self.exists:
             raise UserError(
-                f"{self.path} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
+                f"{clip(self.path)} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
             )
         try:
-            return today(tomllib.loads(self.resolved.read_text(encoding="utf-8")))
+            return today(parsing.from_toml(self.resolved.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
@@ -115,42 +121,39 @@ class RunFolder:
 
     def _environment(self, key: str) -> dict[str, Any]:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return dict(json.loads(self.environment.read_text(encoding="utf-8"))[key])
+            return dict(parsing.from_json(self.environment.read_bytes())[key])
         return {}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder for this process.
+        """Lock the folder for this process, and remove what killed processes have left unfinished in it.
 
         Raises:
-            UserError: when another process has locked it.
+            UserError: when another process has locked it, or there can be no such folder.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            # The file is never deleted: a lock on a deleted file would guard nothing.
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
+
+        def refuse(owner: str) -> None:
             raise UserError(
-                f"{self.path} cannot be a run folder: {error.strerror}; choose another folder with --out"
-            ) from error
-        try:
+                f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
+            )
+
+        with ExitStack() as stack:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
-                raise UserError(
-                    f"{self.path} is in use by another process ({owner}); "
-                    "wait for it, or choose another folder with --out"
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locks.locked(self.path / ".lock", refuse))
+            except OSError as error:
+                problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
+                raise UserError(f"{problem}; choose another folder with --out") from error
+            for folder in (self.path, self.model, self.evaluations, self.checkpoints):
+                atomic.clean(folder)
             yield
-        finally:
-            os.close(descriptor)
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except the lock."""
-        for path in (self.resolved, self.environment, self.metrics, self.samples):
+        # The run itself first, for good: what is left when we are killed is no run.
+        self.resolved.unlink(missing_ok=True)
+        atomic.sync_folder(self.path)
+        for path in (self.environment, self.metrics, self.samples):
             path.unlink(missing_ok=True)
         for path in (self.checkpoints, self.model, self.evaluations, self.logs):
             shutil.rmtree(path, ignore_errors=True)
@@ -166,20 +169,50 @@ class RunFolder:
             reason = f"{self.metrics} cannot be written: {error.strerror}"
             raise UserError(f"{reason}; free some space and resume") from error
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, without a truncated last line."""
-        if not self.metrics.is_file():
-            return []
-        lines = []
-        for text in self.metrics.read_text(encoding="utf-8").splitlines():
-            with suppress(json.JSONDecodeError):
-                lines.append(json.loads(text))
+    def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl, without a truncated last line.
+
+        Args:
+            damaged: whether to leave out damaged lines instead of refusing them.
+
+        Raises:
+            UserError: when a line other than the last is damaged.
+        """
+        lines, problem = self._metrics()
+        if problem and not damaged:
+            raise UserError(f"{problem}; copy the run again, or leave these lines out")
         return lines
 
-    def cut_metrics(self, step: int) -> None:
-        """Drop the lines after `step`, so that a resumed run writes each step once."""
-        lines = [line for line in self.read_metrics() if line["step"] <= step]
-        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
+    def cut_metrics(self, step: int) -> str:
+        """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
+
+        Returns:
+            A sentence about the damaged lines, or an empty text.
+        """
+        lines, problem = self._metrics()
+        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+        return problem
+
+    def _metrics(self) -> tuple[list[dict[str, Any]], str]:
+        """Return the lines of metrics.jsonl that are whole, and a sentence if others than a torn last one are not."""
+        try:
+            texts = self.metrics.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return [], ""
+        except OSError as error:
+            raise UserError(f"{self.metrics} cannot be read: {error.strerror}; make it a readable file") from None
+        lines: list[dict[str, Any]] = []
+        damaged = []
+        for number, text in enumerate(texts, 1):
+            line = _line(text) if text.strip() else None
+            if line and line["step"] > (lines[-1]["step"] if lines else -1):
+                lines.append(line)
+            elif text.strip() and number < len(texts):  # what follows the last line break was torn off
+                damaged.append(number)
+        if not damaged:
+            return lines, ""
+        which = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines from line {damaged[0]} on are"
+        return lines, f"{self.metrics}: {which} damaged"
 
     # Checkpoints
 
@@ -216,8 +249,23 @@ class RunFolder:
         """Return the newest checkpoint with a correct hash, or None."""
         for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
             path = note.with_suffix(".pt")
-            with suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                recorded = json.loads(note.read_text(encoding="utf-8"))
+            with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+                recorded = parsing.from_json(note.read_bytes())
                 if sha256_of(path) == recorded["sha256"]:
                     return Checkpoint(int(recorded["step"]), path)
         return None
+
+
+# What others compute with, in a line of metrics.jsonl.
+_NUMBERS = {"step": int, "tokens": int, "peak_memory": int, "tokens_per_second": float, "seconds": float}
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """Return a line of metrics.jsonl, or None when it is not what `append_metrics` wrote."""
+    with suppress(ValueError, OverflowError):
+        line = parsing.from_json(text)
+        if isinstance(line, dict) and "step" in line:
+            values = [(line.get(key, 0), kind) for key, kind in _NUMBERS.items()]
+            if all(type(value) in (int, kind) and math.isfinite(value) for value, kind in values):
+                return line
+    return None

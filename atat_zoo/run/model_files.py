@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import UserError
+from atat_zoo.run import parsing
 from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ def described(folder: Path) -> dict[str, Any]:
             raise UserError(f"{folder} has no {name}; {_AGAIN}")
     path = folder / DESCRIPTION
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parsing.from_json(path.read_bytes())
         content = {**content, "experiment": today(content["experiment"])}
-    # Damaged, or of another shape; RecursionError: thousands of brackets.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
         raise unreadable(path, error) from None
     check(folder, content, TOKENIZER)
     return content

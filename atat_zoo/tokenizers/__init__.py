@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -181,7 +182,7 @@ class PretrainedTokenizer:
 
     def _files(self) -> list[Path]:
         """Return `[tokenizer.json]`, or vocabulary and merges."""
-        path = Path(self.path).expanduser()
+        path = Path(os.path.expanduser(self.path))
         if path.is_dir():
             there = [name for name in (_FILE, *_VOCABULARIES) if (path / name).is_file()]
             if not there:
@@ -193,7 +194,7 @@ class PretrainedTokenizer:
         if not path.is_file():
             raise UserError(f"tokenizer.path: there is no file {path}; name a tokenizer.json or a vocabulary")
         if self.merges is not None:
-            merges = Path(self.merges).expanduser()
+            merges = Path(os.path.expanduser(self.merges))
         elif path.name in _VOCABULARIES:
             merges = path.with_name(_VOCABULARIES[path.name])
         else:

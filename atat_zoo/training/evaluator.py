@@ -67,7 +67,7 @@ class Evaluator:
             method=method_of(self.experiment, spec.bound),
         )
         if rank == 0:
-            evaluation.record(self.folder)
+            evaluation.record(self.folder, required=True)
         return evaluation
 
     def write(self, step: int, folder: Path) -> None:

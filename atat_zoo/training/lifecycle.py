@@ -147,7 +147,8 @@ class MetricsWriter(Callback):
         """Start the counts where the training continues."""
         self.tokens = int(state.timestamp.token)
         # The peak of a run includes the time before it was continued.
-        self.peak = max((int(line.get("peak_memory", 0)) for line in self.folder.read_metrics()), default=0)
+        lines = self.folder.read_metrics(damaged=True)  # another rank may read before they are cut
+        self.peak = max((int(line.get("peak_memory", 0)) for line in lines), default=0)
         device = _device_of(state)
         if device.type == "cuda":  # forget the peak of another training in this process
             torch.cuda.reset_peak_memory_stats(device)

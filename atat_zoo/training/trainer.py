@@ -98,9 +98,7 @@ def train(
     Raises:
         UserError: for every mistake that the user can correct.
     """
-    if "{" in str(out):
-        raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another --out")
-    folder = RunFolder(out)
+    folder = _folder(out)
     with _locked(folder):
         # Only rank 0 checks: when another rank would, rank 0 may already have begun this run.
         if _rank() == 0 and folder.exists and not overwrite:
@@ -113,10 +111,21 @@ def train(
 
 def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()) -> Result:
     """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample."""
-    folder = RunFolder(out)
+    folder = _folder(out)
     experiment = from_table(folder.table(), where=str(folder.resolved))
     with _locked(folder):
         return _run(experiment, folder, reporter or Silent(), callbacks, fresh=False)
+
+
+def _folder(out: Path) -> RunFolder:
+    """Return a run folder, or refuse a name in which nothing could be saved."""
+    if "{" in str(out):
+        raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another one")
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:  # safetensors could not write there
+        raise UserError(f"{str(out)!r}: a run folder's name is UTF-8; choose another one") from None
+    return RunFolder(out)
 
 
 def _locked(folder: RunFolder) -> Any:
@@ -175,7 +184,7 @@ def _run(
             _begin(experiment, folder, computes, beginning)
         checkpoint = None if fresh else _last_checkpoint(folder, computes, reporter)
         if checkpoint is None and experiment.init_from is not None:
-            beginning = beginning or _same_beginning(experiment, folder)
+            beginning = beginning or _same_beginning(experiment, folder, reporter)
             reporter.message(beginning.give(objective))
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
@@ -222,27 +231,34 @@ def _device(experiment: Experiment) -> str:
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], beginning: Beginning | None) -> None:
-    """Write the first files of a new run."""
+    """Write the first files of a new run; the last one makes it a run."""
     folder.clear()
-    write_text(folder.resolved, experiment.to_toml())
     source = {"init_from": beginning.record()} if beginning else {}
     environment = {"seed": experiment.seed, "computes": computes, **source, **describe(Zoo.load().plugins)}
     write_json(folder.environment, environment)
+    write_text(folder.resolved, experiment.to_toml())
 
 
 def _last_checkpoint(folder: RunFolder, computes: dict[str, Any], reporter: Reporter) -> Path | None:
     """Return the checkpoint of an interrupted run, and cut its metrics back to that step."""
     last = folder.last_checkpoint()
     if _rank() == 0:
-        folder.cut_metrics(last.step if last else 0)
+        if damaged := folder.cut_metrics(last.step if last else 0):
+            reporter.message(f"{damaged} and left out")
         began = folder.began_with()
-        changed = [f"{key} {began[key]} is now {value}" for key, value in computes.items() if began.get(key) != value]
+        now = computes.items()
+        changed = [f"{key} {began[key]} is now {value}" for key, value in now if began.get(key, value) != value]
+        if not began.keys() >= computes.keys():
+            reporter.message(
+                f"{folder.environment} does not say with which {', '.join(computes)} the run began: with others it "
+                "ends with slightly other weights"
+            )
         if changed:
             reporter.message(f"not bit for bit what it would have been: {', '.join(changed)}")
     return last.path if last else None
 
 
-def _same_beginning(experiment: Experiment, folder: RunFolder) -> Beginning:
+def _same_beginning(experiment: Experiment, folder: RunFolder, reporter: Reporter) -> Beginning:
     """Return the beginning of a run that was interrupted before its first checkpoint.
 
     Raises:
@@ -250,7 +266,10 @@ def _same_beginning(experiment: Experiment, folder: RunFolder) -> Beginning:
     """
     beginning = Beginning.of(experiment)
     assert beginning is not None
-    if folder.initial_weights() != beginning.sha256:
+    recorded = folder.initial_weights()
+    if recorded is None:
+        reporter.message(f"{folder.environment} does not say with which weights the run began: it begins with today's")
+    elif recorded != beginning.sha256:
         raise UserError(
             f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which has no "
             "checkpoint yet; train it again with --overwrite"

@@ -51,6 +51,17 @@ def test_the_first_step_that_is_not_above_a_value(folder, experiment):
     assert [found.reached(value) for value in (31, 30, 25, 20, 19, 18, 17.9)] == [2, 2, 4, 4, 10, 10, None]
 
 
+@pytest.mark.parametrize("key", ["step", "sequences", "perplexity"])
+@pytest.mark.parametrize("value", [None, "x", [], {}])
+def test_a_damaged_result_is_left_out(folder, experiment, key, value):
+    evaluated(folder, 4, 20.0)
+    evaluated(folder, 10, 18.0)
+    path = folder.evaluations / "10.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    (folder.evaluations / "11.json").write_bytes(b"[" * 100_000)
+    assert history(folder, experiment).evaluated == ((4, 20.0),)
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -1,6 +1,7 @@
 """Files and overrides to one validated experiment."""
 
 import os
+from pathlib import Path
 
 import attrs
 import pytest
@@ -64,6 +65,15 @@ def test_extends_is_relative_to_the_file_that_says_it(write, monkeypatch, tmp_pa
     assert load("mine/exp.toml") == made
 
 
+def test_a_link_extends_what_is_beside_it(write, tmp_path):
+    write("there/real.toml", "extends = 'base.toml'\n[train]\nclip = 0.5")
+    write("there/base.toml", "seed = 1")
+    write("here/base.toml", "seed = 2")
+    os.symlink("../there/real.toml", tmp_path / "here" / "link.toml")
+    for names, seed in ((["here/link.toml", "there/real.toml"], 1), (["there/real.toml", "here/link.toml"], 2)):
+        assert load(write("a.toml", f"extends = {names}")).seed == seed
+
+
 def test_extends_may_be_absolute(write):
     base = write("base.toml", "seed = 5")
     assert load(write("else/where/a.toml", f'extends = ["{base}"]')).seed == 5
@@ -82,6 +92,18 @@ def test_two_ways_to_one_base_are_no_circle(write):
     write("left.toml", 'extends = "root.toml"')
     write("right.toml", 'extends = "root.toml"')
     assert load(write("a.toml", 'extends = ["left.toml", "right.toml"]')).seed == 9
+
+
+def test_a_file_is_read_once_however_many_ways_lead_to_it(write, monkeypatch):
+    read = []
+    whole = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda self, **given: read.append(self.name) or whole(self, **given))
+    write("0.toml", "seed = 9\n[train]\nsteps = 5")
+    for number in range(1, 16):
+        write(f"{number}.toml", f"extends = ['{number - 1}.toml', '{number - 1}.toml']\n[train]\nclip = 0.{number}")
+    made = load(write("top.toml", "extends = ['15.toml', '14.toml', '15.toml']"))
+    assert (made.seed, made.train.steps, made.train.clip) == (9, 5, 0.15)
+    assert sorted(read) == sorted([*(f"{number}.toml" for number in range(16)), "top.toml"])
 
 
 def test_a_name_is_not_inherited(write):
@@ -209,6 +231,44 @@ def test_overrides_take_the_same_validation(write, override, words):
     assert lines[0].startswith(words)
 
 
+@pytest.mark.parametrize(
+    "value", ["7 # no, 9", "7\nseed = 3", "7\n[data]", "[1] # ]", "'a' # b", "{a = 1}\n# [", "7\n#"]
+)
+def test_nothing_of_an_override_is_dropped(write, value):
+    (line,) = refused(write("a.toml", ""), [f"train.steps={value}"])
+    assert line == f"{f'train.steps={value}'!r} on the command line: " + (
+        "only the beginning of the value would be taken; leave the comment or the other key out"
+    )
+
+
+def test_a_bare_word_of_an_override_is_all_of_it(write):
+    path = write("a.toml", "")
+    made = load(
+        path, ["data.root=a folder # with a = sign", "name=x # y", "corpus.use = files", "corpus.train=[\n'a',\n]"]
+    )
+    assert (made.data.root, made.name, made.parts["corpus"].train) == ("a folder # with a = sign", "x # y", ("a",))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (f"{'a.' * 2000}b=1", "cannot be a key of an experiment: it is nested more than 64 deep"),
+        (f"train.steps={'9' * 5000}", "train.steps: expected int, got '99999"),
+        (f"seed={'9' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '99999"),
+        (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
+        (f"train.steps={'[' * 5000}", "train.steps: expected int, got '[[[[["),
+        (f"init_from={'x' * 5000}", "init_from: xxxxx"),
+        ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
+        ('data.root="\\u0000"', "data.root: expected text in UTF-8 without NUL characters, got '\\x00' (str)"),
+        ("init_from=\udcff", "init_from: \udcff is no run folder"),
+    ],
+)
+def test_an_override_without_end_is_one_short_sentence(write, override, words):
+    (line,) = refused(write("a.toml", ""), [override])
+    assert f" on the command line: {words}" in line
+    assert len(line) < 900
+
+
 # What is refused: one sentence, with the file, the key and the remedy
 
 
@@ -322,6 +382,9 @@ def test_broken_toml_names_the_line(write):
     assert "is not valid TOML" in line
     (line,) = refused(write("nested.toml", f"seed = {'[' * 5000}"))
     assert "is not valid TOML" in line
+    for text in (f"[{'a.' * 2000}b]", f"{'a.' * 2000}b = 1", f"seed = 0x{'f' * 5000}"):
+        (line,) = refused(write("deep.toml", text))
+        assert "is not valid TOML: it " in line
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):
@@ -382,6 +445,39 @@ def test_circles_are_refused(write, tmp_path):
     os.symlink(tmp_path / "four.toml", tmp_path / "link.toml")
     (line,) = refused(write("four.toml", "extends = 'link.toml'"))
     assert "extends itself" in line
+
+
+def test_a_chain_without_end_is_refused(write):
+    write("0.toml", "seed = 3")
+    for number in range(1, 1500):
+        write(f"{number}.toml", f"extends = '{number - 1}.toml'")
+    path = write("top.toml", "extends = '1499.toml'")
+    (line,) = refused(path)
+    assert line.endswith("1468.toml: is the base of 32 files that extend each other; join some of them")
+    assert load(write("top.toml", "extends = '30.toml'")).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        ("x" * 5000 + ".toml", "cannot be read: File name too long; name a TOML file that you may read"),
+        ("x" * 5000, "cannot be read: File name too long; name an experiment file"),
+        ("x" * 252, "cannot be read: File name too long; name an experiment file"),
+        ("circle.toml", "cannot be read: Too many levels of symbolic links; name a TOML file"),
+        ("a\\u0000b.toml", "cannot be read: embedded null byte; name a TOML file"),
+        ("a\\u0000b", "there is no experiment 'a\\x00b': no such file"),
+        ("~nouser/x.toml", "which does not exist; name a file relative to this one"),
+        ("pipe.toml", "pipe.toml: cannot be read: is a device or a pipe; name a TOML file"),
+        ("/dev/null/x.toml", "cannot be read: Not a directory"),
+    ],
+)
+def test_a_base_that_can_be_no_file_is_one_short_sentence(write, tmp_path, base, words):
+    os.symlink("back.toml", tmp_path / "circle.toml")
+    os.symlink("circle.toml", tmp_path / "back.toml")
+    os.mkfifo(tmp_path / "pipe.toml")
+    (line,) = refused(write("a.toml", f'extends = "{base}"'))
+    assert words in line
+    assert len(line) < 900
 
 
 @component

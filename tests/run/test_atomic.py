@@ -10,7 +10,7 @@ import pytest
 
 from atat_zoo import UserError
 from atat_zoo.run import write_bytes, write_json, write_text
-from atat_zoo.run.atomic import replacing, sync_folder
+from atat_zoo.run.atomic import clean, replacing, sync_folder
 
 
 def listing(folder):
@@ -71,6 +71,38 @@ def test_a_link_stays_a_link(tmp_path):
     write_text(link, "new")
     assert link.is_symlink()
     assert target.read_text() == "new"
+
+
+def test_links_in_a_circle_are_a_sentence(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(link)
+    with pytest.raises(UserError, match="link cannot be written: Too many levels of symbolic links; free some space"):
+        write_text(link, "new")
+    assert listing(tmp_path) == ["back", "link"]
+
+
+def test_a_file_has_the_mode_of_any_other_whoever_writes_it(tmp_path):
+    def private(path):
+        os.close(os.open(path, os.O_CREAT, 0o600))  # as safetensors does
+
+    (tmp_path / "plain").touch()
+    with replacing(tmp_path / "file") as beside:
+        private(beside)
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
+    running = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    kept = [f".model.safetensors.{running.pid}.part", ".notes.part", "model.safetensors", "a.1.part"]
+    for name in (*kept, f".model.safetensors.{ended.pid}.part", f".x.{os.getpid()}.part", f".x.{'9' * 30}.part"):
+        (tmp_path / name).touch()
+    clean(tmp_path)
+    clean(tmp_path / "nowhere")
+    assert listing(tmp_path) == sorted(kept)
+    running.communicate(b"\n")
 
 
 @pytest.mark.parametrize("blocked", ["file in the way", "folder in the way", "nothing written"])

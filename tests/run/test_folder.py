@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -51,6 +52,13 @@ def test_a_broken_resolved_file_is_said(folder, data):
     with pytest.raises(UserError, match=r"resolved\.toml cannot be read: .*; copy the run again") as caught:
         folder.table()
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_is_too_long_is_a_sentence(tmp_path):
+    for ask in (RunFolder(tmp_path / ("x" * 5000)).table, RunFolder(tmp_path / ("x" * 5000)).lock().__enter__):
+        with pytest.raises(UserError, match="File name too long") as caught:
+            ask()
+        assert len(str(caught.value)) < 500
 
 
 def test_the_resolved_file_is_read(folder):
@@ -118,6 +126,54 @@ def test_a_lock_ends_with_its_block(folder):
         pass
 
 
+def test_a_forked_process_does_not_hold_the_lock(folder):
+    """The workers of a loader live on for seconds when their trainer is killed."""
+    fork = multiprocessing.get_context("fork")
+    began, end = fork.Barrier(2), fork.Event()
+    with folder.lock():
+        worker = fork.Process(target=lambda: (began.wait(), end.wait()))
+        worker.start()
+        began.wait()
+    try:
+        with folder.lock():
+            assert worker.is_alive()
+    finally:
+        end.set()
+        worker.join()
+
+
+FORKED = """
+    import os, sys
+    from pathlib import Path
+    from atat_zoo.run import RunFolder
+
+    with RunFolder(Path(sys.argv[1])).lock():
+        child = os.fork()
+        files = [os.open("/dev/null", os.O_RDONLY) for _ in range(5)] if child == 0 else []
+    for file in files:
+        os.fstat(file)  # leaving the block closed none of them
+    if child:
+        print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_process_may_leave_the_block_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORKED), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_the_next_start_cleans_up(folder):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    left = [place / f".x.{gone.stdout.strip()}.part" for place in (folder.path, folder.model, folder.evaluations)]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    with folder.lock():
+        assert not any(path.exists() for path in left)
+
+
 def test_a_file_where_the_folder_should_be_is_said(tmp_path):
     (tmp_path / "run").write_text("a file")
     words = "cannot be a run folder: File exists; choose another folder with --out"
@@ -178,6 +234,47 @@ def test_zeros_at_the_end_of_a_file_after_a_power_failure_are_no_record(folder):
     with folder.metrics.open("ab") as file:
         file.write(b"\0" * 100)
     assert folder.read_metrics() == [{"step": 1}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\xfe",
+        b"5",
+        b"null",
+        b"{}",
+        b"[" * 5000,
+        b'{"step": "x"}',
+        b'{"step": true}',
+        b'{"step": 2',
+        b'{"step": 1}',
+        b'{"step": 2, "peak_memory": null}',
+        b'{"step": 2, "tokens_per_second": NaN}',
+        b'{"step": 2, "seconds": 1' + b"0" * 400 + b"}",
+        b'{"step": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_a_damaged_line_is_a_sentence_and_no_hindrance(folder, line):
+    whole = [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 1.5}]
+    first, last = (json.dumps(each).encode() + b"\n" for each in whole)
+    folder.metrics.write_bytes(first + line + b"\n" + last)
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged; copy the run again, or leave"):
+        folder.read_metrics()
+    assert folder.read_metrics(damaged=True) == whole
+    assert folder.cut_metrics(100).endswith("metrics.jsonl: line 2 is damaged")
+    assert folder.cut_metrics(100) == ""
+    assert folder.read_metrics() == whole
+    folder.metrics.write_bytes(first + line + b"\n" + line + b"\n")
+    assert folder.cut_metrics(0).endswith("metrics.jsonl: 2 lines from line 2 on are damaged")
+    assert folder.read_metrics() == []
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_cut_to_records(data, tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("run"))
+    folder.metrics.write_bytes(b'{"step": 1}\n' + data)
+    folder.cut_metrics(9)
+    assert folder.read_metrics()[0] == {"step": 1}
 
 
 def test_a_record_that_cannot_be_written_is_said(folder):
@@ -274,6 +371,16 @@ def test_a_step_that_is_saved_again_replaces_its_checkpoint(folder):
 
 
 # The environment
+
+
+@pytest.mark.parametrize(
+    "data", [None, b"", b"\xff", b"{", b"[]", b"5", b"{}", b'{"computes": 3}', b'{"computes": [1]}', b"[" * 100_000]
+)
+def test_an_environment_that_is_damaged_says_nothing(folder, data):
+    if data is not None:
+        folder.environment.write_bytes(data)
+    assert folder.began_with() == {}
+    assert folder.initial_weights() is None
 
 
 def test_the_environment_can_be_written_as_json(tmp_path, monkeypatch):

@@ -1,0 +1,54 @@
+"""Locks between processes, which end with the process that holds them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_held: set[int] = set()  # descriptors
+
+
+def _let_go() -> None:
+    """Close the locks of the parent in a process that it has forked.
+
+    A lock lasts until the last copy of its descriptor is closed, and a fork copies it. The workers of a loader live on
+    for some seconds when their trainer is killed.
+    """
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+@contextmanager
+def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
+    """Lock a file for this process, and write into it which process this is.
+
+    The file is never deleted: a lock on a deleted file would guard nothing.
+
+    Args:
+        path: the file; it is made when it is absent.
+        busy: called with what is written in it when another process has the lock; unless it raises, we wait.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    _held.add(descriptor)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy(os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        yield
+    finally:
+        if descriptor in _held:  # not in a forked process, where the number may be another file's by now
+            _held.remove(descriptor)
+            os.close(descriptor)

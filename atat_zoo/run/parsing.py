@@ -1,0 +1,79 @@
+"""TOML and JSON as plain values, or a `ValueError` whose text is the reason. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+# An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
+_DEEPEST = 64
+# Bits of an integer. What is wrong with a longer one could not be said: Python refuses to print it.
+_LONGEST = 4096
+
+
+def from_toml(text: str) -> dict[str, Any]:
+    """Return the table of a TOML document.
+
+    Raises:
+        ValueError: when it is no TOML, nested too deeply, or has a number that is too long.
+    """
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {_DEEPEST} deep") from None
+    check(table)
+    return table
+
+
+def from_json(data: bytes) -> Any:
+    """Return the value of a JSON document in UTF-8.
+
+    Raises:
+        ValueError: as `from_toml`.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError(f"it is nested more than {_DEEPEST} deep") from None
+    check(value)
+    return value
+
+
+def value_of(text: str) -> Any:
+    """Return the one TOML value that a text consists of.
+
+    Raises:
+        ValueError: when it is none.
+        Dropped: when something follows the value that TOML ignores or takes for another key.
+    """
+    document = from_toml(f"x = {text}")
+    try:
+        # Here a comment takes the bracket with it, and a second key is no element.
+        alone = from_toml(f"x = [{text}]")
+    except ValueError:
+        alone = {}
+    if len(document) != 1 or len(alone.get("x", ())) != 1:
+        raise Dropped
+    return document["x"]
+
+
+class Dropped(Exception):
+    """A value is followed by a comment or by another key."""
+
+
+def check(value: Any) -> None:
+    """Raise a `ValueError` when a value is nested too deeply or has an integer that is too long."""
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        if any(isinstance(each, int) and each.bit_length() > _LONGEST for each in level):
+            raise ValueError(f"it has a number of more than {_LONGEST} bits")
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_DEEPEST} deep")
