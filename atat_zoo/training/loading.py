@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import contextmanager
 from datetime import timedelta
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,10 +100,11 @@ class Loading(Callback):
 
 def refused(path: Path, error: Exception) -> UserError:
     """Return the sentence about a checkpoint that cannot be continued from."""
-    foreign = re.search(r"GLOBAL (\S+)", str(error))
-    if foreign:
+    if isinstance(error, UnpicklingError):
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        what = f" ({foreign[1]})" if foreign else ""
         why = (
-            f"it holds {foreign[1]}, and of a checkpoint only tensors, numbers and texts are read, so that nothing runs"
+            f"it holds more than tensors, numbers and texts{what}, and nothing else is read, so that nothing of it runs"
         )
     else:
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
