@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -153,11 +154,19 @@ CASES: tuple[Case, ...] = (
     Case("A shard that is missing", ("data", "info", "shards/mine"), prepare=_remove),
     Case("A manifest that does not match its shards", ("data", "info", "shards/mine", "--full"), prepare=_flip),
     Case("A shard that was changed, found while it is read", ("train", "base.toml"), prepare=_flip_in_place),
-    Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=200_000),
+    Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=160_000),
     Case("A run folder in use by another process", ("train", "base.toml"), prepare=_hold),
     Case("A run folder with a name that Composer would fill in", ("train", "base.toml", "--out", "runs/{today}")),
     Case("A run folder that has a run already", ("train", "base.toml"), prepare=lambda root: _begun(root)),
     Case("A run without a final model", ("eval", "runs/base"), prepare=lambda root: _begun(root)),
+    Case(
+        "A step that a run has no checkpoint of",
+        ("sample", "runs/base", "--step", "3"),
+        prepare=lambda root: _model(root),
+    ),
+    Case("A final model that was damaged", ("sample", "runs/base"), prepare=lambda root: _damage(root)),
+    Case("Weights that are not finite", ("eval", "runs/base"), prepare=lambda root: _diverged(root)),
+    Case("A checkpoint that holds code", ("train", "--resume", "runs/base"), prepare=lambda root: _planted(root)),
     Case("A run to continue from that is not there", ("train", "base.toml", "init_from=runs/old")),
     Case(
         "A run to continue from that is not finished",
@@ -279,6 +288,49 @@ def _model(root: Path, file: str = "base.toml") -> None:
     module = assemble(experiment, context)
     made = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
     made.save(root / "runs" / "base" / "model")
+
+
+def _damage(root: Path) -> None:
+    """Flip a bit of the weights."""
+    _model(root)
+    weights = root / "runs" / "base" / "model" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(data)
+
+
+def _diverged(root: Path) -> None:
+    """Write a weight that is not finite, and a description without hashes, as version 0.1 could."""
+    from safetensors.torch import load_file, save_file
+
+    _model(root)
+    model = root / "runs" / "base" / "model"
+    weights = load_file(model / "model.safetensors")
+    weights["backbone.head.weight"][0, 0] = float("nan")
+    save_file(weights, model / "model.safetensors")
+    said = json.loads((model / "model.json").read_text())
+    del said["sha256"]
+    (model / "model.json").write_text(json.dumps(said))
+
+
+class _Code:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        """Return the call of the command."""
+        return os.system, ("true",)
+
+
+def _planted(root: Path) -> None:
+    """Write a checkpoint that runs a command, with its hash."""
+    import torch
+
+    _begun(root)
+    path = root / "runs" / "base" / "checkpoints" / "step-00000002.pt"
+    path.parent.mkdir()
+    torch.save({"state": _Code()}, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.with_suffix(".json").write_text(json.dumps({"step": 2, "sha256": digest}))
 
 
 class Produced(NamedTuple):

@@ -28,6 +28,9 @@ HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_s
 _OPTIONS = {
     "run": click.argument("run", type=click.Path(path_type=Path)),
     "overrides": click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
+    "step": click.option(
+        "--step", type=click.IntRange(1), help="Take the weights of this checkpoint, also of an unfinished run."
+    ),
     "split": click.option(
         "--split", type=click.Choice(["validation", "test"]), help="Held-out text; the experiment's when absent."
     ),
@@ -105,14 +108,17 @@ def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
     return [f"sampler={sampler}", *overrides]
 
 
-def chosen(run: Path, overrides: Sequence[str], sampler: str | None) -> tuple[Experiment, TokenizerModel]:
+def chosen(
+    run: Path, overrides: Sequence[str], sampler: str | None, step: int | None = None
+) -> tuple[Experiment, TokenizerModel]:
     """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch.
 
     Raises:
-        UserError: when the run has no final model, or an override is invalid or changes another part.
+        UserError: when the run has no final model or none of `step`, or an override is invalid or changes another part.
     """
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
+    from atat_zoo.run.model_files import described
 
     for text in overrides:
         key, equals, _ = text.partition("=")
@@ -123,8 +129,9 @@ def chosen(run: Path, overrides: Sequence[str], sampler: str | None) -> tuple[Ex
             )
     folder = RunFolder(run)
     experiment = from_overrides(folder.table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
-    folder.final()
-    tokenizer: TokenizerModel = experiment.parts["tokenizer"].load(folder.model)
+    model = folder.model_at(step)
+    described(model)
+    tokenizer: TokenizerModel = experiment.parts["tokenizer"].load(model)
     return experiment, tokenizer
 
 

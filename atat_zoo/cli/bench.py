@@ -34,7 +34,7 @@ def bench() -> None:
 
 
 @bench.command()
-@options("run")
+@options("run", "step")
 @click.option("--by", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
 @click.option(
     "--sampler",
@@ -51,6 +51,7 @@ def bench() -> None:
 @options("batch_size", "device", "markdown", "json")
 def samplers(
     run: Path,
+    step: int | None,
     by: str | None,
     wanted: tuple[str, ...],
     steps: tuple[int, ...],
@@ -75,7 +76,7 @@ def samplers(
     from atat_zoo.evaluation.sampling import bench as measure
     from atat_zoo.model import Model
 
-    model = Model.from_run(run, device)
+    model = Model.from_run(run, device, step)
     with Bars(silent=as_json or as_markdown) as bars:
         result = measure(model, run, scorer, rows, progress=bars.working, **given)
     if as_json:
@@ -176,22 +177,24 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
 
 
 @bench.command()
-@options("run")
+@options("run", "step")
 @click.option("--gap", default=5, show_default=True, type=click.IntRange(1), help="Tokens in a gap.")
 @number_option(256, 0, "Maximum number of texts; 0 for all.")
 @options("batch_size", "split", "mask_seed", "device", "json")
-def infilling(run: Path, split: Any, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
+def infilling(
+    run: Path, step: int | None, split: Any, seed: int | None, device: str, as_json: bool, **given: Any
+) -> None:
     """Cut gaps out of held-out texts; print RUN's likelihood of the true words, given both sides or only the left.
 
     The result is also saved in RUN's evaluations/.
     """
     from atat_zoo.run import RunFolder
 
-    RunFolder(run).final()  # a mistake is reported before torch is imported
+    RunFolder(run).model_at(step)  # a mistake is reported before torch is imported
     from atat_zoo.evaluation.infilling import infilling_of_run
     from atat_zoo.model import Model
 
-    model = Model.from_run(run, device)
+    model = Model.from_run(run, device, step)
     with Bars(silent=as_json) as bars:
         quality = infilling_of_run(
             model,

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
 @click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare with; the first when absent.")
 @click.option("--reach", type=click.FloatRange(1), help="Value to reach; the worst final one when absent.")
-@options(*HELD_OUT, "device", "markdown", "json")
+@options("step", *HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
     baseline: Path | None,
+    step: int | None,
     seed: int | None,
     reach: float | None,
     device: str,
@@ -50,7 +51,9 @@ def compare(
     seed = experiment.seed if seed is None else seed
     with Bars(silent=as_json or as_markdown) as bars:
         progress = bars.evaluating
-        measured = comparing.measure_runs(runs, spec, baseline=number, seed=seed, device=device, progress=progress)
+        measured = comparing.measure_runs(
+            runs, spec, baseline=number, seed=seed, device=device, step=step, progress=progress
+        )
     comparison = comparing.compare(measured, spec, baseline=number, seed=seed, reach=reach)
     if as_json:
         print_json(comparison.to_table())

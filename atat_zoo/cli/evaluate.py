@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command("eval")
-@options("run")
+@options("run", "step")
 @click.option("--corpus", "text", help="Other text: files by path or pattern, a corpus's name, or a table {use = …}.")
 @options(*HELD_OUT, "device", "json")
-def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
+def evaluate(
+    run: Path, step: int | None, text: str | None, seed: int | None, device: str, as_json: bool, **given: Any
+) -> None:
     """Evaluate the final model of RUN; the result is also saved in its evaluations/.
 
     --corpus evaluates zero-shot on other text, in the model's own tokens.
@@ -31,7 +33,7 @@ def evaluate(run: Path, text: str | None, seed: int | None, device: str, as_json
     from atat_zoo.evaluation import evaluate_run
     from atat_zoo.model import Model
 
-    model = Model.from_run(run, device)
+    model = Model.from_run(run, device, step)
     with Bars(silent=as_json) as bars:
         evaluation = evaluate_run(
             model,

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options("run", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
+@options("run", "step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
 @options("device", "json")
-def importance(run: Path, bands: int, seed: int | None, device: str, as_json: bool, **given: Any) -> None:
+def importance(
+    run: Path, step: int | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
+) -> None:
     """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/."""
     from atat_zoo.evaluation.importance import importance_of_run
     from atat_zoo.model import Model
 
-    model = Model.from_run(run, device)
+    model = Model.from_run(run, device, step)
     with Bars(silent=as_json) as bars:
         result = importance_of_run(
             model,

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
 @click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
 @number_option(1, 1, "Number of fills per text.")
-@options("seed", "sampler", "batch_size", "device", "precision", "json")
+@options("step", "seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,
     words: tuple[str, ...],
     path: str | None,
     number: int,
+    step: int | None,
     seed: int,
     sampler: str | None,
     device: str,
@@ -47,16 +48,17 @@ def infill(
     # Every mistake is reported before torch is imported.
     if path is None and not words:
         raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
-    experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler)
+    experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
     layouts_of(texts, Words(tokenizer), experiment.data.special, experiment.data.length)
     from atat_zoo.model import Model
 
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
-    infilling = Model.from_run(run, device).infill(texts, number, seed=seed, **parts, **given)
+    infilling = Model.from_run(run, device, step).infill(texts, number, seed=seed, **parts, **given)
     if as_json:
         tables = {kind: unstructure(part) for kind, part in parts.items()}
-        print_json({"run": str(run), **tables, "seed": seed, **table_of(texts, infilling)})
+        which = {} if step is None else {"step": step}
+        print_json({"run": str(run), **which, **tables, "seed": seed, **table_of(texts, infilling)})
         return
     for j, (text, fills) in enumerate(zip(texts, infilling.filled, strict=True)):
         for k, filled in enumerate(fills):

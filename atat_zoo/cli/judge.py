@@ -21,7 +21,7 @@ HUB = "hf:"
 
 
 @click.command()
-@options("run", "overrides")
+@options("run", "overrides", "step")
 @click.option(
     "--by",
     "--judge",
@@ -43,6 +43,7 @@ HUB = "hf:"
 def judge(
     run: Path,
     overrides: tuple[str, ...],
+    step: int | None,
     by: str,
     number: int,
     sampler: str | None,
@@ -71,7 +72,7 @@ def judge(
     from atat_zoo.evaluation.judged import SIZES, judge_run
     from atat_zoo.model import Model
 
-    model = Model.from_run(run, device)
+    model = Model.from_run(run, device, step)
     with Bars(silent=as_json) as bars:
         judged = judge_run(
             model,

@@ -31,7 +31,7 @@ HIDDEN = "▁"
 
 
 @click.command()
-@options("run", "overrides")
+@options("run", "overrides", "step")
 @number_option(1, 1, "Number of texts.")
 @options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Beginning of every text.")
@@ -45,6 +45,7 @@ HIDDEN = "▁"
 def sample(
     run: Path,
     overrides: tuple[str, ...],
+    step: int | None,
     number: int,
     length: int | None,
     seed: int,
@@ -68,13 +69,14 @@ def sample(
     console = terminal() if watch else None
     if watch and as_json:
         raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
-    experiment, tokenizer = chosen(run, overrides, sampler)
+    experiment, tokenizer = chosen(run, overrides, sampler, step)
     data = experiment.data
     length = length or data.length
     prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
     row, _ = prompted(Words(tokenizer), data.special, length, prompt, suffix, seen=data.length)
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
     header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}
+    header |= {} if step is None else {"step": step}
     observers: list[Callable[[dict[str, Any]], None]] = []
     with ExitStack() as stack:
         if trace:
@@ -82,7 +84,7 @@ def sample(
             observers.append(stack.enter_context(tracing(trace, header | start)))
         from atat_zoo.model import Model
 
-        model = Model.from_run(run, device)
+        model = Model.from_run(run, device, step)
         if console:
             observers.append(stack.enter_context(Watch(row, number, tokenizer, console)))
 

@@ -28,6 +28,7 @@ from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
 from atat_zoo.run.locks import locked
 
@@ -166,7 +167,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         tokenizer=_table(tokenizer),
         corpus=unstructure(corpus),
         fingerprint=corpus.fingerprint(),
-        sha256={name: manifest.sha256_of(work / name) for name in (_TOKENIZER, manifest.COUNTS)},
+        sha256={name: sha256_of(work / name) for name in (_TOKENIZER, manifest.COUNTS)},
         splits=splits,
     )
     forget_states(work)

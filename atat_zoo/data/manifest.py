@@ -11,6 +11,7 @@ import attrs
 
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
+from atat_zoo.run import sha256_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,12 +142,6 @@ def verify(folder: Path, *, full: bool = False) -> ShardManifest:
 def broken(path: Path, why: str) -> str:
     """Return the sentence about a shard that cannot be used."""
     return f"shard {path} is damaged ({why}); delete the folder {path.parent} and run `atat data build` again"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_counts(folder: Path) -> NDArray[np.int64]:

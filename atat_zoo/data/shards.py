@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard, broken, sha256_of
+from atat_zoo.data.manifest import Shard, broken
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
+from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing
 
 if TYPE_CHECKING:

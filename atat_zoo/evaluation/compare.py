@@ -23,6 +23,7 @@ from atat_zoo.evaluation.run import check_evaluation, held_out_text, measure_mod
 from atat_zoo.evaluation.scores import SCORES
 from atat_zoo.model import Model
 from atat_zoo.run import RunFolder
+from atat_zoo.run.model_files import TOKENIZER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,23 +58,25 @@ def measure_runs(
     seed: int,
     baseline: int = 0,
     device: str = "cpu",
+    step: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ComparedRun]:
     """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
 
-    `baseline` is the index of the run whose held-out text the others must have, `seed` that of the masks. `progress` is
-    called with the completed and the total number of sequences, over all runs.
+    `baseline` is the index of the run whose held-out text the others must have, `seed` that of the masks. `step` is the
+    checkpoint of every run to measure; their final models if None. `progress` is called with the completed and the
+    total number of sequences, over all runs.
 
     Raises:
-        UserError: when a run has no final model, or its held-out tokens are not the baseline's.
+        UserError: when a run has no such model, or its held-out tokens are not the baseline's.
     """
     first = runs[baseline]
-    tokens, maskable, _ = held_out_text(Model.from_run(first), first, spec.split, spec.sequences)
+    tokens, maskable, _ = held_out_text(Model.from_run(first, step=step), first, spec.split, spec.sequences)
     for run in runs:  # mistakes are reported before anything is measured
-        model = Model.from_run(run)
+        model = Model.from_run(run, step=step)
         check_evaluation(model, run, spec)
         if run != first:
-            _check_same(first, run, (tokens, maskable), held_out_text(model, run, spec.split, spec.sequences)[:2])
+            _check_same(first, run, step, (tokens, maskable), held_out_text(model, run, spec.split, spec.sequences)[:2])
     compared = []
     for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
 
@@ -81,7 +84,7 @@ def measure_runs(
             if progress:
                 progress(before * of + rows, len(runs) * of)
 
-        model = Model.from_run(run, device)
+        model = Model.from_run(run, device, step)
         measured = measure_model(model, tokens, maskable, spec, seed=seed, scores=SCORES, progress=done)
         total, without = sizes(model.module, model.context.vocabulary_size)
         compared.append(
@@ -96,7 +99,7 @@ def measure_runs(
                 bytes=byte_counts(model.tokenizer, tokens, maskable),
                 parameters=total,
                 without_embeddings=without,
-                history=history(RunFolder(run), model.experiment),
+                history=history(RunFolder(run), model.experiment, until=model.step),
                 scores=measured.scores,
             )
         )
@@ -123,9 +126,11 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
-def _check_same(first: Path, run: Path, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> None:
+def _check_same(
+    first: Path, run: Path, step: int | None, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]
+) -> None:
     """Refuse a run whose held-out tokens differ from the baseline's, and state the difference."""
-    one, other = ((RunFolder(path).model / "tokenizer.json").read_bytes() for path in (first, run))
+    one, other = ((RunFolder(path).model_at(step) / TOKENIZER).read_bytes() for path in (first, run))
     (n, length), (m, other_length) = ours[0].shape, theirs[0].shape
     if one != other:
         what = f"has another tokenizer than {first}: nats per token are of other tokens"

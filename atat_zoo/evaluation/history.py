@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from contextlib import suppress
 from itertools import pairwise
@@ -53,16 +54,16 @@ class History:
         return None
 
 
-def history(folder: RunFolder, experiment: Experiment) -> History:
-    """Read the metrics and evaluations of a run."""
-    lines = folder.read_metrics()
+def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) -> History:
+    """Read the metrics and evaluations of a run until a step, that one included."""
+    lines = [line for line in folder.read_metrics() if line["step"] <= until]
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
     return History(
         clock=tuple(_clock(lines)),
         tokens_per_second=statistics.median(speeds) if speeds else None,
         peak_memory=max(peaks) if peaks else None,
-        evaluated=tuple(sorted(_evaluated(folder, experiment).items())),
+        evaluated=tuple(sorted(each for each in _evaluated(folder, experiment).items() if each[0] <= until)),
         computed=folder.began_with(),
     )
 

@@ -16,6 +16,7 @@ from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.experiment import conflicts
 from atat_zoo.run import RunFolder
+from atat_zoo.run.model_files import TOKENIZER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,7 +93,7 @@ def held_out_text(
         UserError: when the corpus differs from that of the training.
     """
     data = build(model.experiment)
-    if (data / "tokenizer.json").read_bytes() != (RunFolder(Path(run)).model / "tokenizer.json").read_bytes():
+    if (data / TOKENIZER).read_bytes() != (RunFolder(Path(run)).model_at(model.step) / TOKENIZER).read_bytes():
         raise UserError(
             f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since; "
             "bring its old text back, or train again"

@@ -14,6 +14,7 @@ import attrs
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder, sha256_of
+from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, described
 
 if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
@@ -56,7 +57,7 @@ class Source:
         """
         folder = RunFolder(Path(path))
         try:
-            metadata = folder.final()
+            metadata = described(folder.model_at())
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
         try:
@@ -65,11 +66,11 @@ class Source:
             like = dict(tokenizer["like"] if tokenizer["use"] == "run" else tokenizer)
             objective = str(table["objective"]["use"])
         except (KeyError, TypeError, ValueError) as error:
-            described = folder.model / "model.json"
             raise UserError(
-                f"{key}: {described} describes no model: {type(error).__name__}: {error}; copy the run again"
+                f"{key}: {folder.model / DESCRIPTION} describes no model: {type(error).__name__}: {error}; "
+                "copy the run again"
             ) from None
-        digest = sha256_of(folder.model / "tokenizer.json")
+        digest = sha256_of(folder.model / TOKENIZER)
         return cls(path=path, folder=folder, table=table, objective=objective, step=step, like=like, sha256=digest)
 
     @property

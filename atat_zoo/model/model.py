@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +18,9 @@ from atat_zoo.experiment import from_table
 from atat_zoo.generation import Generation, Infilling, Writer, infill
 from atat_zoo.generation.layout import ends
 from atat_zoo.registry import Context, Zoo
-from atat_zoo.run import RunFolder, write_json
+from atat_zoo.run import RunFolder, sha256_of, write_json
 from atat_zoo.run.atomic import replacing
-from atat_zoo.run.renamed import today
+from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,37 +67,39 @@ class Model:
     step: int
 
     @classmethod
-    def from_run(cls, run: str | Path, device: str = "cpu") -> Model:
-        """Load the final model of a run folder.
+    def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
+        """Load a model of a run folder.
 
         Args:
             run: the run folder.
             device: `cpu`, `gpu`, or torch's name of a device.
+            step: the checkpoint whose weights to take, also of a run that is not finished; the final model if None.
 
         Raises:
-            UserError: when the folder has no readable final model, or there is no such device.
+            UserError: when the folder has no readable model of this step, or there is no such device.
         """
-        folder = RunFolder(Path(run))
-        folder.final()
-        return cls.load(folder.model, torch_device(device))
+        return cls.load(RunFolder(Path(run)).model_at(step), torch_device(device))
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
         """Load a model folder; see `from_run`."""
+        description = described(folder)
         try:
-            description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             if description["format"] != FORMAT:
                 version = description["format"]
                 raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
-            table, step = today(description["experiment"]), int(description["step"])
+            table, step = description["experiment"], int(description["step"])
             context = Context(**description["context"], device=str(device))
-            weights = load_file(folder / "model.safetensors", device=str(device))
-        # ValueError: no JSON, no UTF-8; KeyError and TypeError: JSON of another shape.
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            problem = f"{folder} cannot be read: {type(error).__name__}: {error}; copy it again or train again"
-            raise UserError(problem) from error
-        experiment = from_table(table, where=str(folder / "model.json"))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:  # JSON of another shape
+            raise unreadable(folder / DESCRIPTION, error) from error
+        weights = weights_of(folder, description, device)
+        experiment = from_table(table, where=str(folder / DESCRIPTION))
         tokenizer = experiment.parts["tokenizer"].load(folder)
+        if context.vocabulary_size != tokenizer.vocabulary_size:
+            raise UserError(
+                f"{folder}: {DESCRIPTION} says that there are {context.vocabulary_size} tokens, {TOKENIZER} has "
+                f"{tokenizer.vocabulary_size}; copy both again or train again"
+            )
         context = attrs.evolve(context, tokenizer=tokenizer)
         module = assemble(experiment, context).to(device)
         try:
@@ -106,7 +107,7 @@ class Model:
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
             raise UserError(
-                f"{folder}: model.safetensors is of another model than model.json: {first[0].strip()}; "
+                f"{folder}: {WEIGHTS} is of another model than {DESCRIPTION}: {first[0].strip()}; "
                 "copy both again or train again"
             ) from error
         module.eval()
@@ -254,16 +255,25 @@ class Model:
         return self.experiment.parts[kind] if named is None else named
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; `model.json` comes last, so a folder that has it is complete."""
+        """Write the model folder; `model.json` comes last, so a folder that has it is complete.
+
+        Raises:
+            UserError: when a weight is not finite, or the file system refuses.
+        """
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
+        if (name := not_finite(weights)) is not None:
+            raise UserError(
+                f"{folder} is not written: after step {self.step} the weights {name} are not finite; begin a new run "
+                "with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # An earlier model's description must not be combined with this one's weights.
-            (folder / "model.json").unlink(missing_ok=True)
+            (folder / DESCRIPTION).unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
         self.tokenizer.save(folder)
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
-        with replacing(folder / "model.safetensors") as beside:
+        with replacing(folder / WEIGHTS) as beside:
             try:
                 save_file(weights, beside)
             except SafetensorError as error:  # raised when the disk is full
@@ -273,10 +283,33 @@ class Model:
             "format": FORMAT,
             "step": self.step,
             "parameters": sum(p.numel() for p in self.module.parameters()),
+            "sha256": {name: sha256_of(folder / name) for name in (WEIGHTS, TOKENIZER)},
             "context": context,
             "experiment": self.experiment.to_table(),
         }
-        write_json(folder / "model.json", description)
+        write_json(folder / DESCRIPTION, description)
+
+
+def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """Return the tensors of a model folder by name; `description` is the content of its model.json.
+
+    Raises:
+        UserError: when the file cannot be read, is another one than described, or has a number that is not finite.
+    """
+    path = folder / WEIGHTS
+    check(folder, description, WEIGHTS)
+    try:
+        weights: dict[str, Tensor] = load_file(path, device=str(device))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise unreadable(path, error) from error
+    if (name := not_finite(weights)) is not None:
+        raise UserError(f"{path}: the weights {name} are not finite; copy the run again, or train again")
+    return weights
+
+
+def not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first tensor with a number that is not finite, or None."""
+    return next((name for name, tensor in weights.items() if not bool(tensor.isfinite().all())), None)
 
 
 def assemble(experiment: Experiment, context: Context) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,13 +53,48 @@ def replacing(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
 
 
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`; on success it replaces the folder `path` as a whole.
+
+    Raises:
+        UserError: when the file system refuses.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+        yield beside
+        if path.exists():
+            discard(path)
+        beside.rename(path)
+        sync_folder(path.parent)
+    except UserError as error:  # of a file in it
+        raise UserError(str(error).replace(str(beside), str(path))) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}; free some space or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def discard(path: Path) -> None:
+    """Delete a file, or a folder: it loses its name before its files are deleted, so half of it is never found."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    if not path.name.startswith("."):
+        path = path.rename(path.with_name(f".{path.name}.old.{os.getpid()}.part"))
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def clean(folder: Path) -> None:
-    """Remove the unfinished files in a folder whose processes were killed."""
+    """Remove the unfinished files and folders in a folder whose processes were killed."""
     for part in folder.glob(".*.part"):
         process = part.name.split(".")[-2]
         if process.isdecimal() and not _running(int(process)):
             with suppress(OSError):
-                part.unlink(missing_ok=True)
+                discard(part)
 
 
 def _running(process: int) -> bool:

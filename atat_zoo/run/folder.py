@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
+import re
 import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run import atomic, locks, parsing
+from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of
 from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class RunFolder:
     resolved.toml     the experiment, every parameter in full; a run begins with it
     environment.json  versions, git state, hardware, seed; written before, and not needed to continue
     metrics.jsonl     one line per logged step
-    checkpoints/      Composer's, loaded only to continue this run
+    checkpoints/      Composer's, read as data and only to continue this run; beside each the model of its step
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON each
     samples.txt       generated texts
@@ -78,26 +79,37 @@ class RunFolder:
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
-    def final(self) -> dict[str, Any]:
-        """Return the content of model.json, once all files of the final model are there.
+    def model_at(self, step: int | None = None) -> Path:
+        """Return the folder of the final model, or of the model beside the checkpoint of `step`.
 
         Raises:
-            UserError: when there is no run here, or it has no final model.
+            UserError: when there is no run here, or it has no such model; it says which steps there are.
         """
         self.table()
-        described = self.model / "model.json"
-        if not described.is_file():
+        if step is None and (self.model / DESCRIPTION).is_file():
+            return self.model
+        models = self._models()
+        steps = ", ".join(map(str, sorted(models)))
+        if step is None:
+            checkpoints = f", or choose a checkpoint with --step (there are: {steps})" if models else ""
             raise UserError(
                 f"{self.path} has no final model yet; finish its training with `atat train --resume {self.path}`"
+                f"{checkpoints}"
             )
-        for name in ("model.safetensors", "tokenizer.json"):
-            if not (self.model / name).is_file():
-                raise UserError(f"{self.model} has no {name}; copy the run again, or train again")
-        try:
-            metadata: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
-            return {**metadata, "experiment": today(metadata["experiment"])}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
-            raise UserError(f"{described} cannot be read: {error}; copy the run again, or train again") from None
+        if step not in models:
+            choose = f"choose one of its steps: {steps}" if models else "it has none yet; leave --step out"
+            raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
+        return models[step]
+
+    def _models(self) -> dict[int, Path]:
+        """Return the folders of the models by step."""
+        models: dict[int, Path] = {}
+        with suppress(UserError, KeyError, TypeError, ValueError, OverflowError):
+            models[int(described(self.model)["step"])] = self.model
+        for path in self.checkpoints.glob(f"step-*/{DESCRIPTION}"):
+            with suppress(ValueError):
+                models[int(path.parent.name.removeprefix("step-"))] = path.parent
+        return models
 
     def began_with(self) -> dict[str, Any]:
         """Return the device, precision and ranks that the run began with; empty when they are not known."""
@@ -204,13 +216,20 @@ class RunFolder:
 
     # Checkpoints
 
+    def checkpoint_model(self, step: int) -> Path:
+        """Return where the model beside the checkpoint of `step` belongs."""
+        return self.checkpoints / f"step-{step:08d}"
+
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest."""
-        path = self.checkpoints / f"step-{step:08d}.pt"
+        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest.
+
+        The model of `step` is written before, so that every checkpoint that counts has one.
+        """
+        path = self.checkpoint_model(step).with_suffix(".pt")
         # Unfinished files of a killed process; we hold the lock, so nobody is writing them.
         for part in self.checkpoints.glob(".step-*.part"):
-            part.unlink(missing_ok=True)
+            atomic.discard(part)
         with atomic.replacing(path) as beside:
             yield beside
             digest = sha256_of(beside)
@@ -218,18 +237,20 @@ class RunFolder:
         atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
         # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
         # continue from it.
-        saved = sorted(self.checkpoints.glob("step-*.pt"))
-        here = saved.index(path)
-        for old in saved[: max(0, here + 1 - keep)] + saved[here + 1 :]:
-            old.with_suffix(".json").unlink(missing_ok=True)
-            old.unlink(missing_ok=True)
+        ours = [each for each in self.checkpoints.iterdir() if re.fullmatch(r"step-\d{8,}", each.stem)]
+        saved = sorted(each.stem for each in ours if each.suffix == ".pt")
+        here = saved.index(path.stem)
+        kept = saved[max(0, here + 1 - keep) : here + 1]
+        for old in sorted(ours, key=lambda each: each.suffix != ".json"):  # notes first
+            if old.stem not in kept:
+                atomic.discard(old)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint with a correct hash, or None."""
         for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
             path = note.with_suffix(".pt")
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                recorded = json.loads(note.read_text(encoding="utf-8"))
+            with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+                recorded = parsing.from_json(note.read_bytes())
                 if sha256_of(path) == recorded["sha256"]:
                     return Checkpoint(int(recorded["step"]), path)
         return None
@@ -248,9 +269,3 @@ def _line(text: bytes) -> dict[str, Any] | None:
             if all(type(value) in (int, kind) and math.isfinite(value) for value, kind in values):
                 return line
     return None
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

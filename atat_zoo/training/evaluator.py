@@ -70,12 +70,9 @@ class Evaluator:
             evaluation.record(self.folder, required=True)
         return evaluation
 
-    def save(self, step: int) -> Model | None:
-        """Write the final model and return it, on rank 0."""
-        if dist.get_global_rank() != 0:
-            return None
+    def write(self, step: int, folder: Path) -> None:
+        """Write the current weights (their moving average, if there is one) as a model; they stay as they are."""
         with self._weights():
-            self.objective.eval()
             model = Model(
                 experiment=self.experiment,
                 context=self.context,
@@ -83,7 +80,13 @@ class Evaluator:
                 module=self.objective,
                 step=step,
             )
-            model.save(self.folder.model)
+            model.save(folder)
+
+    def save(self, step: int) -> Model | None:
+        """Write the final model and return it, on rank 0."""
+        if dist.get_global_rank() != 0:
+            return None
+        self.write(step, self.folder.model)
         # With a moving average the module has its training weights again, so load the saved ones.
         return Model.load(self.folder.model, next(self.objective.parameters()).device)
 

@@ -10,8 +10,10 @@ import torch
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.inheritance import Source, misfits
+from atat_zoo.model import weights_of
 from atat_zoo.registry import Zoo
 from atat_zoo.run import sha256_of
+from atat_zoo.run.model_files import WEIGHTS, described
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,7 +41,7 @@ class Beginning:
         problems = misfits(experiment, source, Zoo.load())
         if problems:
             raise UserError("\n".join(problems))
-        return cls(source=source, sha256=sha256_of(source.folder.model / "model.safetensors"))
+        return cls(source=source, sha256=sha256_of(source.folder.model / WEIGHTS))
 
     def record(self) -> dict[str, Any]:
         """Return the entry of environment.json."""
@@ -52,16 +54,14 @@ class Beginning:
         buffers, not weights, and are not copied.
 
         Raises:
-            UserError: when the file cannot be read, or its backbone differs.
+            UserError: when the file cannot be read or is damaged, or its backbone differs.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        path = self.source.folder.model / "model.safetensors"
+        folder = self.source.folder.model
+        path = folder / WEIGHTS
         try:
-            theirs = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"init_from: {path} cannot be read: {error}; copy the run again") from None
+            theirs = weights_of(folder, described(folder))
+        except UserError as error:
+            raise UserError(f"init_from: {error}") from None
         ours = parts_of(objective)
         taken, fresh = [], []
         for part, weights in ours.items():

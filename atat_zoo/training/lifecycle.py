@@ -29,12 +29,15 @@ from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
 
 from atat_zoo.errors import UserError
+from atat_zoo.run.atomic import replacing_folder
 from atat_zoo.training.composer_model import sum_over_ranks
 from atat_zoo.training.histograms import TakesHistograms
+from atat_zoo.training.loading import check_saved, without_generators
 from atat_zoo.training.memory import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import FrameType
 
     from atat_zoo.evaluation.perplexity import Evaluation
@@ -213,8 +216,14 @@ def stop(folder: RunFolder, reason: str) -> None:
 class Checkpoints(Callback):
     """Saves every `save_every` steps, at the end, and before an interruption."""
 
-    def __init__(self, folder: RunFolder, spec: TrainSpec, interruption: Interruption) -> None:
-        self.folder, self.spec, self.interruption = folder, spec, interruption
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: TrainSpec,
+        interruption: Interruption,
+        write_model: Callable[[int, Path], None],
+    ) -> None:
+        self.folder, self.spec, self.interruption, self.write_model = folder, spec, interruption, write_model
         self.saved = -1
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
@@ -229,10 +238,10 @@ class Checkpoints(Callback):
             state.stop_training()  # type: ignore[no-untyped-call]
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint beside the old ones; an incomplete one is ignored."""
+        """Write a checkpoint and its model beside the old ones; an incomplete one is ignored."""
         if step == self.saved:
             return
-        self.saved = step
+        first, self.saved = self.saved < 0, step
         weights = torch.stack([p.detach().sum() for p in state.model.parameters()])
         if not bool(weights.isfinite().all()):
             # The loss of this step was computed before its gradient spoilt the weights.
@@ -241,9 +250,13 @@ class Checkpoints(Callback):
         if dist.get_global_rank() != 0:
             save_checkpoint(state, str(self.folder.checkpoints / "unused"))
             return
+        with replacing_folder(self.folder.checkpoint_model(step)) as beside:
+            self.write_model(step, beside)
         try:
             with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
-                save_checkpoint(state, str(path))
+                save_checkpoint(state, str(path), ignore_keys=without_generators)
+                if first:
+                    check_saved(path)
         except RuntimeError as error:
             # torch's error for a full disk names only a wrong position in the file.
             if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):

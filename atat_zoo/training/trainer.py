@@ -28,6 +28,7 @@ from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
+from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _run(
         evaluator = Evaluator(experiment, data, context, folder, objective, average)
         interruption = lifecycle.Interruption(reporter.message)
         ours, loggers = _callbacks(model, evaluator, reporter)
-        ours += [*callbacks, lifecycle.Checkpoints(folder, spec, interruption)]
+        ours += [*callbacks, lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)]
         trainer = _trainer(experiment, model, loader, device, ours, loggers, checkpoint)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
@@ -314,30 +315,33 @@ def _trainer(
     optimizer = experiment.parts["optimizer"].build(model)
     rows = spec.batch_size // _ranks()
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
-    trainer = Trainer(
-        model=model,
-        train_dataloader=DataSpec(
-            loader,
-            batch_transforms=prepare,
-            get_num_samples_in_batch=lambda batch: len(batch["tokens"]),
-            get_num_tokens_in_batch=lambda batch: batch["tokens"].numel(),
-        ),
-        optimizers=optimizer,
-        schedulers=experiment.parts["schedule"].build(optimizer, spec.steps),
-        step_schedulers_every_batch=True,
-        max_duration=f"{spec.steps}ba",
-        device="cpu" if device == "cpu" else "gpu",
-        precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
-        device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
-        algorithms=[*clip, *(algorithm.build() for algorithm in spec.algorithms)],
-        callbacks=callbacks,
-        loggers=loggers,
-        progress_bar=False,
-        log_to_console=False,
-        run_name=experiment.name,
-        seed=experiment.seed % 2**32,
-        load_path=str(checkpoint) if checkpoint else None,
-    )
+    loading = Loading(checkpoint)
+    with loading.guarded():
+        trainer = Trainer(
+            model=model,
+            train_dataloader=DataSpec(
+                loader,
+                batch_transforms=prepare,
+                get_num_samples_in_batch=lambda batch: len(batch["tokens"]),
+                get_num_tokens_in_batch=lambda batch: batch["tokens"].numel(),
+            ),
+            optimizers=optimizer,
+            schedulers=experiment.parts["schedule"].build(optimizer, spec.steps),
+            step_schedulers_every_batch=True,
+            max_duration=f"{spec.steps}ba",
+            device="cpu" if device == "cpu" else "gpu",
+            precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
+            device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
+            algorithms=[*clip, *(algorithm.build() for algorithm in spec.algorithms)],
+            callbacks=[*callbacks, loading],
+            loggers=loggers,
+            progress_bar=False,
+            log_to_console=False,
+            run_name=experiment.name,
+            seed=experiment.seed % 2**32,
+            load_path=str(checkpoint) if checkpoint else None,
+            load_ignore_keys=inert,
+        )
     trainer.logger.log_hyperparameters(experiment.to_table())
     # Composer allows TF32 on a GPU; here fp32 means fp32, in training as in evaluation.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

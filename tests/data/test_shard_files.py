@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.manifest import sha256_of
 from atat_zoo.data.shards import read_shard, write_shard
 from atat_zoo.errors import UserError
+from atat_zoo.run import sha256_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,5 +1,6 @@
 """A model folder: what is saved is what is loaded, and nothing is unpickled."""
 
+import hashlib
 import json
 import pickletools
 import subprocess
@@ -11,6 +12,8 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from atat_zoo import UserError, Zoo
@@ -169,12 +172,84 @@ def test_a_missing_file_is_said(saved, name):
     assert name in said_of(folder)
 
 
+def forget_hashes(folder):
+    """Make a description as version 0.1 wrote it, and return its hashes."""
+    path = folder / "model.json"
+    said = json.loads(path.read_text(encoding="utf-8"))
+    hashes = said.pop("sha256")
+    path.write_text(json.dumps(said), encoding="utf-8")
+    return hashes
+
+
+def test_the_files_are_hashed_and_an_older_version_did_without(saved):
+    model, folder = saved
+    hashes = forget_hashes(folder)
+    files = {name: (folder / name).read_bytes() for name in ("model.safetensors", "tokenizer.json")}
+    assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    assert all(torch.equal(a, b) for a, b in zip(outputs(Model.load(folder)), outputs(model), strict=True))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@given(data=st.data())
+def test_a_flipped_bit_is_said(name, data, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "flipped"
+    if not folder.exists():
+        small().save(folder)
+    whole = (folder / name).read_bytes()
+    bit = data.draw(st.integers(0, 8 * len(whole) - 1))
+    flipped = bytearray(whole)
+    flipped[bit // 8] ^= 1 << bit % 8
+    try:
+        (folder / name).write_bytes(flipped)
+        assert said_of(folder).startswith(f"{folder / name} is not the file that model.json describes")
+    finally:
+        (folder / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize("hashes", [3, None, [], "x", {}, {"tokenizer.json": "0"}, {"model.safetensors": "0"}])
+def test_broken_hashes_are_said(saved, hashes):
+    _, folder = saved
+    path = folder / "model.json"
+    said = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(said | {"sha256": hashes}), encoding="utf-8")
+    said_of(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(saved, value):
+    model, folder = saved
+    forget_hashes(folder)
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["backbone.head.weight"][3, 2] = value
+    save_file(weights, path)
+    assert said_of(folder).startswith(f"{path}: the weights backbone.head.weight are not finite")
+    with torch.no_grad():
+        model.module.backbone.head.weight[3, 2] = value
+    with pytest.raises(
+        UserError, match=r"never is not written: after step 3 the weights backbone\.head\.weight are not"
+    ):
+        model.save(folder.parent / "never")
+    assert not (folder.parent / "never").exists()
+
+
+def test_a_description_of_other_sizes_than_the_tokenizer_is_said(saved):
+    """Before anything of that size is made."""
+    _, folder = saved
+    path = folder / "model.json"
+    said = json.loads(path.read_text(encoding="utf-8"))
+    said["context"]["vocabulary_size"] = 2**40
+    path.write_text(json.dumps(said), encoding="utf-8")
+    assert "model.json says that there are 1099511627776 tokens, tokenizer.json has 258" in said_of(folder)
+
+
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
 def test_truncated_weights_are_said(saved, keep):
     _, folder = saved
+    forget_hashes(folder)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    assert said_of(folder).endswith("copy it again or train again")
+    assert said_of(folder).endswith("train again")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +259,7 @@ def test_truncated_weights_are_said(saved, keep):
 def test_a_broken_description_is_said(saved, text):
     _, folder = saved
     (folder / "model.json").write_text(text)
-    assert said_of(folder).endswith("copy it again or train again")
+    assert said_of(folder).endswith("train again")
 
 
 def test_a_description_that_is_no_text_is_said(saved):
@@ -210,6 +285,7 @@ def test_a_part_that_is_gone_is_said(saved):
 
 def test_weights_of_another_model_are_said(saved):
     _, folder = saved
+    forget_hashes(folder)
     path = folder / "model.safetensors"
     weights = load_file(path)
     save_file({name: value for name, value in weights.items() if "head" not in name}, path)

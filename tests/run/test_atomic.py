@@ -10,7 +10,7 @@ import pytest
 
 from atat_zoo import UserError
 from atat_zoo.run import write_bytes, write_json, write_text
-from atat_zoo.run.atomic import clean, replacing, sync_folder
+from atat_zoo.run.atomic import clean, replacing, replacing_folder, sync_folder
 
 
 def listing(folder):
@@ -188,3 +188,47 @@ def test_a_folder_is_synced(tmp_path, monkeypatch):
     assert synced[1] == str(tmp_path)
     sync_folder(tmp_path)
     assert synced[2] == str(tmp_path)
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path):
+    for content in ("old", "new"):
+        with replacing_folder(tmp_path / "folder") as beside:
+            (beside / content).write_text(content)
+            assert not (tmp_path / "folder" / content).exists()
+        assert [p.name for p in (tmp_path / "folder").iterdir()] == [content]
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def fill(folder, error):
+    with replacing_folder(folder) as beside:
+        (beside / "new").touch()
+        raise error
+
+
+def test_a_folder_that_cannot_be_filled_leaves_the_old_one(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").touch()
+    for error, words in ((OSError(28, "No space left on device"), "No space left"), (KeyError("x"), "x")):
+        with pytest.raises((UserError, KeyError), match=words):
+            fill(tmp_path / "folder", error)
+        assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["folder", "folder/old"]
+
+
+def test_the_sentence_about_a_file_in_it_names_the_place_that_is_meant(tmp_path):
+    def put():
+        with replacing_folder(tmp_path / "folder") as beside:
+            (beside / "file").mkdir()
+            write_text(beside / "file", "x")
+
+    with pytest.raises(UserError) as caught:
+        put()
+    assert str(caught.value).startswith(f"{tmp_path / 'folder' / 'file'} cannot be written")
+    assert ".part" not in str(caught.value)
+
+
+def test_unfinished_folders_of_killed_processes_are_removed(tmp_path):
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    for name in (f".model.{int(dead.stdout)}.part", f".model.old.{int(dead.stdout)}.part"):
+        (tmp_path / name / "inside").mkdir(parents=True)
+    clean(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from atat_zoo import UserError, Zoo
 from atat_zoo.run import RunFolder
 from atat_zoo.run.environment import describe
+from atat_zoo.run.model_files import described
 
 
 @pytest.fixture
@@ -368,6 +369,73 @@ def test_a_step_that_is_saved_again_replaces_its_checkpoint(folder):
     path = save(folder, 4, data=b"second")
     assert path.read_bytes() == b"second"
     assert folder.last_checkpoint() == (4, path)
+
+
+# The models
+
+
+def put_model(folder, step, at=None):
+    """Write the files of a model of `step`, beside its checkpoint or elsewhere."""
+    path = at or folder.checkpoint_model(step)
+    path.mkdir(parents=True)
+    for name in ("model.safetensors", "tokenizer.json"):
+        (path / name).write_text("{}")
+    (path / "model.json").write_text(json.dumps({"step": step, "experiment": {}}))
+    return path
+
+
+@pytest.fixture
+def begun(folder):
+    folder.resolved.write_text("")
+    return folder
+
+
+def test_models_are_found_by_step(begun):
+    five, ten = put_model(begun, 5), put_model(begun, 10)
+    final = put_model(begun, 12, begun.model)
+    assert (begun.model_at(), begun.model_at(5), begun.model_at(10), begun.model_at(12)) == (final, five, ten, final)
+    with pytest.raises(UserError, match=r"--step 7: .* has no model of this step; choose one of its steps: 5, 10, 12$"):
+        begun.model_at(7)
+
+
+def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
+    with pytest.raises(UserError, match=r"no final model yet; finish its training with `atat train --resume \S+`$"):
+        begun.model_at()
+    with pytest.raises(UserError, match=r"--step 5: .* has no model of this step; it has none yet; leave --step out"):
+        begun.model_at(5)
+    put_model(begun, 5)
+    with pytest.raises(UserError, match=r"--resume \S+`, or choose a checkpoint with --step \(there are: 5\)$"):
+        begun.model_at()
+
+
+def test_half_a_model_is_none(begun):
+    (put_model(begun, 5) / "model.json").unlink()
+    with pytest.raises(UserError, match=r"it has none yet"):
+        begun.model_at(5)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_missing_file_of_a_model_is_said(begun, name):
+    path = put_model(begun, 5)
+    (path / name).unlink()
+    with pytest.raises(UserError, match=f"step-00000005 has no {name}; copy the run again, or train again"):
+        described(begun.model_at(5))
+
+
+def test_a_model_goes_with_its_checkpoint_and_nothing_else_does(begun):
+    for step in (1, 2, 3, 4):
+        put_model(begun, step)
+        save(begun, step, keep=2)
+    put_model(begun, 9)  # killed before its checkpoint was written
+    (begun.checkpoints / "step-of-mine").mkdir()
+    killed = put_model(begun, 5, begun.checkpoints / ".step-00000005.4711.part")
+    save(begun, 4, keep=2)
+    assert sorted(p.name for p in begun.checkpoints.iterdir() if p.is_dir()) == [
+        "step-00000003",
+        "step-00000004",
+        "step-of-mine",
+    ]
+    assert not killed.exists()
 
 
 # The environment

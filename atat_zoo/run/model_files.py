@@ -1,0 +1,67 @@
+"""The files of a model: weights, tokenizer, and `model.json`, which describes them. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import UserError
+from atat_zoo.run import parsing
+from atat_zoo.run.renamed import today
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.json"
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Return the content of model.json with the current names of its keys, once all files of the model are there.
+
+    The tokenizer is compared with its hash; the weights, which may be large, by `check`, where they are read.
+
+    Raises:
+        UserError: when a file is missing, cannot be read, or is not the one that is described.
+    """
+    for name in (DESCRIPTION, WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} has no {name}; {_AGAIN}")
+    path = folder / DESCRIPTION
+    try:
+        content: dict[str, Any] = parsing.from_json(path.read_bytes())
+        content = {**content, "experiment": today(content["experiment"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
+        raise unreadable(path, error) from None
+    check(folder, content, TOKENIZER)
+    return content
+
+
+def check(folder: Path, description: dict[str, Any], name: str) -> None:
+    """Compare a file of the model with its hash; the description of an older version has none.
+
+    Raises:
+        UserError: when it is another file.
+    """
+    hashes = description.get("sha256", {name: None})
+    try:
+        expected = hashes[name]
+        found = sha256_of(folder / name) if expected is not None else None
+    except (OSError, KeyError, TypeError) as error:
+        raise unreadable(folder / DESCRIPTION, error) from None
+    if found != expected:
+        raise UserError(f"{folder / name} is not the file that {DESCRIPTION} describes: its SHA-256 differs; {_AGAIN}")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Return the sentence about a file that cannot be read."""
+    reason = " ".join(str(error).split())
+    return UserError(f"{path} cannot be read: {type(error).__name__}: {reason}; {_AGAIN}")
+
+
+_AGAIN = "copy the run again, or train again"

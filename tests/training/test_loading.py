@@ -1,0 +1,317 @@
+"""Nothing of a run is run: pickles planted in its files are refused, and checkpoints are read as data."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import tarfile
+import types
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from atat_zoo import UserError
+from atat_zoo.training.loading import Loading, check_saved, inert, only_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.tiny import Tiny
+
+FORCE, FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+class Planted:
+    """Makes a file, when it is unpickled."""
+
+    def __init__(self, touched: Path) -> None:
+        self.touched = touched
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return a call that makes the file."""
+        return shutil.copyfile, (os.devnull, str(self.touched))
+
+
+def as_saved_by_torch(value: Any, **options: Any) -> bytes:
+    """Return the bytes of `torch.save`."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def as_array(value: Any) -> bytes:
+    """Return the bytes of an array of one object, as `np.save` pickles it."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+PICKLES: dict[str, Callable[[Any], bytes]] = {
+    "a pickle": pickle.dumps,
+    "an old pickle": lambda value: pickle.dumps(value, protocol=2),
+    "in a zip": as_saved_by_torch,
+    "as torch saved long ago": lambda value: as_saved_by_torch(value, _use_new_zipfile_serialization=False),
+    "among tensors": lambda value: as_saved_by_torch({"state": {"model": {"x": torch.ones(3)}}, "rng": [value]}),
+}
+
+
+# Loading
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("how", PICKLES)
+def test_a_pickle_is_loaded_as_data_whatever_the_caller_asks_for(how, tmp_path, monkeypatch):
+    (tmp_path / "planted.pt").write_bytes(PICKLES[how](Planted(tmp_path / "touched")))
+    monkeypatch.setenv(FORCE_NOT, "1")
+    with only_data(), pytest.raises(pickle.UnpicklingError):
+        torch.load(tmp_path / "planted.pt", weights_only=False)
+    assert not (tmp_path / "touched").exists()
+    assert os.environ[FORCE_NOT] == "1"
+    assert FORCE not in os.environ
+    # Without it, the same file does what it holds: the test tests something.
+    monkeypatch.delenv(FORCE_NOT)
+    with suppress(RuntimeError):  # torch runs it first, and then finds out that it is no checkpoint
+        torch.load(tmp_path / "planted.pt", weights_only=False)
+    assert (tmp_path / "touched").exists()
+
+
+def test_what_a_checkpoint_of_ours_holds_is_loaded(tmp_path):
+    state = {
+        "time": timedelta(seconds=3),
+        "version": torch.__version__,
+        "weights": torch.arange(3),
+        "texts": ["ü", None],
+    }
+    rng = [{"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}]
+    torch.save({"state": state, "rng": rng}, tmp_path / "checkpoint.pt")
+    with only_data():
+        loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    assert torch.equal(loaded["state"].pop("weights"), state.pop("weights"))
+    assert loaded["state"] == state
+    inert(loaded)
+    assert loaded == {"state": state}
+
+
+def test_the_list_of_what_is_allowed_is_restored():
+    before = set(torch.serialization.get_safe_globals())
+    with only_data():
+        assert timedelta in torch.serialization.get_safe_globals()
+    assert set(torch.serialization.get_safe_globals()) == before
+
+
+def test_algorithms_are_not_evaluated():
+    """Composer evaluates their texts, when they are in a list."""
+    checkpoint = {"state": {"algorithms": [("Alibi", {"repr": "__import__('os')"})], "model": {}}}
+    inert(checkpoint)
+    assert checkpoint == {"state": {"algorithms": {"Alibi": {"repr": "__import__('os')"}}, "model": {}}}
+
+
+def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
+    torch.save({"callbacks": {"Mine": {"where": Path("x"), "what": types.SimpleNamespace()}}}, tmp_path / "mine.pt")
+    with pytest.raises(
+        UserError, match=r"holds pathlib\.PosixPath, types\.SimpleNamespace could not be resumed"
+    ) as said:
+        check_saved(tmp_path / "mine.pt")
+    assert "\n" not in str(said.value)
+    torch.save({"callbacks": {"Mine": {"best": 0.5, "since": [1, 2]}}}, tmp_path / "mine.pt")
+    check_saved(tmp_path / "mine.pt")
+
+
+def test_only_what_goes_wrong_while_it_loads_is_the_checkpoints_fault(tmp_path):
+    loading: Any = Loading(tmp_path / "step-00000005.pt")
+    with pytest.raises(ZeroDivisionError), loading.guarded():
+        raise ZeroDivisionError
+    loading.before_load(None, None)
+    with pytest.raises(UserError, match=r"5\.pt cannot be continued from: KeyError: 'x'; delete"), loading.guarded():
+        raise KeyError("x")
+    with pytest.raises(UserError, match=r"^mine$"), loading.guarded():
+        raise UserError("mine")
+    loading.after_load(None, None)
+    with pytest.raises(ZeroDivisionError), loading.guarded():
+        raise ZeroDivisionError
+
+
+# Runs
+
+# Runs each command of a list in this process, and prints how it ended.
+SEVERAL = """
+import json, sys, traceback
+from atat_zoo.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["atat", *words]
+    try:
+        main()
+    except SystemExit as left:
+        print("ended with", left.code, flush=True)
+    except BaseException:
+        traceback.print_exc()
+"""
+# A training that is killed after the checkpoint of a step.
+KILLED = """
+import os, signal
+from atat_zoo.training import lifecycle
+{change}
+save = lifecycle.Checkpoints.save
+def kill(self, state, step):
+    save(self, state, step)
+    if step == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+lifecycle.Checkpoints.save = kill
+from atat_zoo.cli import main
+main()
+"""
+
+
+def killed(tiny: Tiny, run: str, change: str = "") -> Path:
+    """Return a run that was killed after step 10."""
+    words = ["train", str(tiny.path), "--out", run, "evaluation.samples=0"]
+    done = tiny.atat(*words, check=False, code=KILLED.format(change=change))
+    assert done.returncode < 0, done.stderr
+    return tiny.root / run
+
+
+def ended(tiny: Tiny, *commands: list[str]) -> list[int]:
+    """Return the exit codes of commands that run one after the other in one process; none may print a traceback."""
+    done = tiny.atat(json.dumps(commands), code=SEVERAL)
+    assert "Traceback" not in done.stderr, done.stderr
+    codes = [int(line.removeprefix("ended with ")) for line in done.stdout.splitlines() if line.startswith("ended")]
+    assert len(codes) == len(commands), done.stdout + done.stderr
+    return codes
+
+
+def everything(run: Path, *more: str) -> Iterator[list[str]]:
+    """Yield the commands that read a run."""
+    for command in ("sample", "eval", "importance"):
+        yield [command, str(run), *more]
+    yield ["compare", str(run), str(run), *more]
+
+
+def note(path: Path) -> None:
+    """Write the hash of a checkpoint, as somebody would who has changed it on purpose."""
+    said = json.loads(path.with_suffix(".json").read_text())
+    said["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.with_suffix(".json").write_text(json.dumps(said))
+
+
+@pytest.fixture(scope="module")
+def interrupted(tiny: Tiny) -> Path:
+    """Return a run that was killed after step 10; copy it to change it."""
+    return killed(tiny, "interrupted")
+
+
+@pytest.mark.slow
+def test_nothing_planted_in_a_run_is_run(tiny: Tiny, trained: Path, interrupted: Path, tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    tried = 0
+    for source, step in ((trained, "24"), (interrupted, "10")):
+        for file in sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file()):
+            run = Path(shutil.copytree(source, tmp_path / "run"))
+            (run / file).write_bytes(pickle.dumps(Planted(touched)))
+            resume = ["train", "--resume", str(run)]
+            with_step = ["sample", str(run), "--step", step]
+            codes = ended(tiny, *everything(run), with_step, resume, ["data", "info", str(run)])
+            assert set(codes) <= {0, 2}, (file, codes)
+            assert not touched.exists(), file
+            shutil.rmtree(run)
+            tried += 1
+    assert tried > 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", PICKLES)
+def test_a_checkpoint_that_holds_code_is_refused(tiny: Tiny, interrupted: Path, tmp_path: Path, how: str) -> None:
+    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    newest = run / "checkpoints" / "step-00000010.pt"
+    newest.write_bytes(PICKLES[how](Planted(tmp_path / "touched")))
+    note(newest)
+    done = tiny.atat("train", "--resume", str(run), check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    said = f"error: the checkpoint {newest} cannot be continued from: it holds more than tensors, numbers and texts"
+    assert said in done.stderr
+    assert ("(shutil.copyfile)" in done.stderr) == (how != "a pickle")
+    assert not (tmp_path / "touched").exists()
+    newest.unlink()
+    assert "after step 5 of 24" in tiny.atat("train", "--resume", str(run)).stdout
+
+
+@pytest.mark.slow
+def test_what_composer_would_evaluate_is_not(
+    tiny: Tiny, interrupted: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """A checkpoint of nothing but data, with the text of an algorithm that Composer adds when it loads."""
+    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    newest = run / "checkpoints" / "step-00000010.pt"
+    checkpoint = torch.load(newest, weights_only=False)
+    text = f"__name__ and open({str(tmp_path / 'touched')!r}, 'w')"
+    checkpoint["state"]["algorithms"].append(("Alibi", {"repr": text}))
+    torch.save(checkpoint, newest)
+    note(newest)
+    tiny.atat("train", "--resume", str(run))
+    assert not (tmp_path / "touched").exists()
+    assert tiny.weights(run) == tiny.weights(uninterrupted)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_something_else_is_refused(tiny: Tiny, interrupted: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    newest = run / "checkpoints" / "step-00000010.pt"
+    for content in ([], {"state": {"model": {"objective.x": torch.ones(2)}, "timestamp": {"Timestamp": {}}}}):
+        torch.save(content, newest)
+        note(newest)
+        done = tiny.atat("train", "--resume", str(run), check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert f"error: the checkpoint {newest} cannot be continued from: " in done.stderr
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_version_0_1_is_continued(tiny: Tiny, uninterrupted: Path) -> None:
+    """It also has the states of the generators, with numpy's, and no model beside it."""
+    run = killed(tiny, "older", "lifecycle.without_generators = lifecycle.check_saved = lambda _: None")
+    for model in (run / "checkpoints").glob("step-*/"):
+        shutil.rmtree(model)
+    held = torch.serialization.get_unsafe_globals_in_checkpoint(run / "checkpoints" / "step-00000010.pt")
+    assert {"numpy.ndarray", "datetime.timedelta"} <= set(held)
+    assert "after step 10 of 24" in tiny.atat("train", "--resume", str(run)).stdout
+    assert tiny.weights(run) == tiny.weights(uninterrupted)
+
+
+@pytest.mark.slow
+def test_shards_with_pickles_are_refused(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
+    """Arrays of objects are pickles; their hashes in the manifest are right."""
+    shards = next(path for path in (tiny.root / "shards").iterdir() if (path / "manifest.json").is_file())
+    data = as_array(Planted(tmp_path / "touched"))
+    for name in ("counts.npy", "train", "validation"):
+        copy = Path(shutil.copytree(shards.parent, tmp_path / "shards")) / shards.name
+        manifest = json.loads((copy / "manifest.json").read_text())
+        if name == "counts.npy":
+            (copy / name).write_bytes(data)
+            manifest["sha256"][name] = hashlib.sha256(data).hexdigest()
+        else:
+            for shard in manifest["splits"][name]["shards"]:
+                path = copy / shard["name"]
+                with tarfile.open(path, "w") as tar:
+                    member = tarfile.TarInfo("000000.npy")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+                shard |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+        out = str(tmp_path / "new")
+        codes = ended(
+            tiny,
+            ["data", "info", str(copy), "--full"],
+            ["train", str(tiny.path), "--out", out, "train.steps=2", f"data.root={json.dumps(str(copy.parent))}"],
+        )
+        assert codes == [0, 2], name
+        assert not (tmp_path / "touched").exists()
+        shutil.rmtree(copy.parent)
+        shutil.rmtree(out, ignore_errors=True)
