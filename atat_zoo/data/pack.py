@@ -141,6 +141,11 @@ class Packer:
         return rows if self.limit is None else min(rows, self.limit - self.totals.sequences)
 
     @property
+    def waiting(self) -> int:
+        """The bytes of the tokens that are not taken, three times over, as `take` and the writing copy them."""
+        return 3 * self._tokens * self.dtype.itemsize
+
+    @property
     def full(self) -> bool:
         """Whether the sequences, with those available, reach the limit: more text would change nothing."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from atat_zoo.data import manifest
 from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pack import pad_of
-from atat_zoo.data.shards import read_shard
+from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -128,8 +128,7 @@ class TokenStream(IterableDataset["Sample"]):
         return SampleOrder([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
 
     def _read(self, number: int) -> NDArray[Any]:
-        shard, contents = self._shards[number], self.manifest
-        return read_shard(self.folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
+        return read(self.folder, self.manifest, self._shards[number])
 
 
 def collate(samples: list[Sample]) -> Batch:
