@@ -87,6 +87,13 @@ def run(command: click.Command, name: str) -> None:
         what = error.filename or "what this prints or writes"
         click.echo(f"error: {what} cannot be written: {error.strerror}; free some space, then run it again", err=True)
         code = 2
+    except Exception as error:
+        from atat_zoo.run.machine import ran_out
+
+        if not ran_out(error):
+            raise
+        click.echo("error: this takes more memory than there is; lower the sizes, lengths and numbers in it", err=True)
+        code = 2
     sys.exit(code)
 
 

@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 
 from atat_zoo.data import SPLITS, digests, manifest
-from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, spread
+from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
@@ -222,7 +222,8 @@ def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) 
         nonlocal done
         done = shown = 0
         for text in corpus.documents("train"):
-            yield text
+            # A word of a hundred million letters would take gigabytes; other words are not cut.
+            yield from [text] if len(text) <= PIECE else (piece.text for piece in pieces(text))
             done += len(text)
             if done - shown >= PIECE:
                 shown = done

@@ -17,6 +17,7 @@ from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     Sample = dict[str, Any]
     Batch = dict[str, torch.Tensor]
+
+_AHEAD = 4  # batches that a worker has ready
+_WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 
 class TokenStream(IterableDataset["Sample"]):
@@ -160,7 +164,11 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         stream: the samples of the rank.
         workers: loader processes of this rank; the order does not depend on their number.
         device: the device that uses the batches: `cpu`, `cuda`, `cuda:1`.
+
+    Raises:
+        UserError: when this machine cannot hold a batch, or so many workers.
     """
+    _refuse_sizes(stream, workers)
     on_gpu = device.startswith("cuda")
     # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
     # checkpoint restores.
@@ -170,11 +178,19 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         num_workers=workers,
         collate_fn=collate,
         pin_memory=on_gpu,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=_AHEAD if workers else None,
         generator=torch.Generator(),  # else every iteration would draw from the global one
     )
     loader.gpu = torch.device(device) if on_gpu else None
     return loader
+
+
+def _refuse_sizes(stream: TokenStream, workers: int) -> None:
+    contents = stream.manifest
+    batch = stream.batch_size // stream.world_size * contents.length * 9  # a token and whether it can be masked
+    require(batch, f"train.batch_size = {stream.batch_size}: the ids of its tokens alone", "lower it")
+    ahead = _AHEAD * batch * workers
+    require(_WORKER * workers + ahead, f"data.workers = {workers}: its processes and their batches", "lower it")
 
 
 def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -24,6 +24,7 @@ from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
+from atat_zoo.run.machine import require
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from composer import Callback
 
     from atat_zoo.evaluation.perplexity import Evaluation
+    from atat_zoo.experiment import TrainSpec
     from atat_zoo.model import Model
 
 
@@ -154,6 +156,8 @@ def _run(
         device=device,
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
+    if device == "cpu":
+        _refuse_sizes(spec, context)
     with _quiet():
         stream = TokenStream(
             data,
@@ -209,6 +213,14 @@ def _check(experiment: Experiment) -> None:
         module, install = getattr(part, "package", ("atat_zoo", ""))
         if find_spec(module) is None:
             raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
+
+
+def _refuse_sizes(spec: TrainSpec, context: Context) -> None:
+    """Refuse a microbatch whose predictions alone, in 16 bits, are more than this machine can hold."""
+    rows = spec.batch_size // _ranks()
+    at_once = min(rows, spec.microbatch_size or rows)
+    what = f"{at_once} sequences computed at once: the predictions for their tokens alone"
+    require(2 * at_once * context.length * context.vocabulary_size, what, "lower train.microbatch_size")
 
 
 def _device(experiment: Experiment) -> str:
