@@ -137,8 +137,8 @@ class FilesCorpus:
                 raise unreadable(path, error) from None
             except MemoryError:
                 raise UserError(
-                    f"corpus: {path} has a document of more than {most:,} characters, which is more than "
-                    f"{'a compressed text of its size' if path.suffix in _PACKED else 'this machine'} can hold; "
+                    f"corpus: {path} has a document of more than {most:,} characters, more than this machine or a "
+                    "compressed text of its size can hold; "
                     'set corpus.document = "paragraph" or "line", or cut it into documents'
                 ) from None
 

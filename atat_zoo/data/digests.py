@@ -102,7 +102,7 @@ def _sha256(path: str, done: int, total: int, report: Progress) -> str:
 
 def _load(place: Path | None) -> dict[str, list[Any]]:
     """Return the hashes that were kept; a damaged file has none, as they can be had again."""
-    with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError):
+    with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError):
         content = json.loads(place.read_bytes() if place else "{}")
         return {path: entry for path, entry in content.items() if re.fullmatch("[0-9a-f]{64}", entry[-1])}
     return {}
