@@ -190,7 +190,9 @@ class Packer:
         return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
 
     def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        """Continue from the state of another packer with the same settings."""
+        """Continue from the state of another packer with the same settings; raise a `ValueError` for any other."""
+        if counts.shape != self.counts.shape or waiting.ndim != 1:
+            raise ValueError("a state of other settings")
         self.totals = Totals(**totals)
         self.counts = counts.copy()
         self._waiting, self._tokens = [], 0

@@ -80,12 +80,11 @@ def write_split(
             if packer.full:
                 break
             packer.add(batch)
-            require(
-                packer.waiting, f"data.sequences_per_shard = {spec.sequences_per_shard} for {lanes} lanes", "lower it"
-            )
             before = len(shards)
             while packer.ready >= group:
                 shards += _write_group(work, split, packer.take(group), lanes, len(shards), block)
+            what = f"data.sequences_per_shard = {spec.sequences_per_shard} for {lanes} lanes"
+            require(packer.waiting, what, "lower it")
             if len(shards) > before:
                 _save(path, packer, shards, number, finished=False)
             report(split, packer.totals.characters, characters)
