@@ -93,11 +93,8 @@ class DiTBackbone:
         weights = width * (
             context.vocabulary_size * (1 if self.tied else 2) + layers * width * (4 + 2 * self.mlp_ratio)
         )
-        require(
-            4 * weights,
-            f"backbone: {layers} layers of width {width} and mlp_ratio {self.mlp_ratio:g}: their weights alone",
-            "make it smaller",
-        )
+        asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
+        require(4 * weights, asked, "its weights", "make it smaller")
         settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
         del settings["preset"]
         return DiTModule(context.vocabulary_size, context.counts, **settings)

@@ -97,7 +97,7 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
     if hasattr(experiment.parts["corpus"], "built"):
         return _given(folder_of(experiment), experiment)
     length = experiment.data.length
-    require(16 * length, f"data.length = {length}: a single sequence", "lower data.length")
+    require(16 * length, f"data.length = {length}", "a single sequence", "lower it")
     with digests.kept_in(Path(experiment.data.root), report):
         return _build(experiment, report)
 

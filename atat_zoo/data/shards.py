@@ -84,7 +84,7 @@ def write_split(
             while packer.ready >= group:
                 shards += _write_group(work, split, packer.take(group), lanes, len(shards), block)
             what = f"data.sequences_per_shard = {spec.sequences_per_shard} for {lanes} lanes"
-            require(packer.waiting, what, "lower it")
+            require(packer.waiting, what, "the tokens of a group of shards", "lower it")
             if len(shards) > before:
                 _save(path, packer, shards, number, finished=False)
             report(split, packer.totals.characters, characters)

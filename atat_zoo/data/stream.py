@@ -154,6 +154,13 @@ class StreamLoader(DataLoader[Any]):
         return batches if self.gpu is None else _copied_ahead(batches, self.gpu)
 
 
+def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
+    """Raise a `UserError` if this machine cannot hold the batches of a rank and of its workers; see `TokenStream`."""
+    batch = batch_size // world_size * length * 9  # an int64 and a bool for each token
+    require(batch, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")
+    require((_WORKER + _AHEAD * batch) * workers, f"data.workers = {workers}", "its processes", "lower it")
+
+
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
     """Return the loader of a rank's training batches.
 
@@ -164,11 +171,7 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         stream: the samples of the rank.
         workers: loader processes of this rank; the order does not depend on their number.
         device: the device that uses the batches: `cpu`, `cuda`, `cuda:1`.
-
-    Raises:
-        UserError: when this machine cannot hold a batch, or so many workers.
     """
-    _refuse_sizes(stream, workers)
     on_gpu = device.startswith("cuda")
     # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
     # checkpoint restores.
@@ -183,14 +186,6 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
     )
     loader.gpu = torch.device(device) if on_gpu else None
     return loader
-
-
-def _refuse_sizes(stream: TokenStream, workers: int) -> None:
-    contents = stream.manifest
-    batch = stream.batch_size // stream.world_size * contents.length * 9  # a token and whether it can be masked
-    require(batch, f"train.batch_size = {stream.batch_size}: the ids of its tokens alone", "lower it")
-    ahead = _AHEAD * batch * workers
-    require(_WORKER * workers + ahead, f"data.workers = {workers}: its processes and their batches", "lower it")
 
 
 def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -134,11 +134,8 @@ class TransformerEstimator:
 
         own = context.vocabulary_size if self.own_embedding else context.width
         weights = self.width * (own + min(self.max_length, context.length) + 12 * self.layers * self.width)
-        require(
-            4 * weights,
-            f"estimator: {self.layers} layers of width {self.width}: their weights alone",
-            "make it smaller",
-        )
+        asked = f"an estimator of {self.layers} layers and width {self.width}"
+        require(4 * weights, asked, "its weights", "make it smaller")
         return TransformerModule(context.vocabulary_size, context.width, context.length, **values_of(self))
 
 

@@ -94,7 +94,7 @@ class Writer:
                 raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
         length = self.length if length is None else length
         self.refuse_length(sampler, length)
-        require(32 * number * length, f"{number} texts of {length} tokens: their tokens alone", "ask for less")
+        require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
         words = Words(self.tokenizer)
         row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
         tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(number, length)

@@ -30,11 +30,12 @@ def memory() -> int:
     return min(sizes)
 
 
-def require(size: float, what: str, remedy: str) -> None:
-    """Raise a `UserError` if this process cannot have `size` bytes for `what`."""
+def require(size: float, asked: str, purpose: str, remedy: str) -> None:
+    """Raise a `UserError` if this process cannot have the `size` bytes that `asked` needs for a purpose."""
     there = memory()
     if size > there:
-        raise UserError(f"{what} needs about {size / 1e9:,.1f} GB and this machine has {there / 1e9:,.1f} GB; {remedy}")
+        needed = f"{asked} needs about {size / 1e9:,.1f} GB for {purpose} alone"
+        raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB; {remedy}")
 
 
 def ran_out(error: BaseException) -> bool:

@@ -135,7 +135,7 @@ class BPETokenizer:
 
         # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
         size = self.vocabulary_size
-        require(140 * size, f"tokenizer.vocabulary_size = {size}", "lower it")
+        require(140 * size, f"tokenizer.vocabulary_size = {size}", "its table", "lower it")
         return LibraryModel(trained(documents(), self.vocabulary_size, (_BOS, _EOS)), bos=_BOS, eos=_EOS)
 
     def load(self, folder: Path) -> TokenizerModel:

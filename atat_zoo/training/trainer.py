@@ -16,7 +16,7 @@ from composer.algorithms import GradientClipping
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.data.stream import TokenStream, refuse_sizes, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from composer import Callback
 
     from atat_zoo.evaluation.perplexity import Evaluation
-    from atat_zoo.experiment import TrainSpec
     from atat_zoo.model import Model
 
 
@@ -157,7 +156,10 @@ def _run(
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
     if device == "cpu":
-        _refuse_sizes(spec, context)
+        rows = min(spec.batch_size // _ranks(), spec.microbatch_size or spec.batch_size)
+        size = 2 * rows * context.length * context.vocabulary_size  # at least 16 bits for each
+        asked = f"computing {rows} sequences at once"
+        require(size, asked, "the predictions for their tokens", "lower train.microbatch_size")
     with _quiet():
         stream = TokenStream(
             data,
@@ -204,23 +206,16 @@ def _run(
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse ranks that do not divide lanes and batch, and a part without its package, before anything is built."""
+    """Refuse ranks that do not divide lanes and batch, sizes, and missing packages, before anything is built."""
     ranks = _ranks()
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
         if value % ranks:
             raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
+    refuse_sizes(experiment.data.length, experiment.train.batch_size, ranks, experiment.data.workers)
     for part in (experiment.parts["optimizer"], *experiment.train.parts):
         module, install = getattr(part, "package", ("atat_zoo", ""))
         if find_spec(module) is None:
             raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
-
-
-def _refuse_sizes(spec: TrainSpec, context: Context) -> None:
-    """Refuse a microbatch whose predictions alone, in 16 bits, are more than this machine can hold."""
-    rows = spec.batch_size // _ranks()
-    at_once = min(rows, spec.microbatch_size or rows)
-    what = f"{at_once} sequences computed at once: the predictions for their tokens alone"
-    require(2 * at_once * context.length * context.vocabulary_size, what, "lower train.microbatch_size")
 
 
 def _device(experiment: Experiment) -> str:

@@ -15,7 +15,7 @@ from in_memory import Memory, experiment_of, texts
 from test_build import Stop, hashes
 
 from atat_zoo.data.build import build
-from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
 from atat_zoo.run import machine
 from tests.limited import limited
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def test_a_sequence_that_is_too_long(experiment: Callable[..., Any]) -> None:
-    with pytest.raises(UserError, match=r"^data\.length = 1099511627776: a single sequence needs about 17,592\.2 GB"):
+    with pytest.raises(UserError, match=r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"):
         build(experiment(length=2**40, remainder="pad"))
 
 
@@ -36,17 +36,18 @@ def test_shards_that_are_too_large(experiment: Callable[..., Any], monkeypatch: 
     build(experiment())
 
 
-def test_a_batch_that_is_too_large(shards: Path) -> None:
-    stream = TokenStream(shards, seed=1, lanes=4, batch_size=2**40)
-    with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776: the ids of its tokens alone needs about"):
-        train_loader(stream)
+def test_a_batch_that_is_too_large() -> None:
+    with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB for the ids of"):
+        refuse_sizes(16, 2**40, 1, 0)
+    refuse_sizes(16, 2**40, 2**36, 0)
 
 
-def test_workers_that_are_too_many(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "memory", lambda: 10**9)
-    stream = TokenStream(shards, seed=1, lanes=4, batch_size=4)
-    with pytest.raises(UserError, match=r"^data\.workers = 1000: its processes and their batches needs about 31\.5 GB"):
-        train_loader(stream, workers=1000)
+    with pytest.raises(
+        UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB for its processes alone, and this"
+    ):
+        refuse_sizes(16, 4, 1, 1000)
 
 
 def test_too_many_workers_for_any_machine() -> None:
