@@ -45,6 +45,7 @@ class RunFolder:
         self.resolved = path / "resolved.toml"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
+        self.damaged = path / "metrics.damaged"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
         self.evaluations = path / "evaluations"
@@ -153,7 +154,7 @@ class RunFolder:
         # The run itself first, for good: what is left when we are killed is no run.
         self.resolved.unlink(missing_ok=True)
         atomic.sync_folder(self.path)
-        for path in (self.environment, self.metrics, self.samples):
+        for path in (self.environment, self.metrics, self.damaged, self.samples):
             path.unlink(missing_ok=True)
         for path in (self.checkpoints, self.model, self.evaluations, self.logs):
             shutil.rmtree(path, ignore_errors=True)
@@ -187,9 +188,18 @@ class RunFolder:
         """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
 
         Returns:
-            A sentence about the damaged lines, or an empty text.
+            A sentence about what is damaged and where it is kept, or an empty text.
         """
-        lines, problem = self._metrics()
+        try:
+            lines, problem = self._metrics()
+        except UserError as error:
+            lines, problem = [], str(error).partition(";")[0]
+        if problem:
+            if self.metrics.is_file():
+                shutil.copyfile(self.metrics, self.damaged)
+            else:  # a link in a circle
+                self.metrics.replace(self.damaged)
+            problem += f"; the file is kept as {self.damaged.name}, and what can be read of it is used"
         atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
         return problem
 

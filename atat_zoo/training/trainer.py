@@ -251,7 +251,7 @@ def _last_checkpoint(folder: RunFolder, computes: dict[str, Any], reporter: Repo
     last = folder.last_checkpoint()
     if _rank() == 0:
         if damaged := folder.cut_metrics(last.step if last else 0):
-            reporter.message(f"{damaged} and left out")
+            reporter.message(damaged)
         began = folder.began_with()
         now = computes.items()
         changed = [f"{key} {began[key]} is now {value}" for key, value in now if began.get(key, value) != value]

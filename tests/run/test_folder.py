@@ -262,11 +262,13 @@ def test_a_damaged_line_is_a_sentence_and_no_hindrance(folder, line):
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged; copy the run again, or leave"):
         folder.read_metrics()
     assert folder.read_metrics(damaged=True) == whole
-    assert folder.cut_metrics(100).endswith("metrics.jsonl: line 2 is damaged")
+    damaged = folder.metrics.read_bytes()
+    assert "metrics.jsonl: line 2 is damaged; the file is kept as metrics.damaged" in folder.cut_metrics(100)
+    assert folder.damaged.read_bytes() == damaged
     assert folder.cut_metrics(100) == ""
     assert folder.read_metrics() == whole
     folder.metrics.write_bytes(first + line + b"\n" + line + b"\n")
-    assert folder.cut_metrics(0).endswith("metrics.jsonl: 2 lines from line 2 on are damaged")
+    assert "metrics.jsonl: 2 lines from line 2 on are damaged;" in folder.cut_metrics(0)
     assert folder.read_metrics() == []
 
 

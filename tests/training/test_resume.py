@@ -118,7 +118,7 @@ def unfinished(tiny: Tiny, uninterrupted: Path, run: str, step: int = 20) -> Pat
     shutil.rmtree(folder / "model")
     for path in (folder / "checkpoints").glob("step-*"):
         if int(path.stem.removeprefix("step-")) > step:
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder
 
 
@@ -140,8 +140,17 @@ def test_damaged_records_prevent_no_resume(tiny: Tiny, uninterrupted: Path, line
     folder = unfinished(tiny, uninterrupted, f"records-{line.hex()}")
     lines = (folder / "metrics.jsonl").read_bytes().splitlines()
     (folder / "metrics.jsonl").write_bytes(b"\n".join([*lines[:10], line, *lines[10:]]) + b"\n")
-    assert "metrics.jsonl: line 11 is damaged and left out" in tiny.atat("train", "--resume", folder.name).stdout
+    assert "metrics.jsonl: line 11 is damaged; the file is kept" in tiny.atat("train", "--resume", folder.name).stdout
     same(tiny, folder.name, uninterrupted)
+
+
+def test_records_that_cannot_be_read_prevent_no_resume(tiny: Tiny, uninterrupted: Path) -> None:
+    folder = unfinished(tiny, uninterrupted, "records-in-a-circle")
+    (folder / "metrics.jsonl").unlink()
+    (folder / "metrics.jsonl").symlink_to("metrics.jsonl")
+    said = tiny.atat("train", "--resume", folder.name).stdout
+    assert "metrics.jsonl cannot be read: Too many levels of symbolic links; the file is kept" in said
+    assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
 
 
 # Kills its own process when it would give a file its name, after so many that have theirs.
