@@ -14,8 +14,8 @@ class NotKept(UserWarning):
 
 
 def clip(text: object, most: int = 300) -> str:
-    """Return a text for a message, its end left out when it is longer than `most` characters."""
-    text = str(text)
+    """Return a text for a message: at most `most` characters of it, quoted when it would not print as one line."""
+    text = str(text) if str(text).isprintable() else repr(str(text))
     return text if len(text) <= most else f"{text[: most * 2 // 3]}…"
 
 

@@ -135,6 +135,10 @@ CASES: tuple[Case, ...] = (
         env=(("PYTHONPATH", "plugins"),),
     ),
     Case("A file that is not TOML", ("check", "bad.toml"), "[masking\n"),
+    Case("A file that is nested too deeply", ("check", "bad.toml"), f"{'a.' * 70}b = 1\n"),
+    Case("A file that is the base of too many others", ("check", "33.toml"), prepare=lambda root: _chain(root)),
+    Case("An override with a comment behind its value", ("check", "base.toml", "train.steps=7 # no, 9")),
+    Case("An override with another key behind its value", ("check", "base.toml", "train.steps=7\nseed = 3")),
     Case("An experiment that is not there", ("train", "quickstrat")),
     Case("A missing corpus", ("data", "build", "bad.toml"), '[corpus]\nuse = "files"\ntrain = ["novels/*.txt"]\n'),
     Case(
@@ -152,6 +156,7 @@ CASES: tuple[Case, ...] = (
     Case("A shard that was changed, found while it is read", ("train", "base.toml"), prepare=_flip_in_place),
     Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=160_000),
     Case("A run folder in use by another process", ("train", "base.toml"), prepare=_hold),
+    Case("A run folder with a name that Composer would fill in", ("train", "base.toml", "--out", "runs/{today}")),
     Case("A run folder that has a run already", ("train", "base.toml"), prepare=lambda root: _begun(root)),
     Case("A run without a final model", ("eval", "runs/base"), prepare=lambda root: _begun(root)),
     Case(
@@ -178,6 +183,11 @@ CASES: tuple[Case, ...] = (
     Case("A bound that is not there", ("eval", "runs/base", "--bound", "exactk")),
     Case("Text to evaluate on that is not there", ("eval", "runs/base", "--corpus", "novel.txt")),
     Case("A comparison with nothing", ("compare", "runs/base"), prepare=lambda root: _begun(root)),
+    Case(
+        "A record that is damaged",
+        ("compare", "runs/base", "runs/base"),
+        prepare=lambda root: (_model(root), (root / "runs" / "base" / "metrics.jsonl").write_text('{"step": 1}\n5\n{')),
+    ),
     Case("A judge of which there is no run", ("judge", "runs/base", "--by", "runs/judge")),
     Case(
         "A judge whose likelihood is only bounded",
@@ -241,6 +251,11 @@ CASES: tuple[Case, ...] = (
     ),
     Case("A loss that is no number", ("train", "base.toml", "optimizer.learning_rate=1e38", "schedule.warmup_steps=0")),
 )
+
+
+def _chain(root: Path) -> None:
+    for number in range(1, 34):
+        (root / f"{number}.toml").write_text(f'extends = "{number - 1 if number > 1 else "base"}.toml"\n')
 
 
 def _begun(root: Path, name: str = "base", file: str = "base.toml") -> None:

@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What can be wrong with a disk, and says no name.
+NAMELESS = frozenset({errno.EIO, errno.ESTALE})
 
 
 class _Lazy(click.Group):
@@ -77,7 +79,7 @@ def run(command: click.Command, name: str) -> None:
         code = result if isinstance(result, int) else 0
     except UserError as error:
         for line in str(error).splitlines():
-            click.echo(f"error: {line}", err=True)
+            click.echo(f"error: {clip(line, 2000)}", err=True)
         code = 2
     except click.ClickException as error:
         error.show()
@@ -89,10 +91,11 @@ def run(command: click.Command, name: str) -> None:
         if error.errno in FULL:
             problem = f"{error.filename or 'what this prints or writes'} cannot be written: {error.strerror}; free some"
             click.echo(f"error: {problem} space, then run it again", err=True)
-        elif error.filename is None:
+        elif error.filename is None and error.errno not in NAMELESS:
             raise
         else:  # a name that is too long, links in a circle, no permission, a folder in place of a file
-            click.echo(f"error: {clip(error.filename)}: {error.strerror}; name another one, or mend it", err=True)
+            what = clip(error.filename or "a file that this reads or writes")
+            click.echo(f"error: {what}: {error.strerror}; name another one, or mend it", err=True)
         code = 2
     sys.exit(code)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 
 NONE = "—"
+_LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
 HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_seed")
 _OPTIONS = {
@@ -154,10 +155,12 @@ def lines_of(path: str) -> list[str]:
         if path == "-":
             if sys.stdin is None:  # closed by the parent process
                 raise UserError("--file -: standard input is closed; name a file, or pipe text in")
-            data = sys.stdin.buffer.read()
+            data = sys.stdin.buffer.read(_LARGEST + 1)
         else:
             with open(path, "rb") as file:
-                data = file.read()
+                data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:  # some devices never end
+            raise UserError(f"--file {path}: {name} is larger than {_LARGEST >> 20} MiB; give fewer texts at once")
         text = data.decode("utf-8")
     except OSError as error:
         raise UserError(f"--file {path}: {name} cannot be read: {error.strerror}; name a text file") from None

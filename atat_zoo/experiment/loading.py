@@ -119,7 +119,13 @@ def from_table(
             problems.append(f"{key} is no key of an experiment{close} (there are: {', '.join(known)})")
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or "/" in name
+        or not name.isprintable()
+        or len(name.encode()) > 255
+    ):
         problems.append(f"name: expected a word that can name a folder, without '/', got {clip(repr(name))}")
     if type(seed) is not int or not 0 <= seed < 2**63:
         problems.append(f"seed: expected an int from 0 to 2**63 - 1, got {clip(repr(seed))}")

@@ -119,7 +119,7 @@ def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[C
 
 def _folder(out: Path) -> RunFolder:
     """Return a run folder, or refuse a name in which nothing could be saved."""
-    if "{" in str(out):
+    if "{" in str(out) or "}" in str(out):
         raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another one")
     try:
         str(out).encode()

@@ -217,6 +217,47 @@ def test_a_mistake_is_one_line_and_exit_code_2(atat, words, text):
     assert text in line
 
 
+# What a person can type where a path is wanted.
+PATHS = ["x" * 5000, "loop", "loop/x", "~nouser/x", "file", "file/x", "folder", "\udcff", "/dev/null", ""]
+TAKES_A_PATH = (
+    "check {}",
+    "train --resume {}",
+    "eval {}",
+    "compare {} {}",
+    "compare a b --baseline {}",
+    "judge {} --by folder",
+    "judge folder --by {}",
+    "judge folder --by {{use='run',path='{}'}}",
+    "sample {} --trace x",
+    "infill folder --file {}",
+    "data info {}",
+    "data build base.toml data.root={}",
+    "data build base.toml corpus.train=['{}']",
+    "data build base.toml tokenizer={{use='pretrained',path='{}'}}",
+    "data build base.toml corpus={{use='shards',path='{}'}}",
+    "check base.toml tokenizer={{use='run',path='{}'}}",
+    "check base.toml init_from={}",
+    "bench samplers {}",
+    "importance {}",
+)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: repr(path)[:12])
+@pytest.mark.parametrize("words", TAKES_A_PATH)
+def test_a_path_that_is_none_is_one_short_sentence(atat, tmp_path, monkeypatch, words, path):
+    monkeypatch.chdir(tmp_path)
+    os.symlink("loop", tmp_path / "loop")
+    (tmp_path / "folder").mkdir()
+    for name, text in (("file", "x"), ("text.txt", "we the people"), ("base.toml", "")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "base.toml").write_text('[corpus]\nuse = "files"\ntrain = ["text.txt"]\n[tokenizer]\nuse = "bytes"')
+    code, _, err = atat(*(word.format(path) for word in words.split(" ")))
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert len(line) < 2000
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -16,6 +16,7 @@ from torch import nn
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
+from atat_zoo.errors import NotKept, UserError
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.noise import LinearNoise
@@ -287,6 +288,17 @@ def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
         f"validation perplexity {found.nelbo.value:.1f} ± {found.nelbo.stderr:.1f}, "
         f"{found.nelbo.bits_per_byte:.3f} bits per byte"
     )
+
+
+def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_path):
+    found = summed(measured(Known(), *text()))
+    (tmp_path / "evaluations").touch()
+    with pytest.warns(
+        NotKept, match=r"^this result is not kept in the run: [^;]*\.json cannot be written: File exists$"
+    ):
+        found.record(RunFolder(tmp_path))
+    with pytest.raises(UserError, match=r"\.json cannot be written: File exists; free some space"):
+        found.record(RunFolder(tmp_path), required=True)
 
 
 def test_bounds_of_other_numbers_of_steps_are_recorded_apart(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -41,6 +42,22 @@ def test_text_that_is_named_is_evaluated_as_a_whole(tiny, trained, tmp_path):
     assert found["bits_per_character"] == pytest.approx(found["bits_per_byte"])
     names = [path.name for path in (trained / "evaluations").iterdir()]
     assert any("-fox.txt-all-exact_k-" in name for name in names)
+
+
+@pytest.mark.parametrize("words", [["eval"], ["importance"], ["bench", "infilling", "--number", "4"]])
+def test_a_result_that_cannot_be_kept_is_printed(tiny, trained, words):
+    """The run is on a disk that is mounted for reading: here a file is in the way."""
+    run = tiny.root / "read-only"
+    if not run.exists():
+        shutil.copytree(trained, run)
+        shutil.rmtree(run / "evaluations")
+        (run / "evaluations").write_text("")
+    expected = tiny.atat(*words, str(trained), "--json")
+    done = tiny.atat(*words, str(run), "--json")
+    assert json.loads(done.stdout) | {"run": 0} == json.loads(expected.stdout) | {"run": 0}
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("note: this result is not kept in the run: ")
+    assert line.endswith(".json cannot be written: File exists")
 
 
 def test_a_corpus_of_the_zoo_is_named_by_its_name(tiny, trained):

@@ -260,7 +260,8 @@ def test_a_bare_word_of_an_override_is_all_of_it(write):
         (f"init_from={'x' * 5000}", "init_from: xxxxx"),
         ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
         ('data.root="\\u0000"', "data.root: expected text in UTF-8 without NUL characters, got '\\x00' (str)"),
-        ("init_from=\udcff", "init_from: \udcff is no run folder"),
+        (f"name={'ü' * 128}", "name: expected a word that can name a folder, without '/', got 'üü"),
+        ("init_from=\udcff", "init_from: '\\udcff' is no run folder"),
     ],
 )
 def test_an_override_without_end_is_one_short_sentence(write, override, words):

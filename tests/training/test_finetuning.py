@@ -276,8 +276,15 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(
     copy = shutil.copytree(source, tmp_path / "copy")
     weights = interrupted(root, copy, tmp_path / "run", after=None)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
+    shutil.copytree(tmp_path / "run", tmp_path / "unknown")
     resume(tmp_path / "run")
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
+    # Nobody knows any more with which weights it began: it begins with those that are there.
+    (tmp_path / "unknown" / "environment.json").unlink()
+    said = Said()
+    resume(tmp_path / "unknown", reporter=said)
+    assert any("environment.json does not say with which weights the run began" in text for text in said.messages)
+    assert (tmp_path / "unknown" / "model" / "model.safetensors").read_bytes() == weights
     # The source was trained again in between: it would be another training under the same name.
     theirs = copy / "model" / "model.safetensors"
     theirs.write_bytes(theirs.read_bytes()[:-1] + b"x")

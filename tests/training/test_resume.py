@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,75 @@ def test_a_damaged_checkpoint_is_passed_over(tiny: Tiny, uninterrupted: Path) ->
     said = tiny.atat("train", "--resume", "damaged").stdout
     assert "continuing damaged after step 10 of 24" in said
     same(tiny, "damaged", uninterrupted)
+
+
+def test_a_trainer_that_died_alone_holds_no_lock(tiny: Tiny, uninterrupted: Path) -> None:
+    """Its loader's workers live on for seconds, and who restarts it does so at once."""
+    process = start(tiny, "orphans", "data.workers=2")
+    wait_for_step(tiny.root / "orphans" / "metrics.jsonl", 7, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    tiny.atat("train", "--resume", "orphans")
+    same(tiny, "orphans", uninterrupted)
+
+
+def unfinished(tiny: Tiny, uninterrupted: Path, run: str, step: int = 20) -> Path:
+    """Return a copy of the run as if it had been killed after a step."""
+    folder = tiny.root / run
+    shutil.copytree(uninterrupted, folder)
+    shutil.rmtree(folder / "model")
+    for path in (folder / "checkpoints").glob("step-*"):
+        if int(path.stem.removeprefix("step-")) > step:
+            path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("data", [None, b"", b'{"seed": 5, "comp', b"\xff", b"[]", b'{"computes": {"device": "cpu"}}'])
+def test_what_only_informs_is_not_needed(tiny: Tiny, uninterrupted: Path, data: bytes | None) -> None:
+    folder = unfinished(tiny, uninterrupted, f"uninformed-{data.hex() if data else data}")
+    if data is None:
+        (folder / "environment.json").unlink()
+    else:
+        (folder / "environment.json").write_bytes(data)
+    said = tiny.atat("train", "--resume", folder.name).stdout
+    assert "environment.json does not say with which device, precision, ranks the run began" in said
+    assert "continuing" in said
+    same(tiny, folder.name, uninterrupted)
+
+
+@pytest.mark.parametrize("line", [b"5", b"\xff\xfe", b'{"step": "x"}'])
+def test_damaged_records_prevent_no_resume(tiny: Tiny, uninterrupted: Path, line: bytes) -> None:
+    folder = unfinished(tiny, uninterrupted, f"records-{line.hex()}")
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    (folder / "metrics.jsonl").write_bytes(b"\n".join([*lines[:10], line, *lines[10:]]) + b"\n")
+    assert "metrics.jsonl: line 11 is damaged and left out" in tiny.atat("train", "--resume", folder.name).stdout
+    same(tiny, folder.name, uninterrupted)
+
+
+# Kills its own process when it would give a file its name, after so many that have theirs.
+BEGIN_AND_DIE = """
+import os, pathlib, signal
+left = [{after}]
+def dying(self, target):
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    os.replace(self, target)
+pathlib.Path.replace = dying
+from atat_zoo.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_run_that_was_killed_when_it_began_has_not_begun(tiny: Tiny, uninterrupted: Path, after: int) -> None:
+    run = f"stillborn-{after}"
+    killed = tiny.atat("train", str(tiny.path), "--out", run, check=False, code=BEGIN_AND_DIE.format(after=after))
+    assert killed.returncode == -signal.SIGKILL
+    tiny.train(run)
+    same(tiny, run, uninterrupted)
+    assert not list((tiny.root / run).rglob("*.part"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

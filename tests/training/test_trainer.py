@@ -13,6 +13,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.model import Model, assemble
 from atat_zoo.run import RunFolder
+from atat_zoo.training import resume, train
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,21 @@ def test_a_run_leaves_everything_behind(tiny: Tiny, uninterrupted: Path) -> None
     assert len(sorted(folder.checkpoints.glob("*.pt"))) == 2
     assert folder.samples.read_text().strip()
     assert not list(uninterrupted.rglob("*.part"))
+
+
+def test_all_files_have_the_same_mode(tiny: Tiny, uninterrupted: Path) -> None:
+    modes = {path.name: oct(path.stat().st_mode) for path in uninterrupted.rglob("*") if path.is_file()}
+    assert set(modes.values()) == {modes["resolved.toml"]}, modes
+
+
+@pytest.mark.parametrize("name", ["a{b", "a}b", "\udcff"])
+def test_a_name_in_which_nothing_could_be_saved_is_refused_before_anything(tiny: Tiny, name: str) -> None:
+    folder = tiny.root / name
+    for begin in (lambda: train(load(str(tiny.path)), folder), lambda: resume(folder)):
+        with pytest.raises(UserError, match="choose another one") as caught:
+            begin()
+        assert not folder.exists()
+        str(caught.value).encode()
 
 
 def test_every_trainable_parameter_has_changed(tiny: Tiny, uninterrupted: Path) -> None:
