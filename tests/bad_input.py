@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shlex
 import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -95,6 +97,39 @@ def _remove(root: Path) -> None:
     next(_rename(_shards(root)).glob("train*.tar")).unlink()
 
 
+def _other_text(root: Path) -> None:
+    """Let shards be of another text than their name says, as earlier versions left them behind."""
+    path = _shards(root) / "manifest.json"
+    content = json.loads(path.read_text())
+    content["fingerprint"]["train"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(content))
+
+
+def _claim(root: Path) -> None:
+    path = _rename(_shards(root)) / "manifest.json"
+    path.write_text(path.read_text().replace('"length": 16', '"length": 1099511627776'))
+
+
+def _huge_id(root: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    text = Tokenizer(models.WordLevel({"we": 0, "the": 1}, unk_token="we")).to_str()
+    (root / "words.json").write_text(text.replace('"the":1', '"the":4294967295'))
+
+
+def _bomb(root: Path) -> None:
+    (root / "text.txt.gz").write_bytes(gzip.compress(b"a" * (70 << 20), 1))
+
+
+def _encrypted(root: Path) -> None:
+    with zipfile.ZipFile(root / "text8.zip", "w") as archive:
+        archive.writestr("text8", "we the people")
+    data = bytearray((root / "text8.zip").read_bytes())
+    for place in (data.index(b"PK\3\4") + 6, data.index(b"PK\1\2") + 8):
+        data[place] |= 1
+    (root / "text8.zip").write_bytes(data)
+
+
 def _many_words(root: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -147,6 +182,43 @@ CASES: tuple[Case, ...] = (
         '[tokenizer]\nuse = "pretrained"\npath = "words.json"\n[data]\ndtype = "uint16"\n',
         _many_words,
     ),
+    Case("Shards of a text that was edited while they were built", ("data", "build", "base.toml"), prepare=_other_text),
+    Case(
+        "A text that unpacks to more than it can hold",
+        ("data", "build", "bad.toml"),
+        '[corpus]\ntrain = ["text.txt.gz"]\n',
+        _bomb,
+    ),
+    Case(
+        "An encrypted archive",
+        ("data", "build", "bad.toml"),
+        '[corpus]\nuse = "text8"\npath = "text8.zip"\n',
+        _encrypted,
+    ),
+    Case(
+        "A tokenizer with one huge id",
+        ("data", "build", "bad.toml"),
+        '[tokenizer]\nuse = "pretrained"\npath = "words.json"\n',
+        _huge_id,
+    ),
+    Case(
+        "A vocabulary larger than any",
+        ("check", "bad.toml"),
+        '[tokenizer]\nuse = "bpe"\nvocabulary_size = 1099511627776\n',
+    ),
+    Case(
+        "A sequence larger than this machine's memory",
+        ("data", "build", "bad.toml"),
+        "[data]\nlength = 1099511627776\n[backbone]\nmax_length = 1099511627776\n",
+    ),
+    Case("A batch larger than this machine's memory", ("train", "base.toml", "train.batch_size=1099511627776")),
+    Case("A backbone larger than this machine's memory", ("train", "base.toml", "backbone.width=1048576")),
+    Case(
+        "More texts than this machine can hold",
+        ("sample", "runs/base", "--number", "1099511627776"),
+        prepare=lambda root: _model(root),
+    ),
+    Case("A manifest that claims more than its shards hold", ("data", "info", "shards/mine"), prepare=_claim),
     Case("A sequence longer than the backbone's maximum", ("check", "bad.toml"), "[data]\nlength = 4096\n"),
     Case("Too few shards for the lanes", ("data", "build", "bad.toml"), "[data]\nlanes = 4096\n"),
     Case("Ranks that do not divide the lanes", ("train", "base.toml"), env=(("WORLD_SIZE", "3"),)),
@@ -356,8 +428,9 @@ def produce(case: Case) -> Produced:
         if hasattr(held, "close"):
             held.close()
     message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
-    # What differs from machine to machine: the hash in a folder's name, and whether the example plugin is installed.
+    # What differs from machine to machine: the hash in a folder's name, the example plugin, the memory.
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message).replace(", rank", "")
+    message = re.sub(r"this machine has [\d,.]+ GB", "this machine has … GB", message)
     return Produced(done.returncode, message, done.stdout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from atat_zoo.registry import component, param, values_of
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ class DiTBackbone:
     preset: Literal["nano", "mini", "tiny", "small", "medium"] = param(
         "small", help="layers × width: nano 4×256, mini 8×256, tiny 8×512, small 12×768, medium 24×1024"
     )
-    layers: int | None = param(None, help="overrides the preset's number of layers", ge=1)
+    layers: int | None = param(None, help="overrides the preset's number of layers", ge=1, le=10_000)
     width: int | None = param(None, help="overrides the preset's width D", ge=2)
     heads: int | None = param(None, help="overrides the preset's number of heads", ge=1)
     local_heads: int = param(
@@ -89,6 +90,11 @@ class DiTBackbone:
         from atat_zoo.backbones.dit_module import DiTModule
 
         layers, width, heads = self.shape
+        weights = width * (
+            context.vocabulary_size * (1 if self.tied else 2) + layers * width * (4 + 2 * self.mlp_ratio)
+        )
+        asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
+        require(4 * weights, asked, "its weights", "make it smaller")
         settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
         del settings["preset"]
         return DiTModule(context.vocabulary_size, context.counts, **settings)

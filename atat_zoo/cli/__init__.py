@@ -97,6 +97,13 @@ def run(command: click.Command, name: str) -> None:
             what = clip(error.filename or "a file that this reads or writes")
             click.echo(f"error: {what}: {error.strerror}; name another one, or mend it", err=True)
         code = 2
+    except Exception as error:
+        from atat_zoo.run.machine import ran_out
+
+        if not ran_out(error):
+            raise
+        click.echo("error: this takes more memory than there is; lower the sizes, lengths and numbers in it", err=True)
+        code = 2
     sys.exit(code)
 
 

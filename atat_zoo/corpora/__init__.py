@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import re
 import zipfile
-import zlib
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from atat_zoo.data import SPLITS
+from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
 
@@ -35,7 +36,8 @@ _STAGE_NOTE = re.compile(
 class Corpus(Protocol):
     """A component of the kind corpus.
 
-    A corpus of existing shards also has `built() -> Path`, their folder; then its text is not used.
+    A corpus of existing shards also has `built() -> Path`, their folder; then its text is not used. One that reads
+    files has `stamp()`, a value that changes whenever one of them is written, even back to what it was.
     """
 
     name: str
@@ -206,57 +208,63 @@ class Text8Corpus:
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the split's characters as one document."""
-        text = _text8(*_text8_file(self.path))
+        text = _text8(self.path, self.stamp())
         train, validation = len(text) * 90 // 100, len(text) * 95 // 100
         start, end = {"train": (0, train), "validation": (train, validation), "test": (validation, len(text))}[split]
         yield text[start:end].decode("ascii")
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the number of characters, whether they are only a prefix of text8, and their hash."""
-        text = _text8(*_text8_file(self.path))
+        text = _text8(self.path, self.stamp())
         return {
             "characters": len(text),
             "prefix": len(text) < TEXT8_CHARACTERS,
             "sha256": hashlib.sha256(text).hexdigest(),
         }
 
-
-def _text8_file(path: str) -> tuple[str, int, int]:
-    """Return a cache key that changes with the file: path, size and time of change."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        raise UserError(
-            f"corpus.path: there is no file {path}; download http://mattmahoney.net/dc/text8.zip "
-            "and set corpus.path to where it is"
-        ) from None
-    return path, status.st_size, status.st_mtime_ns
+    def stamp(self) -> Stamp:
+        """See `Corpus`."""
+        try:
+            return Stamp.of(Path(self.path))
+        except UserError:
+            raise UserError(
+                f"corpus.path: there is no file {self.path}; download http://mattmahoney.net/dc/text8.zip "
+                "and set corpus.path to where it is"
+            ) from None
 
 
 @functools.lru_cache(maxsize=1)
-def _text8(path: str, size: int, changed: int) -> bytes:
-    """Return the characters, without a line end at the end of the file."""
-    del size, changed
+def _text8(path: str, stamp: Stamp) -> bytes:
+    """Return the characters, without a line end at the end of the file; `stamp` changes with the file."""
+    del stamp
     try:
-        if path.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive:
-                text = archive.read(archive.namelist()[0])
-        elif path.endswith(".gz"):
-            with gzip.open(path) as file:
-                text = file.read()
-        else:
-            text = Path(path).read_bytes()
-    except (OSError, EOFError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+        with _opened(path) as file:
+            text = file.read(TEXT8_CHARACTERS + 64).rstrip(b"\n")
+    except Exception as error:  # a damaged, encrypted or unknown archive raises nearly anything
         raise UserError(f"corpus.path: {path} cannot be read ({error}); download it again") from None
-    text = text.rstrip(b"\n")
-    strange = text.translate(None, b" abcdefghijklmnopqrstuvwxyz")
-    if strange or not text:
-        what = f"the byte {strange[:1]!r}" if strange else "nothing"
-        raise UserError(
-            f"corpus.path: {path} holds {what}, and text8 only the space and a to z; "
-            'for other text take the corpus "files"'
-        )
-    return text
+    if len(text) > TEXT8_CHARACTERS:
+        what = f"more than the {TEXT8_CHARACTERS:,} characters of text8"
+    elif strange := text.translate(None, b" abcdefghijklmnopqrstuvwxyz"):
+        what = f"the byte {strange[:1]!r}, and text8 only the space and a to z"
+    elif not text:
+        what = "nothing, and text8 only the space and a to z"
+    else:
+        return text
+    raise UserError(f'corpus.path: {path} holds {what}; for other text take the corpus "files"')
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """Open a file as it is, or what is in a .gz, or the first file in a .zip."""
+    if path.endswith(".zip"):
+        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+            yield file
+    elif path.endswith(".gz"):
+        with gzip.open(path) as file:
+            yield file
+    else:
+        with open(path, "rb") as file:
+            yield file
 
 
 @component

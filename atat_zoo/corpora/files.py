@@ -11,21 +11,27 @@ import json
 import os
 import zlib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from atat_zoo.corpora import HeldOut
+from atat_zoo.data.digests import Stamp, sha256_of_each, unreadable
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param
+from atat_zoo.run.machine import memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from atat_zoo.data import Split
 
 _JSON = (".jsonl", ".ndjson")
-_HASHED_IN_FULL = 64 << 20  # bytes of all files; beyond this, only samples are hashed
-_SAMPLES, _SAMPLE = 16, 1 << 20
+_PACKED = (".gz", ".zst")
+_UTF8 = "utf-8-sig"  # without a byte order mark at the start
+_HASHED_AT_ONCE = 64 << 20  # bytes of all files; beyond this, the hash of each file is kept until it changes
+_UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
+_RATIO = 100  # characters in a byte beyond that: more than any text has
 
 
 @component
@@ -35,7 +41,7 @@ class FilesCorpus:
     `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document; other files are plain text.
     Files ending in `.gz` and `.zst` are decompressed. If `validation` or `test` names no files, that share of the
     training documents is held out, by their hashes: no document is divided, and equal ones are in the same split. Empty
-    documents are skipped.
+    documents are skipped, and so is a byte order mark at the start of a file.
     """
 
     name = "files"
@@ -74,7 +80,7 @@ class FilesCorpus:
         if not any(shares):
             yield from self._read(self.train) if split == "train" else ()
             return
-        held_out = _held_out(self, *shares, _identity(self._expand(self.train, "train")))
+        held_out = _held_out(self, *shares, _stamps(self._expand(self.train, "train")))
         if held_out.documents < 1 + sum(share > 0 for share in shares):
             raise UserError(
                 f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation "
@@ -83,8 +89,12 @@ class FilesCorpus:
         yield from held_out.select(self._read(self.train), split)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the number, size and hash of the files; beyond 64 MiB, the hash is of samples."""
-        return {split: dict(_fingerprint(_identity(paths))) for split, paths in self._files().items() if paths}
+        """Return the number, size and hash of the files."""
+        return {split: _fingerprint(_stamps(paths)) for split, paths in self._files().items() if paths}
+
+    def stamp(self) -> Any:
+        """See `Corpus`."""
+        return {split: _stamps(paths) for split, paths in self._files().items()}
 
     def _files(self) -> dict[str, list[Path]]:
         """Return the files of each split; none if it is held out of the training files."""
@@ -116,37 +126,50 @@ class FilesCorpus:
     def _read(self, patterns: tuple[str, ...]) -> Iterator[str]:
         for path in self._expand(patterns, "train"):
             try:
+                most = _most(path)
                 with _open(path) as file:
-                    texts = self._json(path, file) if _suffix(path) in _JSON else self._plain(file)
+                    texts = self._json(path, file, most) if _suffix(path) in _JSON else self._plain(file, most)
                     yield from (text for text in texts if text.strip())
             except UnicodeDecodeError as error:
                 raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+            except OSError as error:
+                raise unreadable(path, error) from None
+            except MemoryError:
+                raise UserError(
+                    f"corpus: {path} has a document of more than {most:,} characters, more than this machine or a "
+                    "compressed text of its size can hold; "
+                    'set corpus.document = "paragraph" or "line", or cut it into documents'
+                ) from None
 
-    def _plain(self, file: IO[str]) -> Iterator[str]:
+    def _plain(self, file: IO[str], most: int) -> Iterator[str]:
         if self.document == "file":
-            yield file.read()
+            yield _up_to(most, file.read)
         elif self.document == "line":
-            for line in file:
+            for line in _lines(file, most):
                 yield line.rstrip("\n")
         else:
             lines: list[str] = []
-            for line in file:
+            size = 0
+            for line in _lines(file, most):
                 if line.strip():
                     lines.append(line)
+                    size += len(line)
+                    if size > most:
+                        raise MemoryError
                 elif lines:
                     yield "".join(lines).rstrip("\n")
-                    lines = []
+                    lines, size = [], 0
             yield "".join(lines).rstrip("\n")
 
-    def _json(self, path: Path, file: IO[str]) -> Iterator[str]:
-        for number, line in enumerate(file, 1):
+    def _json(self, path: Path, file: IO[str], most: int) -> Iterator[str]:
+        for number, line in enumerate(_lines(file, most), 1):
             if not line.strip():
                 continue
             try:
                 value: Any = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
             for key in self.text_field.split("."):
                 if not isinstance(value, dict) or key not in value:
@@ -165,15 +188,35 @@ class FilesCorpus:
 
 
 def _suffix(path: Path) -> str:
-    name = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
+    name = path.with_suffix("") if path.suffix in _PACKED else path
     return name.suffix.lower()
+
+
+def _most(path: Path) -> int:
+    """Return how many characters a document of a file may have."""
+    # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
+    most = memory() // 16
+    return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix in _PACKED else most
+
+
+def _up_to(most: int, read: Callable[[int], str]) -> str:
+    """Return what `read` returns of a file; raise a `MemoryError` if there is more."""
+    text = read(most + 1)
+    if len(text) > most:
+        raise MemoryError
+    return text
+
+
+def _lines(file: IO[str], most: int) -> Iterator[str]:
+    """Yield lines of at most so many characters; raise a `MemoryError` for a longer one."""
+    return iter(partial(_up_to, most, file.readline), "")
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[IO[str]]:
-    """Open a file as text, decompressed by its suffix."""
+    """Open a file as text, decompressed by its suffix, without a byte order mark."""
     if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as file:
+        with gzip.open(path, "rt", encoding=_UTF8) as file:
             yield file
     elif path.suffix == ".zst":
         try:
@@ -183,44 +226,38 @@ def _open(path: Path) -> Iterator[IO[str]]:
         try:
             reader = zstandard.ZstdDecompressor().stream_reader
             with path.open("rb") as raw, reader(raw, read_across_frames=True) as data:
-                yield io.TextIOWrapper(data, encoding="utf-8")
+                yield io.TextIOWrapper(data, encoding=_UTF8)
         except zstandard.ZstdError as error:
             raise EOFError(error) from None
     else:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding=_UTF8) as file:
             yield file
 
 
-Identity = tuple[tuple[str, int, int], ...]
+Stamps = tuple[Stamp, ...]
 
 
-def _identity(paths: list[Path]) -> Identity:
-    """Return a cache key that changes with the files: their paths, sizes and times of change."""
-    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+def _stamps(paths: list[Path]) -> Stamps:
+    return tuple(map(Stamp.of, paths))
 
 
 @functools.lru_cache(maxsize=8)
-def _held_out(spec: FilesCorpus, validation: float, test: float, files: Identity) -> HeldOut:
+def _held_out(spec: FilesCorpus, validation: float, test: float, files: Stamps) -> HeldOut:
     del files
     return HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
 
 
-@functools.lru_cache(maxsize=8)
-def _fingerprint(files: Identity) -> tuple[tuple[str, Any], ...]:
-    total = sum(size for _, size, _ in files)
-    in_full = total <= _HASHED_IN_FULL
+def _fingerprint(files: Stamps) -> dict[str, Any]:
+    sizes = [file.size for file in files]
+    found: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
     digest = hashlib.sha256()
-    for path, size, _ in files:
-        digest.update(f"{size}\0".encode())
-        with Path(path).open("rb") as file:
-            if in_full or size <= _SAMPLE * _SAMPLES:
-                digest.update(file.read())
-                continue
-            for i in range(_SAMPLES):
-                file.seek((size - _SAMPLE) * i // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE))
-    return (
-        ("files", len(files)),
-        ("bytes", total),
-        ("sha256" if in_full else f"sha256 of {_SAMPLES} MiB a file", digest.hexdigest()),
-    )
+    if sum(sizes) > _HASHED_AT_ONCE:
+        digest.update("\n".join(sha256_of_each(files)).encode())
+        return found | {"sha256 of the files' SHA-256": digest.hexdigest()}
+    # As in version 0.1, so that its shards are found; not kept, so that no change is missed.
+    for file in files:
+        try:
+            digest.update(f"{file.size}\0".encode() + Path(file.path).read_bytes())
+        except OSError as error:
+            raise unreadable(file.path, error) from None
+    return found | {"sha256": digest.hexdigest()}

@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.data import SPLITS, manifest
-from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, spread
+from atat_zoo.data import SPLITS, digests, manifest
+from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
 from atat_zoo.run.locks import locked
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,22 @@ _NOT_WRITABLE = frozenset(
 )
 
 
+@attrs.frozen
+class _Source:
+    """What shards are made of, at one moment."""
+
+    settings: str  # hash of everything that determines the bytes
+    fingerprint: dict[str, Any]  # of the text
+    stamp: str  # changes whenever a file of the text is written, even back to what it was
+
+    @classmethod
+    def now(cls, experiment: Experiment) -> _Source:
+        corpus = experiment.parts["corpus"]
+        stamp = corpus.stamp() if hasattr(corpus, "stamp") else None  # first: what is written later is seen
+        fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
+        return cls(_hash(_settings(experiment, fingerprint)), fingerprint, "" if stamp is None else _hash(stamp))
+
+
 def folder_of(experiment: Experiment) -> Path:
     """Return the folder for the shards of an experiment, built or not.
 
@@ -57,9 +74,12 @@ def folder_of(experiment: Experiment) -> Path:
     corpus = experiment.parts["corpus"]
     if hasattr(corpus, "built"):
         return Path(corpus.built())
-    tokenizer = experiment.parts["tokenizer"]
-    name = f"{corpus.name}-{tokenizer.name}-{experiment.data.length}-{_hash(_settings(experiment))[:10]}"
-    return Path(experiment.data.root) / name
+    return _folder(experiment, _Source.now(experiment))
+
+
+def _folder(experiment: Experiment, source: _Source) -> Path:
+    corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
+    return Path(spec.root) / f"{corpus.name}-{tokenizer.name}-{spec.length}-{source.settings[:10]}"
 
 
 def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
@@ -67,28 +87,43 @@ def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
 
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
-        progress: called with the stage (`waiting`, `tokenizer`, or a split) and the characters.
+        progress: called with the stage and what is done of it: `hashing` (bytes), `waiting`, `tokenizer`, or a split
+            (characters).
 
     Raises:
         UserError: for every problem that the user can fix: missing text, a full disk, too little text for the
-            lanes, a vocabulary too large for the dtype, shards that do not match their manifest.
+            lanes, a vocabulary too large for the dtype, shards that do not match their manifest, text that was edited
+            while it was read.
     """
-    folder = folder_of(experiment)
     report = progress or (lambda stage, done, total: None)
     if hasattr(experiment.parts["corpus"], "built"):
-        return _given(folder, experiment)
-    settings = _hash(_settings(experiment))
+        return _given(folder_of(experiment), experiment)
+    length = experiment.data.length
+    require(16 * length, f"data.length = {length}", "a single sequence", "lower it")
+    with digests.kept_in(Path(experiment.data.root), report):
+        return _build(experiment, report)
+
+
+def _build(experiment: Experiment, report: Progress) -> Path:
+    source = _Source.now(experiment)
+    folder = _folder(experiment, source)
     if (folder / manifest.FILE).is_file():
-        return _finished(folder, settings)
+        return _finished(folder, source)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _only_one(folder, report):
             if (folder / manifest.FILE).is_file():  # another process was faster
-                return _finished(folder, settings)
+                return _finished(folder, source)
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
-            work = _workplace(folder, settings)
-            _fill(work, experiment, settings, report)
+            work = _workplace(folder, source)
+            _fill(work, experiment, source, report)
+            if _Source.now(experiment) != source:
+                shutil.rmtree(work)
+                raise UserError(
+                    "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
+                    "kept; run the same command again once nothing writes there any more"
+                )
             work.rename(folder)
             sync_folder(folder.parent)
     except OSError as error:
@@ -118,13 +153,19 @@ def _given(folder: Path, experiment: Experiment) -> Path:
     return folder
 
 
-def _finished(folder: Path, settings: str) -> Path:
-    if manifest.verify(folder).settings != settings:
+def _finished(folder: Path, source: _Source) -> Path:
+    contents = manifest.verify(folder)
+    if contents.settings != source.settings:
         raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
+    if contents.fingerprint != source.fingerprint:
+        raise UserError(
+            f"{folder} holds shards of a text that was edited while they were built; "
+            "delete it and run `atat data build` again"
+        )
     return folder
 
 
-def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -> None:
+def _fill(work: Path, experiment: Experiment, source: _Source, report: Progress) -> None:
     """Write all files of a folder of shards, the manifest last."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     characters: int | None = None
@@ -153,7 +194,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
                 np.save(file, packer.counts, allow_pickle=False)
     contents = manifest.ShardManifest(
         format=manifest.FORMAT,
-        settings=settings,
+        settings=source.settings,
         made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
         length=spec.length,
         special=spec.special,
@@ -166,7 +207,7 @@ def _fill(work: Path, experiment: Experiment, settings: str, report: Progress) -
         eos=model.eos,
         tokenizer=_table(tokenizer),
         corpus=unstructure(corpus),
-        fingerprint=corpus.fingerprint(),
+        fingerprint=source.fingerprint,
         sha256={name: sha256_of(work / name) for name in (_TOKENIZER, manifest.COUNTS)},
         splits=splits,
     )
@@ -183,7 +224,8 @@ def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) 
         nonlocal done
         done = shown = 0
         for text in corpus.documents("train"):
-            yield text
+            # A word of a hundred million letters would take gigabytes; other words are not cut.
+            yield from [text] if len(text) <= PIECE else (piece.text for piece in pieces(text))
             done += len(text)
             if done - shown >= PIECE:
                 shown = done
@@ -199,15 +241,15 @@ def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) 
     return done or None
 
 
-def _workplace(folder: Path, settings: str) -> Path:
-    """Return the folder of the unfinished build, emptied if its settings differ."""
+def _workplace(folder: Path, source: _Source) -> Path:
+    """Return the folder of the unfinished build, emptied if its settings differ or its text was written to since."""
     work = folder.with_name(f"{folder.name}.partial")
-    note = work / "settings"
-    if work.is_dir() and not (note.is_file() and note.read_text() == settings):
+    note, begun = work / "settings", f"{source.settings}{source.stamp}"
+    if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
         shutil.rmtree(work)
     if not work.is_dir():
         work.mkdir()
-        write_text(note, settings)
+        write_text(note, begun)
     return work
 
 
@@ -218,15 +260,15 @@ def _only_one(folder: Path, report: Progress) -> Iterator[None]:
         yield
 
 
-def _settings(experiment: Experiment) -> dict[str, Any]:
-    """Return everything that determines the bytes of the shards."""
+def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """Return everything that determines the bytes of the shards, with the fingerprint of the text."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     # Included only if set, so that shards without a limit have the same name as in versions without limits.
     limit = {} if spec.sequences is None else {"sequences": spec.sequences}
     return {
         "format": manifest.FORMAT,
         "corpus": unstructure(corpus),
-        "text": corpus.fingerprint(),
+        "text": fingerprint,
         "spread": [_SPREAD_SEED, SHUFFLED],
         "tokenizer": _table(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
@@ -242,7 +284,7 @@ def _table(tokenizer: Any) -> dict[str, Any]:
     return unstructure(getattr(tokenizer, "like", tokenizer))
 
 
-def _hash(table: dict[str, Any]) -> str:
+def _hash(table: Any) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 

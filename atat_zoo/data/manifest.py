@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 FILE = "manifest.json"
 COUNTS = "counts.npy"
+_TOKENIZER = "tokenizer.json"
 # A manifest may come from elsewhere; it must not name files outside its folder.
 _of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
+_LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # no token, but padding
+_HEADER = 4096  # bytes that an .npy file has besides its numbers, at most
 _T = TypeVar("_T")
 
 
@@ -30,7 +34,7 @@ class Shard:
     """One tar file."""
 
     name: str = attrs.field(validator=_of_a_shard_folder)
-    sequences: int
+    sequences: int = attrs.field(validator=attrs.validators.ge(1))
     bytes: int
     sha256: str
 
@@ -65,13 +69,13 @@ class ShardManifest:
     format: int  # the version of this format
     settings: str  # hash of everything that determines the bytes
     made_by: dict[str, str]  # versions of the packages that wrote it
-    length: int  # L
+    length: int = attrs.field(validator=attrs.validators.ge(1))  # L
     special: str  # `none`, `document` or `sequence`
     remainder: str  # `drop` or `pad`
-    dtype: str  # of a stored token
+    dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
     block: int  # sequences in a member of a shard, at most
     lanes: int  # C, the number of lanes that the shards were built for
-    vocabulary_size: int  # V
+    vocabulary_size: int = attrs.field(validator=attrs.validators.ge(1))  # V
     bos: int | None
     eos: int | None
     tokenizer: dict[str, Any]  # its table
@@ -102,8 +106,10 @@ def load(folder: Path) -> ShardManifest:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} holds no {FILE}; build the shards with `atat data build`") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not readable JSON ({error}); {_again(folder)}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; {_again(folder)}") from None
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
         raise UserError(f"{path} is of format {content['format']!r}, this version reads {FORMAT}; {_again(folder)}")
     try:
@@ -136,6 +142,12 @@ def verify(folder: Path, *, full: bool = False) -> ShardManifest:
             raise UserError(f"{path} is missing; {_again(folder)}")
         if sha256_of(path) != expected:  # small files: always
             raise UserError(f"{path} is not the file that the manifest describes; {_again(folder)}")
+    size = (folder / COUNTS).stat().st_size
+    if not 0 <= size - 8 * manifest.vocabulary_size <= _HEADER:
+        raise UserError(
+            f"{folder / COUNTS} has {size} bytes, which are no counts of the {manifest.vocabulary_size} tokens of the "
+            f"manifest; {_again(folder)}"
+        )
     return manifest
 
 
@@ -144,16 +156,34 @@ def broken(path: Path, why: str) -> str:
     return f"shard {path} is damaged ({why}); delete the folder {path.parent} and run `atat data build` again"
 
 
-def load_counts(folder: Path) -> NDArray[np.int64]:
-    """Return how often each token occurs in the training shards, int64 [V]."""
+def array_of(data: bytes) -> NDArray[Any]:
+    """Return what an `.npy` file holds, as a view of its bytes: a forged shape takes no memory.
+
+    Raises:
+        Exception: nearly any, as numpy does for a damaged header.
+    """
     import numpy as np
 
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):  # type: ignore[no-untyped-call]
+        raise ValueError("its arrays are of another format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
+    if min(shape, default=0) < 0:  # which `reshape` would fill in
+        raise ValueError(f"an array in it has the shape {list(shape)}")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
+
+
+def load_counts(folder: Path) -> NDArray[np.int64]:
+    """Return how often each token occurs in the training shards, int64 [V], from a folder that `verify` accepts."""
     path = Path(folder) / COUNTS
     try:
-        counts: NDArray[np.int64] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        counts = array_of(path.read_bytes())
+    except Exception as error:
         raise UserError(f"{path} cannot be read ({error}); {_again(folder)}") from None
-    return counts
+    if counts.shape != (load(folder).vocabulary_size,) or counts.dtype != "int64":
+        held = f"it holds {counts.dtype} {list(counts.shape)}"
+        raise UserError(f"{path} cannot be read ({held}, not a count for each token); {_again(folder)}")
+    return counts.copy()  # torch warns of arrays that cannot be written
 
 
 def _again(folder: Path) -> str:
@@ -164,7 +194,21 @@ def _manifest(content: Any) -> ShardManifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
         raise ValueError(f"its splits are {list(splits)}")
-    return _record(ShardManifest, content | {"splits": splits})
+    made = _record(ShardManifest, content | {"splits": splits})
+    largest = _LARGEST[made.dtype]
+    if made.vocabulary_size > largest:
+        raise ValueError(f"{made.vocabulary_size} tokens are too many for {made.dtype}")
+    if made.sha256.keys() != {_TOKENIZER, COUNTS}:
+        raise ValueError(f"it has the hashes of {', '.join(made.sha256)}")
+    for table in (made.corpus, made.tokenizer):
+        if not isinstance(table.get("use"), str):
+            raise ValueError("it does not name its corpus and its tokenizer")
+    for shard in (shard for split in splits.values() for shard in split.shards):
+        # Without this a number in the manifest would say how much memory is asked for.
+        if shard.sequences * made.length * largest.bit_length() // 8 > shard.bytes:
+            held = f"{shard.sequences} sequences of {made.length} tokens"
+            raise ValueError(f"{shard.name} cannot hold {held} in {shard.bytes} bytes")
+    return made
 
 
 def _split(content: Any) -> SplitRecord:

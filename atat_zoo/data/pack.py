@@ -141,6 +141,11 @@ class Packer:
         return rows if self.limit is None else min(rows, self.limit - self.totals.sequences)
 
     @property
+    def waiting(self) -> int:
+        """The bytes of the tokens that are not taken, three times over, as `take` and the writing copy them."""
+        return 3 * self._tokens * self.dtype.itemsize
+
+    @property
     def full(self) -> bool:
         """Whether the sequences, with those available, reach the limit: more text would change nothing."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
@@ -185,7 +190,9 @@ class Packer:
         return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
 
     def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        """Continue from the state of another packer with the same settings."""
+        """Continue from the state of another packer with the same settings; raise a `ValueError` for any other."""
+        if counts.shape != self.counts.shape or waiting.ndim != 1:
+            raise ValueError("a state of other settings")
         self.totals = Totals(**totals)
         self.counts = counts.copy()
         self._waiting, self._tokens = [], 0

@@ -10,7 +10,7 @@ import torch
 
 from atat_zoo.data import manifest
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
-from atat_zoo.data.shards import read_shard
+from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
     for shard in contents.splits[split].shards:
         inside = wanted[(wanted >= first) & (wanted < first + shard.sequences)] - first
         if len(inside):
-            rows = read_shard(folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
-            parts.append(rows[inside])
+            parts.append(read(folder, contents, shard)[inside])
         first += shard.sequences
     return _tensors(np.concatenate(parts), pad_of(contents.dtype))
 

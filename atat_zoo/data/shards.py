@@ -13,28 +13,33 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard, broken
-from atat_zoo.data.pack import batches
+from atat_zoo.data.manifest import Shard, array_of, broken
+from atat_zoo.data.pack import batches, pad_of
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from atat_zoo.data import Progress, Split
+    from atat_zoo.data.manifest import ShardManifest
     from atat_zoo.data.pack import Packer
     from atat_zoo.experiment.schema import DataSpec
+
+_MEMBER = re.compile(r"\d{6,}\.npy")
 
 
 def write_split(
@@ -79,6 +84,8 @@ def write_split(
             before = len(shards)
             while packer.ready >= group:
                 shards += _write_group(work, split, packer.take(group), lanes, len(shards), block)
+            what = f"data.sequences_per_shard = {spec.sequences_per_shard} for {lanes} lanes"
+            require(packer.waiting, what, "the tokens of a group of shards", "lower it")
             if len(shards) > before:
                 _save(path, packer, shards, number, finished=False)
             report(split, packer.totals.characters, characters)
@@ -122,18 +129,22 @@ def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, b
     if not path.is_file():
         return [], 0, False
     try:
-        with np.load(path, allow_pickle=False) as saved:
-            table = json.loads(saved["table"].tobytes())
-            waiting, counts = saved["waiting"], saved["counts"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return [], 0, False
-    shards = [Shard(**shard) for shard in table["shards"]]
-    for shard in shards:
-        file = work / shard.name
-        if not file.is_file() or file.stat().st_size != shard.bytes or sha256_of(file) != shard.sha256:
+        with zipfile.ZipFile(path) as saved:
+            if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed, which we never do")
+            text, waiting, counts = (array_of(saved.read(f"{name}.npy")) for name in ("table", "waiting", "counts"))
+        table = json.loads(text.tobytes())
+        shards = [Shard(**shard) for shard in table["shards"]]
+        if any(not _is_whole(work / shard.name, shard) for shard in shards):
             return [], 0, False
-    packer.restore(table["totals"], waiting, counts)
-    return shards, table["done"], table["finished"]
+        packer.restore(table["totals"], waiting, counts)
+        return shards, table["done"], table["finished"]
+    except Exception:  # whatever is wrong with it
+        return [], 0, False
+
+
+def _is_whole(path: Path, shard: Shard) -> bool:
+    return path.is_file() and path.stat().st_size == shard.bytes and sha256_of(path) == shard.sha256
 
 
 def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
@@ -153,6 +164,20 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
     return Shard(name=path.name, sequences=len(rows), bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
+def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
+    """Return the sequences of a shard of a folder, [rows, L], after checking its hash and its tokens.
+
+    Raises:
+        UserError: when the shard is damaged, with advice.
+    """
+    path, size = folder / shard.name, contents.vocabulary_size
+    rows = read_shard(path, shard.sequences, contents.length, contents.dtype, shard.sha256)
+    strange = rows[(rows >= size) & (rows != pad_of(contents.dtype))]
+    if len(strange):
+        raise UserError(broken(path, f"it holds the token {strange[0]}, and the vocabulary has {size}"))
+    return rows
+
+
 def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | None = None) -> NDArray[Any]:
     """Return the sequences of a shard, [rows, L], read through webdataset; its hash is checked if given.
 
@@ -163,19 +188,33 @@ def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | Non
     os.environ.setdefault("WDS_SECURE", "1")
     from webdataset.tariterators import group_by_keys, tar_file_expander
 
-    def blocks() -> Iterator[NDArray[Any]]:
-        # Opened here and not by webdataset, which would treat a name with ':' or '#' as an address.
-        with path.open("rb") as stream:
-            for sample in group_by_keys(tar_file_expander([{"url": path.name, "stream": stream}])):
-                yield np.load(io.BytesIO(sample["npy"]), allow_pickle=False)
-
     try:
         if sha256 is not None and sha256_of(path) != sha256:
             raise ValueError("its SHA-256 is not the manifest's")
-        rows_read: NDArray[Any] = np.concatenate(list(blocks()))
-    except (OSError, EOFError, ValueError, KeyError, tarfile.TarError) as error:
+        # Opened here and not by webdataset, which would treat a name with ':' or '#' as an address.
+        with path.open("rb") as stream:
+            _check_members(stream)
+            samples = group_by_keys(tar_file_expander([{"url": path.name, "stream": stream}]))
+            rows_read: NDArray[Any] = np.concatenate([array_of(sample["npy"]) for sample in samples])
+    except Exception as error:  # damaged headers make tarfile and numpy raise nearly anything
         raise UserError(broken(path, str(error.args[0]) if error.args else type(error).__name__)) from None
     if rows_read.shape != (rows, length) or rows_read.dtype != np.dtype(dtype):
         holds = f"{rows_read.dtype} {list(rows_read.shape)}"
         raise UserError(broken(path, f"it holds {holds}, not {dtype} [{rows}, {length}]"))
     return rows_read
+
+
+def _check_members(stream: IO[bytes]) -> None:
+    """Check that a tar file is as `write_shard` wrote it, up to its contents, and go back to its beginning.
+
+    Other members, like links, sparse or compressed ones, could ask for more memory than the file has bytes.
+    """
+    end = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    while (header := stream.read(tarfile.BLOCKSIZE)).strip(b"\0"):
+        member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        place = stream.tell()
+        if not _MEMBER.fullmatch(member.name) or member.type != tarfile.REGTYPE or not 0 <= member.size <= end - place:
+            raise ValueError(f"there is a strange member {member.name!r} in it")
+        stream.seek(place + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+    stream.seek(0)

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from atat_zoo.data import manifest
 from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pack import pad_of
-from atat_zoo.data.shards import read_shard
+from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     Sample = dict[str, Any]
     Batch = dict[str, torch.Tensor]
+
+_AHEAD = 4  # batches that a worker has ready
+_WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 
 class TokenStream(IterableDataset["Sample"]):
@@ -128,8 +132,7 @@ class TokenStream(IterableDataset["Sample"]):
         return SampleOrder([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
 
     def _read(self, number: int) -> NDArray[Any]:
-        shard, contents = self._shards[number], self.manifest
-        return read_shard(self.folder / shard.name, shard.sequences, contents.length, contents.dtype, shard.sha256)
+        return read(self.folder, self.manifest, self._shards[number])
 
 
 def collate(samples: list[Sample]) -> Batch:
@@ -149,6 +152,13 @@ class StreamLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = _readable(super().__iter__())
         return batches if self.gpu is None else _copied_ahead(batches, self.gpu)
+
+
+def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
+    """Raise a `UserError` if this machine cannot hold the batches of a rank and of its workers; see `TokenStream`."""
+    batch = batch_size // world_size * length * 9  # an int64 and a bool for each token
+    require(batch, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")
+    require((_WORKER + _AHEAD * batch) * workers, f"data.workers = {workers}", "its processes", "lower it")
 
 
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
@@ -171,7 +181,7 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         num_workers=workers,
         collate_fn=collate,
         pin_memory=on_gpu,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=_AHEAD if workers else None,
         generator=torch.Generator(),  # else every iteration would draw from the global one
     )
     loader.gpu = torch.device(device) if on_gpu else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from atat_zoo.registry import component, component_base, param, part, values_of
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,7 @@ class TransformerEstimator:
     learns: ClassVar[bool] = True
     summary = "two small transformer layers over the backbone's detached embedding"
     refs = ("ATAT",)
-    layers: int = param(2, help="transformer layers", ge=1)
+    layers: int = param(2, help="transformer layers", ge=1, le=10_000)
     width: int = param(256, help="width of the layers", ge=2)
     heads: int = param(4, help="attention heads", ge=1)
     max_length: int = param(1024, help="longest sequence: the learned positions", ge=1)
@@ -131,6 +132,10 @@ class TransformerEstimator:
         """See `Estimator`."""
         from atat_zoo.estimators.modules import TransformerModule
 
+        own = context.vocabulary_size if self.own_embedding else context.width
+        weights = self.width * (own + min(self.max_length, context.length) + 12 * self.layers * self.width)
+        asked = f"an estimator of {self.layers} layers and width {self.width}"
+        require(4 * weights, asked, "its weights", "make it smaller")
         return TransformerModule(context.vocabulary_size, context.width, context.length, **values_of(self))
 
 

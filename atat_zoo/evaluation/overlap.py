@@ -13,7 +13,7 @@ import numpy as np
 
 from atat_zoo.data import manifest
 from atat_zoo.data.pack import pad_of
-from atat_zoo.data.shards import read_shard
+from atat_zoo.data.shards import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,8 +136,7 @@ def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
     """
     data = manifest.verify(folder)
     for shard in data.splits["train"].shards:
-        rows = read_shard(folder / shard.name, shard.sequences, data.length, data.dtype, shard.sha256)
-        flat: Tokens = rows.reshape(-1).astype(np.int64)
+        flat: Tokens = read(folder, data, shard).reshape(-1).astype(np.int64)
         if data.special == "sequence":
             flat = flat[~np.isin(flat, np.array(special, np.int64))]
         flat[flat == pad_of(data.dtype)] = _NONE

@@ -34,7 +34,7 @@ class DataSpec:
     )
     dtype: Literal["auto", "uint16", "uint32"] = param("auto", help="type of a stored token; auto takes the smallest")
     lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
-    workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0)
+    workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 
     def __attrs_post_init__(self) -> None:
         if self.sequences is not None and self.sequences < self.lanes:

@@ -9,6 +9,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import Words, opened, prompted
+from atat_zoo.run.machine import require
 from atat_zoo.samplers import Observer, Sample, shifted
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Writer:
                 raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
         length = self.length if length is None else length
         self.refuse_length(sampler, length)
+        require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
         words = Words(self.tokenizer)
         row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
         tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(number, length)

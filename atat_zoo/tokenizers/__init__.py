@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
+from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -127,12 +128,15 @@ class BPETokenizer:
         "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
     )
 
-    vocabulary_size: int = param(2048, help="V, including the 256 bytes, BOS and EOS", ge=258)
+    vocabulary_size: int = param(2048, help="V, including the 256 bytes, BOS and EOS", ge=258, le=2**31)
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         """See `Tokenizer`."""
         from atat_zoo.tokenizers.library import LibraryModel, trained
 
+        # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
+        size = self.vocabulary_size
+        require(140 * size, f"tokenizer.vocabulary_size = {size}", "its table", "lower it")
         return LibraryModel(trained(documents(), self.vocabulary_size, (_BOS, _EOS)), bos=_BOS, eos=_EOS)
 
     def load(self, folder: Path) -> TokenizerModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -20,6 +21,7 @@ _END_OF_TEXT = "<|endoftext|>"
 # An explicit choice of threads: without one the library warns when loader workers fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
+_GAPS = 4096  # ids without a token that a vocabulary may have besides as many as it has tokens
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -42,6 +44,15 @@ def from_file(path: Path) -> Tokenizer:
     # A file may enable truncation or padding; truncation would silently lose text here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return _bounded(tokenizer, path)
+
+
+def _bounded(tokenizer: Tokenizer, path: Path) -> Tokenizer:
+    """Return a tokenizer after checking that its largest id, which says how large a model is, is due to its tokens."""
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    if not ids or max(ids) >= 2 * len(ids) + _GAPS:
+        held = f"{len(ids)} tokens and the id {max(ids)}" if ids else "no tokens"
+        raise UserError(f"tokenizer file {path} has {held}; number its tokens without large gaps, or copy it again")
     return tokenizer
 
 
@@ -67,7 +78,7 @@ def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
     # GPT-2's one special token is an ordinary entry of its vocabulary, but has no text.
     if _END_OF_TEXT in tokenizer.get_vocab():
         tokenizer.add_special_tokens([_END_OF_TEXT])
-    return tokenizer
+    return _bounded(tokenizer, vocabulary)
 
 
 class LibraryModel(TableModel):
@@ -100,12 +111,14 @@ class LibraryModel(TableModel):
 
     def encode(self, text: str) -> list[int]:
         """See `TokenizerModel`."""
-        ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
+        with _encoding():
+            ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """See `TokenizerModel`."""
-        return [encoding.ids for encoding in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with _encoding():
+            return [encoding.ids for encoding in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """See `TokenizerModel`."""
@@ -123,6 +136,17 @@ class LibraryModel(TableModel):
         """Write `tokenizer.json` in the library's own format."""
         # Not with the library's own `save`: its errors do not report a full disk.
         (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
+
+
+@contextmanager
+def _encoding() -> Iterator[None]:
+    """Turn the library's error for text that a vocabulary does not cover into a sentence."""
+    try:
+        yield
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(
+            f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
+        ) from None
 
 
 def _special_id(vocabulary: dict[str, int], name: str | None, key: str) -> int | None:

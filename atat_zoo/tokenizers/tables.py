@@ -65,7 +65,7 @@ class SmallModel(TableModel):
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(f"{path} is missing; build the shards again with `atat data build`") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not readable JSON ({error}); build the shards again") from None
         if content != self.content:
             raise UserError(

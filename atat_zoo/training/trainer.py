@@ -16,7 +16,7 @@ from composer.algorithms import GradientClipping
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.data.stream import TokenStream, refuse_sizes, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table
@@ -24,6 +24,7 @@ from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
+from atat_zoo.run.machine import require
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
@@ -164,6 +165,11 @@ def _run(
         device=device,
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
+    if device == "cpu":
+        rows = min(spec.batch_size // _ranks(), spec.microbatch_size or spec.batch_size)
+        size = 2 * rows * context.length * context.vocabulary_size  # at least 16 bits for each
+        asked = f"computing {rows} sequences at once"
+        require(size, asked, "the predictions for their tokens", "lower train.microbatch_size")
     with _quiet():
         stream = TokenStream(
             data,
@@ -210,11 +216,12 @@ def _run(
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse ranks that do not divide lanes and batch, and a part without its package, before anything is built."""
+    """Refuse ranks that do not divide lanes and batch, sizes, and missing packages, before anything is built."""
     ranks = _ranks()
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
         if value % ranks:
             raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
+    refuse_sizes(experiment.data.length, experiment.train.batch_size, ranks, experiment.data.workers)
     for part in (experiment.parts["optimizer"], *experiment.train.parts):
         module, install = getattr(part, "package", ("atat_zoo", ""))
         if find_spec(module) is None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from atat_zoo.corpora import HeldOut, SotuCorpus, Text8Corpus, clean
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
+from tests.limited import limited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -220,17 +222,59 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
     assert FilesCorpus(train=(str(moved),)).fingerprint() != before
 
 
-def test_the_fingerprint_of_large_files_is_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, kind: str, suffix: str) -> None:
+    raw = "\ufeffone".encode() if kind == "txt" else '\ufeff{"text": "one"}'.encode()
+    path = tmp_path / f"a.{kind}{suffix}"
+    path.write_bytes({"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix])
+    assert splits(FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0))["train"] == ["one"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("document", ["file", "line", "paragraph", "json"])
+def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, document: str, suffix: str) -> None:
+    size = 70 << 20
+    raw = (b"x" * (1 << 20) + b"\n") * 70 if document in ("file", "paragraph") else b"x" * size
+    path = tmp_path / f"a.{'jsonl' if document == 'json' else 'txt'}{suffix}"
+    path.write_bytes(gzip.compress(raw, 1) if suffix == ".gz" else zstandard.compress(raw))
+    settings: dict[str, Any] = {"document": "line" if document == "json" else document}
+    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0, **settings)
+    with pytest.raises(UserError, match=r"a document of more than 67,108,864 characters, .* a compressed text of its"):
+        next(corpus.documents("train"))
+
+
+def test_many_documents_of_a_compressed_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress((b"x" * (1 << 20) + b"\n") * 70, 1))
+    corpus = FilesCorpus(train=(str(path),), document="line", validation_share=0.0, test_share=0.0)
+    assert [len(text) for text in corpus.documents("train")] == [1 << 20] * 70
+
+
+def test_a_document_that_this_machine_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from atat_zoo.corpora import files
 
-    monkeypatch.setattr(files, "_HASHED_IN_FULL", 1000)
-    monkeypatch.setattr(files, "_SAMPLE", 10)
+    monkeypatch.setattr(files, "memory", lambda: 16_000)
     path = tmp_path / "a.txt"
-    path.write_text("x" * 2000)
-    before = FilesCorpus(train=(str(path),)).fingerprint()
-    assert "sha256" not in before["train"]
-    path.write_text("x" * 1999 + "y")
-    assert FilesCorpus(train=(str(path),)).fingerprint() != before
+    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
+    path.write_text("x" * 1000)
+    assert splits(corpus)["train"] == ["x" * 1000]
+    path.write_text("x" * 1001)
+    with pytest.raises(
+        UserError, match=r"of more than 1,000 characters, more than this machine .*; set corpus\.document"
+    ):
+        splits(corpus)
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("x")
+    corpus = FilesCorpus(train=(f"{tmp_path}/*.txt",), validation_share=0.0, test_share=0.0)
+    documents = corpus.documents("train")
+    next(documents)
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(UserError, match=r"b\.txt cannot be read: No such file or directory; bring it back"):
+        list(documents)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +288,7 @@ def test_the_fingerprint_of_large_files_is_of_samples(tmp_path: Path, monkeypatc
         ("a.jsonl", b'{"text": "a"}\n{', {}, "line 2 is not JSON"),
         ("a.jsonl", b'{"content": "a"}', {"text_field": "contents"}, "has no 'contents'; did you mean 'content'"),
         ("a.jsonl", b'["a"]', {}, "line 1 has no 'text'"),
+        ("a.jsonl", b"[" * 100_000, {}, "line 1 is not JSON"),
         ("a.jsonl", b'{"text": 3}', {}, "'text' is no text: 3"),
     ],
 )
@@ -325,6 +370,48 @@ def test_not_text8(tmp_path: Path, name: str, content: bytes, message: str) -> N
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         next(Text8Corpus(path=str(tmp_path / name)).documents("train"))
+
+
+@pytest.mark.parametrize("changed", ["encrypted", "unknown"])
+def test_a_zip_that_cannot_be_read(tmp_path: Path, changed: str) -> None:
+    path = tmp_path / "text8.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("text8", "abc")
+    data = bytearray(path.read_bytes())
+    # Flags and method lie at other places in the header of the file and in the directory at the end.
+    for place in (data.index(b"PK\3\4") + 6, data.index(b"PK\1\2") + 8):
+        if changed == "encrypted":
+            data[place] |= 1
+        else:
+            data[place + 2] = 99
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"corpus\.path: .*text8\.zip cannot be read \(.*\); download it again"):
+        next(Text8Corpus(path=str(path)).documents("train"))
+
+
+@given(st.data())
+def test_a_damaged_zip_says_so_or_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("zip") / "text8.zip"
+    with zipfile.ZipFile(path, "w", data.draw(st.sampled_from([0, 8, 12, 14]))) as archive:
+        archive.writestr("text8", "abc " * 10)
+    content = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with suppress(UserError):
+        assert next(Text8Corpus(path=str(path)).documents("train")) == ("abc " * 10)[:36]
+
+
+def test_a_text8_larger_than_text8(tmp_path: Path) -> None:
+    path = tmp_path / "text8.zip"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("text8", "w") as file,
+    ):
+        for _ in range(700):
+            file.write(b"a" * 10**6)
+    with limited(), pytest.raises(UserError, match="holds more than the 100,000,000 characters of text8"):
+        next(Text8Corpus(path=str(path)).documents("train"))
 
 
 def test_text8_missing() -> None:

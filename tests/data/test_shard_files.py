@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from atat_zoo.data.shards import read_shard, write_shard
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
+from tests.limited import limited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,3 +90,78 @@ def test_pickles_are_not_loaded(tmp_path: Path) -> None:
         tar.addfile(info, member)
     with pytest.raises(UserError, match="damaged"):
         read_shard(path, 1, 1, "uint16")
+
+
+def tar_of(path: Path, member: tarfile.TarInfo, content: bytes) -> None:
+    """Write a member whose header may claim another size than it has."""
+    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512 + 1024))
+
+
+def npy(shape: object, descr: object = "<u2", data: bytes = b"") -> bytes:
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy((2**40, 5)),
+        npy((2**62, 2**62)),
+        npy((-1, 5), data=bytes(70)),
+        npy((7, 5), descr="<U1000000000"),
+        npy((7, 5), descr="|V0"),
+        npy("(" * 5000),
+        npy((7, 5), descr=[("a", "<u2")] * 3),
+        npy((7, 5)).replace(b"NUMPY\1", b"NUMPY\2"),
+        b"PK\3\4" + bytes(100),
+        b"",
+    ],
+    ids=range(10),
+)
+def test_arrays_that_claim_what_they_do_not_have(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "train-000000.tar"
+    member = tarfile.TarInfo("000000.npy")
+    member.size = len(content)
+    tar_of(path, member, content)
+    with limited(), pytest.raises(UserError, match="damaged"):
+        read_shard(path, 7, 5, "uint16")
+
+
+@pytest.mark.parametrize("size", [2**20, 2**40, 2**80, -1, -(2**40)])
+def test_members_that_claim_more_than_the_file_has(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "train-000000.tar"
+    member = tarfile.TarInfo("000000.npy")
+    member.size = size
+    tar_of(path, member, npy((7, 5), data=bytes(70)))
+    with limited(), pytest.raises(UserError, match=r"damaged \(there is a strange member '000000\.npy' in it\)"):
+        read_shard(path, 7, 5, "uint16")
+
+
+def test_a_compressed_shard_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "train-000000.tar"
+    write_shard(path, np.zeros((1 << 20, 5), np.uint16), 1 << 20)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(UserError, match="damaged"):
+        read_shard(path, 1 << 20, 5, "uint16")
+
+
+def test_a_sparse_member_is_not_filled(tmp_path: Path) -> None:
+    path = tmp_path / "train-000000.tar"
+    member = tarfile.TarInfo("000000.npy")
+    member.type, member.size = tarfile.GNUTYPE_SPARSE, 512
+    tar_of(path, member, bytes(512))
+    with pytest.raises(UserError, match="strange member"):
+        read_shard(path, 7, 5, "uint16")
+
+
+@given(st.data())
+def test_a_damaged_shard_is_refused_or_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("shard") / "train-000003.tar"
+    write_shard(path, ROWS, 3)
+    content = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, 700), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with suppress(UserError):
+        assert read_shard(path, 7, 5, "uint16").shape == (7, 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,9 @@ import numpy as np
 import pytest
 
 from atat_zoo.data import manifest
+from atat_zoo.data.shards import read, write_shard
 from atat_zoo.errors import UserError
+from tests.limited import limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +47,17 @@ def test_no_manifest(tmp_path: Path) -> None:
             manifest.load(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 1', "\x00\xff"])
+def claim_sequences(content: dict[str, Any], number: int = 2**40) -> None:
+    split = content["splits"]["train"]
+    split["sequences"] += number - split["shards"][0]["sequences"]
+    split["shards"][0]["sequences"] = number
+
+
+def claim_no_sequences(content: dict[str, Any]) -> None:
+    claim_sequences(content, 0)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 1', "\x00\xff", "[" * 100_000])
 def test_unreadable_json(folder: Path, text: str) -> None:
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"is not readable JSON .* delete the folder"):
@@ -64,6 +78,17 @@ def test_unreadable_json(folder: Path, text: str) -> None:
         lambda m: m["splits"]["train"]["shards"][0].update(name="pipe:rm -r x"),
         lambda m: m.update(sha256={"/etc/passwd": ""}),
         lambda m: m.update(splits=3),
+        lambda m: m.update(length=0),
+        lambda m: m.update(length=2**40),
+        lambda m: m.update(dtype="O"),
+        lambda m: m.update(dtype="uint8"),
+        lambda m: m.update(vocabulary_size=0),
+        lambda m: m.update(vocabulary_size=2**40),
+        lambda m: m.update(corpus={}),
+        lambda m: m.update(sha256={}),
+        lambda m: m["sha256"].pop("counts.npy"),
+        claim_sequences,
+        claim_no_sequences,
     ],
 )
 def test_not_a_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -122,3 +147,58 @@ def test_counts_that_cannot_be_read(folder: Path) -> None:
     np.save(folder / "counts.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(UserError, match=r"counts\.npy cannot be read"):
         manifest.load_counts(folder)
+
+
+def test_a_manifest_that_is_a_folder(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").mkdir()
+    with pytest.raises(UserError, match=r"manifest\.json cannot be read: Is a directory; delete"):
+        manifest.load(folder)
+
+
+def forge(folder: Path, name: str, content: bytes) -> None:
+    """Write a file, and let the manifest say its hash and size."""
+    (folder / name).write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+
+    def told(table: dict[str, Any]) -> None:
+        if name in table["sha256"]:
+            table["sha256"][name] = digest
+        for split in table["splits"].values():
+            for shard in split["shards"]:
+                if shard["name"] == name:
+                    shard.update(sha256=digest, bytes=len(content))
+
+    edited(folder, told)
+
+
+def npy(shape: tuple[int, ...], data: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    header = {"descr": "<i8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+    return file.getvalue() + data
+
+
+def test_a_vocabulary_that_the_counts_do_not_have(folder: Path) -> None:
+    edited(folder, lambda m: m.update(vocabulary_size=60_000))
+    with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are no counts of the 60000 tokens"):
+        manifest.verify(folder)
+
+
+@pytest.mark.parametrize("shape", [(2**40,), (257,), (258, 1), (2**30, 2**30)])
+def test_counts_of_another_shape(folder: Path, shape: tuple[int, ...]) -> None:
+    forge(folder, "counts.npy", npy(shape, bytes(8 * 258)))
+    manifest.verify(folder)
+    with limited(), pytest.raises(UserError, match=r"counts\.npy cannot be read"):
+        manifest.load_counts(folder)
+
+
+def test_a_token_that_is_not_in_the_vocabulary(folder: Path) -> None:
+    shard = manifest.load(folder).splits["train"].shards[0]
+    rows = np.full((shard.sequences, 16), 7, np.uint16)
+    rows[0, 3] = 258
+    write_shard(folder / shard.name, rows, 4)
+    forge(folder, shard.name, (folder / shard.name).read_bytes())
+    contents = manifest.verify(folder, full=True)
+    with pytest.raises(UserError, match=r"damaged \(it holds the token 258, and the vocabulary has 258"):
+        read(folder, contents, contents.splits["train"].shards[0])

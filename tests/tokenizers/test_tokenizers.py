@@ -20,6 +20,7 @@ from atat_zoo.data.pack import pieces
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
 from atat_zoo.tokenizers.tables import ALPHABET
+from tests.limited import limited
 
 TEXTS = (
     "It was the best of times, it was the worst of times; it was the age of wisdom.",
@@ -284,3 +285,40 @@ def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
     assert ids == [1, 2, 3, 1, 2, 3]  # neither truncated nor padded
     assert tokenizer.decode([*ids[:3], 5, *ids[3:], 4]) == "the cats[MASK]the cats"
     assert tokenizer.byte_counts().tolist() == [5, 3, 3, 1, 0]
+
+
+def numbered(tmp_path: Path, **ids: int) -> Path:
+    """Write a tokenizer.json with these tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "people": 1}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    content = json.loads(tokenizer.to_str())
+    content["model"]["vocab"] = ids
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("largest", [4100, 2**31, 2**32 - 1])
+def test_an_id_that_is_due_to_no_tokens(tmp_path: Path, largest: int) -> None:
+    path = numbered(tmp_path, the=0, people=largest)
+    with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
+        PretrainedTokenizer(path=str(path)).train(lambda: iter(()))
+
+
+def test_some_ids_may_have_no_token(tmp_path: Path) -> None:
+    path = numbered(tmp_path, the=0, people=4099)
+    assert PretrainedTokenizer(path=str(path)).train(lambda: iter(())).vocabulary_size == 4100
+
+
+def test_a_vocabulary_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"tokenizer\.json has no tokens"):
+        PretrainedTokenizer(path=str(numbered(tmp_path))).train(lambda: iter(()))
+
+
+@pytest.mark.parametrize("encode", ["encode", "encode_batch"])
+def test_text_that_a_vocabulary_does_not_cover(tmp_path: Path, encode: str) -> None:
+    tokenizer: Any = PretrainedTokenizer(path=str(numbered(tmp_path, the=0))).train(lambda: iter(()))
+    with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; take a tokenizer that knows all of it"):
+        getattr(tokenizer, encode)(["people"] if encode == "encode_batch" else "people")

@@ -314,7 +314,7 @@ def test_shards_with_pickles_are_refused(tiny: Tiny, trained: Path, tmp_path: Pa
             ["data", "info", str(copy), "--full"],
             ["train", str(tiny.path), "--out", out, "train.steps=2", f"data.root={json.dumps(str(copy.parent))}"],
         )
-        assert codes == [0, 2], name
+        assert codes[1] == 2, name
         assert not (tmp_path / "touched").exists()
         shutil.rmtree(copy.parent)
         shutil.rmtree(out, ignore_errors=True)

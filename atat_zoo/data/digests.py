@@ -1,0 +1,108 @@
+"""SHA-256 of large files, kept beside the shards for as long as the files do not change.
+
+A hash is kept with the file's size, times of change and inode. As in git, the hash of a file that was written within
+the last seconds is not kept: the clock of a file system ticks slowly, and a file may be written twice in one tick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from atat_zoo.errors import UserError
+from atat_zoo.run.atomic import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from atat_zoo.data import Progress
+
+FILE = "digests.json"
+_TICK = 2 * 10**9  # nanoseconds in which every clock has ticked
+_PIECE = 1 << 24  # bytes read at once
+
+
+class Stamp(NamedTuple):
+    """What changes when a file is written, even if it is written with what it held before."""
+
+    path: str
+    size: int
+    modified: int  # in nanoseconds, like `changed`
+    changed: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """Return the stamp of a file; raise a `UserError` if it cannot be read."""
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise unreadable(path, error) from None
+        return cls(str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+_place: ContextVar[tuple[Path | None, Progress]] = ContextVar("place", default=(None, lambda *_: None))
+_of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, and its hash
+
+
+def unreadable(path: str | Path, error: OSError) -> UserError:
+    """Return the sentence about a text that cannot be read."""
+    return UserError(f"corpus: {path} cannot be read: {error.strerror or error}; bring it back, or name another")
+
+
+@contextmanager
+def kept_in(root: Path, report: Progress) -> Iterator[None]:
+    """Keep hashes in a file in `root` while this is open, and report the bytes hashed as the stage `hashing`."""
+    token = _place.set((root / FILE, report))
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
+    """Return the SHA-256 of files, in hexadecimal; those that have not changed are not read again."""
+    place, report = _place.get()
+    known = _load(place) | _of_this_process
+    new: dict[str, list[Any]] = {}
+    done, total = 0, sum(file.size for file in files)
+    for path, *state in files:
+        before = known.get(path)
+        if before is None or before[:-1] != state:
+            settled = max(state[1], state[2]) < time.time_ns() - _TICK
+            known[path] = [*state, _sha256(path, done, total, report)]
+            if settled:
+                new[path] = known[path]
+        done += state[0]
+    _of_this_process.update(new)
+    if new and place is not None:
+        with suppress(UserError):  # where nothing can be written, every process hashes again
+            write_text(place, json.dumps(_load(place) | new, indent=1) + "\n")
+    return [known[file.path][-1] for file in files]
+
+
+def _sha256(path: str, done: int, total: int, report: Progress) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+                done += len(piece)
+                report("hashing", done, total)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return digest.hexdigest()
+
+
+def _load(place: Path | None) -> dict[str, list[Any]]:
+    """Return the hashes that were kept; a damaged file has none, as they can be had again."""
+    with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError):
+        content = json.loads(place.read_bytes() if place else "{}")
+        return {path: entry for path, entry in content.items() if re.fullmatch("[0-9a-f]{64}", entry[-1])}
+    return {}

@@ -1,0 +1,45 @@
+"""The memory of this machine, so that a size that cannot fit is refused by a sentence, before it is asked for."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+from atat_zoo.errors import UserError
+
+# Where a container's limit is; without one it says "max".
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# What is in the messages of torch, whose errors have no class of their own on a CPU, and of the C++ below it.
+_REFUSED = ("can't allocate memory", "out of memory", "bad_alloc", "Storage size calculation overflowed")
+
+
+def memory() -> int:
+    """Return the memory that this process may use, in bytes: the machine's, or a container's or `ulimit -v`'s share."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    sizes = [page * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUPS:
+        with suppress(OSError, ValueError):
+            sizes.append(int(Path(path).read_text()))
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        with suppress(OSError):  # not Linux
+            limit -= page * int(Path("/proc/self/statm").read_text().split()[0])
+        sizes.append(max(0, limit))
+    return min(sizes)
+
+
+def require(size: float, asked: str, purpose: str, remedy: str) -> None:
+    """Raise a `UserError` if this process cannot have the `size` bytes that `asked` needs for a purpose."""
+    there = memory()
+    if size > there:
+        needed = f"{asked} needs about {size / 1e9:,.1f} GB for {purpose} alone"
+        raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB; {remedy}")
+
+
+def ran_out(error: BaseException) -> bool:
+    """Return whether an error says that there is not enough memory."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _REFUSED)
+    )

@@ -1,0 +1,208 @@
+"""Text that is edited while it is built, or afterwards: shards are never of another text than their name says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from in_memory import experiment_of, texts
+from test_build import Stop, hashes
+
+from atat_zoo.corpora import Text8Corpus
+from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.data import digests, manifest
+from atat_zoo.data.build import build, folder_of
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers import PretrainedTokenizer
+from atat_zoo.tokenizers.library import trained
+
+LINES = texts(200)
+FEW = {"sequences_per_shard": 4000}  # shards
+OLD, NEW = "\n".join(LINES), "\n".join(reversed(LINES))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(OLD)
+    return path
+
+
+def of(path: Path, root: str = "data", **settings: Any) -> Any:
+    return experiment_of(path.parent / root, corpus=FilesCorpus(train=(str(path),), document="line"), **FEW | settings)
+
+
+def edit(path: Path, text: str) -> None:
+    """Write a text with the time of the old one, as `cp -p` and `rsync -t` do."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def editing(when: str, path: Path, *contents: str) -> Any:
+    left = list(contents)
+
+    def report(stage: str, done: int, total: int | None) -> None:
+        if stage == when:
+            while left:
+                edit(path, left.pop(0))
+
+    return report
+
+
+def nothing_kept(path: Path) -> bool:
+    return [p.name for p in (path.parent / "data").iterdir() if not p.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize("when", ["tokenizer", "train", "validation", "test"])
+@pytest.mark.parametrize("back", [False, True], ids=["edited", "edited and restored"])
+def test_text_edited_while_it_is_built_is_refused(path: Path, when: str, back: bool) -> None:
+    contents = [NEW, OLD] if back else [NEW]
+    with pytest.raises(UserError, match="was written to while its shards were built, so they are not kept; run"):
+        build(of(path), progress=editing(when, path, *contents))
+    assert nothing_kept(path)
+    edit(path, OLD)
+    assert hashes(build(of(path))) == hashes(build(of(path, "again")))
+
+
+def test_text_edited_while_a_build_is_interrupted_begins_it_anew(path: Path) -> None:
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "test":
+            raise Stop
+
+    def edit_and_stop(stage: str, done: int, total: int | None) -> None:
+        editing("tokenizer", path, NEW)(stage, done, total)
+        stop(stage, done, total)
+
+    with pytest.raises(Stop):
+        build(of(path), progress=edit_and_stop)
+    edit(path, OLD)
+    assert hashes(build(of(path))) == hashes(build(of(path, "again")))
+
+
+def test_text8_edited_while_it_is_built_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text8"
+    path.write_text("we the people " * 300)
+    made = experiment_of(tmp_path / "data", corpus=Text8Corpus(path=str(path)))
+    with pytest.raises(UserError, match="was written to while its shards were built"):
+        build(made, progress=editing("validation", path, "of the people " * 300))
+    assert nothing_kept(path)
+
+
+def test_a_tokenizer_edited_while_it_is_used_is_refused(path: Path, tmp_path: Path) -> None:
+    files = [trained(iter(LINES), size, ("<bos>", "<eos>")).to_str() for size in (300, 310)]
+    (tmp_path / "tokenizer.json").write_text(files[0])
+    tokenizer = PretrainedTokenizer(path=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="or the tokenizer's file, was written to"):
+        build(of(path, tokenizer=tokenizer), progress=editing("train", tmp_path / "tokenizer.json", files[1]))
+    assert nothing_kept(path)
+
+
+def test_shards_that_an_earlier_version_built_of_edited_text_are_refused(path: Path) -> None:
+    folder = build(of(path))
+    contents = manifest.load(folder)
+    other = {"train": contents.fingerprint["train"] | {"sha256": "0" * 64}}
+    (folder / "manifest.json").write_text(attrs.evolve(contents, fingerprint=other).to_json())
+    with pytest.raises(UserError, match="holds shards of a text that was edited while they were built; delete it"):
+        build(of(path))
+
+
+def test_the_folder_of_small_texts_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of version 0.1, whose shards are found."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(OLD)
+    made = experiment_of(Path("data"), corpus=FilesCorpus(train=("text.txt",), document="line"))
+    found = made.parts["corpus"].fingerprint()
+    digest = hashlib.sha256(f"{len(OLD)}\0{OLD}".encode()).hexdigest()
+    assert found == {"train": {"files": 1, "bytes": len(OLD), "sha256": digest}}
+    assert folder_of(made).name == "files-bytes-16-37319cd0d9"
+
+
+# -- large files ------------------------------------------------------------------------------------------------------
+
+LARGE = 65 << 20
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large.txt"
+    path.write_bytes(b"x" * LARGE)
+    return path
+
+
+def change_a_byte(path: Path, at: int = 3_000_000) -> None:
+    before = path.stat()
+    with path.open("rb+") as file:
+        file.seek(at)
+        file.write(b"y")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_an_edit_within_a_large_file_is_seen(large: Path) -> None:
+    corpus = FilesCorpus(train=(str(large),))
+    before = corpus.fingerprint()
+    change_a_byte(large)
+    assert corpus.fingerprint() != before
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were hashed."""
+    hashed: list[str] = []
+    whole = digests._sha256
+
+    def count(path: str, *rest: Any) -> str:
+        hashed.append(Path(path).name)
+        return whole(path, *rest)
+
+    monkeypatch.setattr(digests, "_sha256", count)
+    monkeypatch.setattr(digests, "_of_this_process", {})
+    return hashed
+
+
+def test_the_hash_of_a_large_file_is_kept_until_it_changes(
+    large: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_TICK", -(10**18))  # as if the file had been there for long
+    corpus, root, reported = FilesCorpus(train=(str(large),)), large.parent / "data", []
+
+    def fingerprint() -> Any:
+        digests._of_this_process.clear()
+        with digests.kept_in(root, lambda *progress: reported.append(progress)):
+            return corpus.fingerprint()
+
+    first = fingerprint()
+    assert fingerprint() == first
+    assert counted == ["large.txt"]
+    assert {stage for stage, _, _ in reported} == {"hashing"}
+    assert reported[-1][1:] == (LARGE, LARGE)
+    change_a_byte(large)
+    second = fingerprint()
+    assert second != first
+    assert counted == ["large.txt"] * 2
+    for damaged in ("", "{", "[1]", '{"x": 5}', '{"x": []}', json.dumps({str(large): [0, "x"]}), "[" * 10_000):
+        (root / "digests.json").write_text(damaged)
+        assert fingerprint() == second
+    assert len(counted) == 2 + 7
+
+
+def test_the_hash_of_a_file_that_was_just_written_is_not_kept(large: Path, counted: list[str]) -> None:
+    """It may be written again in the same tick of the clock."""
+    corpus = FilesCorpus(train=(str(large),))
+    with digests.kept_in(large.parent / "data", lambda *_: None):
+        assert corpus.fingerprint() == corpus.fingerprint()
+    assert counted == ["large.txt"] * 2
+    assert not (large.parent / "data").exists()
+
+
+def test_hashes_need_no_place(large: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "_TICK", -(10**18))
+    corpus = FilesCorpus(train=(str(large),))
+    with digests.kept_in(large, lambda *_: None):  # a file, in which no other can be
+        assert corpus.fingerprint() == corpus.fingerprint()
+    assert counted == ["large.txt"]

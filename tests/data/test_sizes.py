@@ -1,0 +1,126 @@
+"""Sizes in `[data]` and `[train]`, and in what an interrupted build left behind: refused before memory is asked for."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import Memory, experiment_of, texts
+from test_build import Stop, hashes
+
+from atat_zoo.data.build import build
+from atat_zoo.data.stream import refuse_sizes
+from atat_zoo.errors import UserError
+from atat_zoo.run import machine
+from tests.limited import limited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_a_sequence_that_is_too_long(experiment: Callable[..., Any]) -> None:
+    with pytest.raises(UserError, match=r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"):
+        build(experiment(length=2**40, remainder="pad"))
+
+
+def test_shards_that_are_too_large(experiment: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: 100_000)
+    with pytest.raises(UserError, match=r"^data\.sequences_per_shard = 4611686018427387904 for 4 lanes needs about"):
+        build(experiment(sequences_per_shard=2**62, corpus=Memory(train=texts(1000))))
+    build(experiment())
+
+
+def test_a_batch_that_is_too_large() -> None:
+    with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB for the ids of"):
+        refuse_sizes(16, 2**40, 1, 0)
+    refuse_sizes(16, 2**40, 2**36, 0)
+
+
+def test_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: 10**9)
+    with pytest.raises(
+        UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB for its processes alone, and this"
+    ):
+        refuse_sizes(16, 4, 1, 1000)
+
+
+def test_too_many_workers_for_any_machine() -> None:
+    with pytest.raises(ValueError, match="workers must be at most 1024"):
+        experiment_of(Path("data"), workers=2**40)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, str]]:
+    """The state of an interrupted build, and the hashes of what comes of it."""
+    root = tmp_path_factory.mktemp("interrupted")
+    stop_before_the_test(root)
+    state = next(root.glob("*.partial/train.state.npz")).read_bytes()
+    return state, hashes(build(experiment_of(root)))
+
+
+def stop_before_the_test(root: Path) -> None:
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "test":
+            raise Stop
+
+    with pytest.raises(Stop):
+        build(experiment_of(root), progress=stop)
+
+
+def goes_on(root: Path, state: bytes) -> dict[str, str]:
+    stop_before_the_test(root)
+    next(root.glob("*.partial/train.state.npz")).write_bytes(state)
+    with limited():
+        return hashes(build(experiment_of(root)))
+
+
+def repacked(state: bytes, method: int, **changed: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(state)) as old, zipfile.ZipFile(file, "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, changed.get(name.removesuffix(".npy"), old.read(name)))
+    return file.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: repacked(state, zipfile.ZIP_DEFLATED, waiting=bytes(6 * 10**8)),
+        lambda state: repacked(state, zipfile.ZIP_STORED, waiting=npy(np.zeros(1)).replace(b"(1,)", b"(9" + b"9)")),
+        lambda state: repacked(state, zipfile.ZIP_STORED, counts=npy(np.zeros(3, np.int64))),
+        lambda state: repacked(state, zipfile.ZIP_STORED, table=npy(np.frombuffer(b"[]", np.uint8))),
+        lambda state: repacked(state, zipfile.ZIP_STORED, table=npy(np.frombuffer(b'{"shards": [{}]}', np.uint8))),
+        lambda state: b"",
+    ],
+    ids=range(6),
+)
+def test_a_forged_state_of_a_build_begins_the_split_again(
+    tmp_path: Path, interrupted: tuple[bytes, dict[str, str]], change: Callable[[bytes], bytes]
+) -> None:
+    state, expected = interrupted
+    assert goes_on(tmp_path, change(state)) == expected
+
+
+@pytest.mark.slow
+@settings(max_examples=15)
+@given(st.data())
+def test_a_damaged_state_of_a_build_begins_the_split_again(
+    tmp_path_factory: pytest.TempPathFactory, interrupted: tuple[bytes, dict[str, str]], data: st.DataObject
+) -> None:
+    state, expected = interrupted
+    content = bytearray(state)
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    assert goes_on(tmp_path_factory.mktemp("damaged"), bytes(content)) == expected

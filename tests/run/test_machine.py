@@ -1,0 +1,114 @@
+"""Sizes that a person gives: refused by a sentence, before the memory is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.errors import UserError
+from atat_zoo.estimators import TransformerEstimator
+from atat_zoo.generation import Writer
+from atat_zoo.registry import Context
+from atat_zoo.run import machine
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.testing.toys import Hashed
+from atat_zoo.tokenizers import BPETokenizer
+from atat_zoo.tokenizers.tables import BytesModel
+from tests import forked
+from tests.limited import limited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONTEXT = Context(vocabulary_size=258, length=16, width=32)
+
+
+def test_the_memory_is_what_there_is() -> None:
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert 0 < machine.memory() <= int(total.split()[1]) * 1024
+
+
+def test_the_memory_is_what_a_limit_leaves() -> None:
+    with limited(1 << 28):
+        assert 1 << 27 < machine.memory() <= 1 << 28
+
+
+def test_the_memory_is_that_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("none", "max\n"), ("limit", "5000000\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "_CGROUPS", [str(tmp_path / name) for name in ("none", "limit", "missing")])
+    assert machine.memory() == 5_000_000
+    machine.require(5_000_000, "it", "this", "lower it")
+    with pytest.raises(
+        UserError, match=r"^it needs about 1,000\.0 GB for this alone, and this machine has 0\.0 GB; lo"
+    ):
+        machine.require(10**12, "it", "this", "lower it")
+
+
+@pytest.mark.parametrize("ask", [lambda: torch.empty(2**60), lambda: torch.empty(2**62, 2**62), lambda: bytes(2**62)])
+def test_an_error_for_lack_of_memory_is_known(ask: Callable[[], object]) -> None:
+    with pytest.raises((RuntimeError, MemoryError)) as error:
+        ask()
+    assert machine.ran_out(error.value)
+    assert not machine.ran_out(RuntimeError("shapes cannot be multiplied"))
+
+
+@pytest.mark.parametrize("raised", ["MemoryError()", "RuntimeError('[enforce fail] can\\'t allocate memory: 8 bytes')"])
+def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path: Path, raised: str) -> None:
+    code = f"import atat_zoo.cli as cli, click\n@click.command()\ndef it(): raise {raised}\ncli.run(it, 'it')"
+    done = forked.run([], tmp_path, code=code)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("error: this takes more memory than there is; lower the sizes")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"width": 2**40, "heads": 1},
+        {"layers": 10_000, "width": 2**20, "heads": 1},
+        {"mlp_ratio": 1e308},
+        {"width": 2**21, "heads": 1, "layers": 1, "tied": True},
+    ],
+)
+def test_a_backbone_that_is_too_large(settings: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^a backbone of .* needs about [\d,.inf]+ GB for its weights alone, and this"):
+        DiTBackbone(**settings).build(CONTEXT)
+
+
+def test_a_backbone_of_too_many_layers() -> None:
+    with pytest.raises(ValueError, match="layers must be at most 10000"):
+        DiTBackbone(layers=2**40)
+    with pytest.raises(ValueError, match="layers must be at most 10000"):
+        TransformerEstimator(layers=2**40)
+
+
+def test_an_estimator_that_is_too_large() -> None:
+    with pytest.raises(UserError, match=r"^an estimator of 2 layers and width 16777216 needs about"):
+        TransformerEstimator(width=2**24).build(CONTEXT)
+
+
+@pytest.mark.parametrize(("number", "length"), [(2**40, None), (1, 2**40), (2**70, None)])
+def test_texts_that_are_too_many_or_too_long(number: int, length: int | None) -> None:
+    writer = Writer(denoiser=Hashed(258, window=4), tokenizer=BytesModel(), length=4)
+    with pytest.raises(UserError, match=r"^writing \d+ texts of \d+ tokens needs about"):
+        writer.write(SemiAutoregressiveSampler(size=4), number=number, length=length)
+
+
+def test_a_vocabulary_that_is_too_large(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="vocabulary_size must be at most 2147483648"):
+        BPETokenizer(vocabulary_size=2**40)
+    code = """
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers import BPETokenizer
+try:
+    BPETokenizer(vocabulary_size=2**31).train(lambda: iter(["text"]))
+except UserError as error:
+    print(error)
+"""
+    done = forked.run([], tmp_path, code=code)  # the library would abort the process
+    assert done.returncode == 0, done
+    assert done.stdout.startswith("tokenizer.vocabulary_size = 2147483648 needs about 300.6 GB for its table alone")
