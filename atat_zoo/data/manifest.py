@@ -183,7 +183,7 @@ def load_counts(folder: Path) -> NDArray[np.int64]:
     if counts.shape != (load(folder).vocabulary_size,) or counts.dtype != "int64":
         held = f"it holds {counts.dtype} {list(counts.shape)}"
         raise UserError(f"{path} cannot be read ({held}, not a count for each token); {_again(folder)}")
-    return counts
+    return counts.copy()  # torch warns of arrays that cannot be written
 
 
 def _again(folder: Path) -> str:
