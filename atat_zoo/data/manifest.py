@@ -182,7 +182,7 @@ def load_counts(folder: Path) -> NDArray[np.int64]:
     """Return how often each token occurs in the training shards, int64 [V], from a folder that `verify` accepts."""
     path = Path(folder) / COUNTS
     try:
-        counts = array_of(path.read_bytes())
+        counts = array_of(path.read_bytes()).copy()  # writable, as torch wants it
     except Exception as error:
         raise UserError(f"{path} cannot be read ({error}); {_again(folder)}") from None
     if counts.shape != (load(folder).vocabulary_size,) or counts.dtype != "int64":
