@@ -177,13 +177,13 @@ def load_counts(folder: Path) -> NDArray[np.int64]:
     """Return how often each token occurs in the training shards, int64 [V], from a folder that `verify` accepts."""
     path = Path(folder) / COUNTS
     try:
-        counts = array_of(path.read_bytes()).copy()  # torch wants to write where it reads
+        counts = array_of(path.read_bytes()).copy()  # writable, as torch wants it
     except Exception as error:
         raise UserError(f"{path} cannot be read ({error}); {_again(folder)}") from None
     if counts.shape != (load(folder).vocabulary_size,) or counts.dtype != "int64":
         held = f"it holds {counts.dtype} {list(counts.shape)}"
         raise UserError(f"{path} cannot be read ({held}, not a count for each token); {_again(folder)}")
-    return counts.copy()  # torch warns of arrays that cannot be written
+    return counts
 
 
 def _again(folder: Path) -> str:
