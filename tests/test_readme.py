@@ -52,7 +52,7 @@ def test_every_command_and_block_runs(tmp_path: Path) -> None:
     for block in blocks("python"):
         run([sys.executable, "-c", block])
     for command in commands():
-        words = shlex.split(command, comments=True)
+        words = shlex.split(command.replace("--step 400", "--step 4"), comments=True)
         if "train" in words or "atat_zoo.train" in words:
             words += small  # of two that set one key, the last counts
             if "--resume" in words:
