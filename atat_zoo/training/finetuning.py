@@ -27,13 +27,14 @@ class Beginning:
 
     source: Source
     sha256: str
+    weights: dict[str, Tensor] = attrs.field(eq=False, repr=False)
 
     @classmethod
     def of(cls, experiment: Experiment) -> Beginning | None:
         """Read the run that `init_from` names, before anything is built; None without `init_from`.
 
         Raises:
-            UserError: when the run is not there, not finished, or has another tokenizer or backbone.
+            UserError: when the run is not there, not finished or damaged, or has another tokenizer or backbone.
         """
         if experiment.init_from is None:
             return None
@@ -41,7 +42,12 @@ class Beginning:
         problems = misfits(experiment, source, Zoo.load())
         if problems:
             raise UserError("\n".join(problems))
-        return cls(source=source, sha256=sha256_of(source.folder.model / WEIGHTS))
+        folder = source.folder.model
+        try:
+            weights = weights_of(folder, described(folder))
+        except UserError as error:
+            raise UserError(f"init_from: {error}") from None
+        return cls(source=source, sha256=sha256_of(folder / WEIGHTS), weights=weights)
 
     def record(self) -> dict[str, Any]:
         """Return the entry of environment.json."""
@@ -54,14 +60,9 @@ class Beginning:
         buffers, not weights, and are not copied.
 
         Raises:
-            UserError: when the file cannot be read or is damaged, or its backbone differs.
+            UserError: when its backbone differs.
         """
-        folder = self.source.folder.model
-        path = folder / WEIGHTS
-        try:
-            theirs = weights_of(folder, described(folder))
-        except UserError as error:
-            raise UserError(f"init_from: {error}") from None
+        path, theirs = self.source.folder.model / WEIGHTS, self.weights
         ours = parts_of(objective)
         taken, fresh = [], []
         for part, weights in ours.items():

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build, folder_of
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
 from atat_zoo.model import Model, assemble
+from atat_zoo.run.atomic import discard
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import Beginning, parts_of
 from atat_zoo.training.trainer import Silent
@@ -252,7 +253,7 @@ def interrupted(root: Path, source: Path, run: Path, *, after: int | None) -> by
     weights = (run / "model" / "model.safetensors").read_bytes()
     for path in result.folder.checkpoints.iterdir():
         if after is None or int(path.stem.removeprefix("step-")) > after:
-            path.unlink()
+            discard(path)
     shutil.rmtree(result.folder.model)
     return weights
 
@@ -286,8 +287,10 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(
     assert any("environment.json does not say with which weights the run began" in text for text in said.messages)
     assert (tmp_path / "unknown" / "model" / "model.safetensors").read_bytes() == weights
     # The source was trained again in between: it would be another training under the same name.
-    theirs = copy / "model" / "model.safetensors"
-    theirs.write_bytes(theirs.read_bytes()[:-1] + b"x")
+    other = Model.from_run(copy)
+    with torch.no_grad():
+        next(other.module.parameters()).mul_(2)
+    other.save(copy / "model")
     with pytest.raises(UserError, match=r"init_from: .* has other weights than .* began with, which has no checkpoint"):
         resume(tmp_path / "again")
     shutil.rmtree(copy)
@@ -309,6 +312,12 @@ def test_a_source_that_changed_since_it_was_read(root: Path, source: Path, tmp_p
     copy = shutil.copytree(source, tmp_path / "copy")
     experiment = tuning(root, copy)
     (copy / "model" / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"init_from: .*tokenizer\.json is not the file that model\.json describes"):
+        train(experiment, tmp_path / "run")
+    described = copy / "model" / "model.json"
+    said = json.loads(described.read_text())
+    said["sha256"]["tokenizer.json"] = hashlib.sha256(b"{}").hexdigest()
+    described.write_text(json.dumps(said))
     with pytest.raises(UserError, match=r"tokenizer\.sha256: "):
         train(experiment, tmp_path / "run")
     shutil.rmtree(copy)
@@ -320,7 +329,18 @@ def test_a_source_that_changed_since_it_was_read(root: Path, source: Path, tmp_p
 def test_weights_that_are_none(root: Path, source: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(source, tmp_path / "copy")
     (copy / "model" / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(UserError, match=r"init_from: .*model\.safetensors is not the file that model\.json describes"):
+        train(tuning(root, copy), tmp_path / "run")
+    described = copy / "model" / "model.json"
+    said = json.loads(described.read_text())
+    del said["sha256"]  # as of version 0.1
+    described.write_text(json.dumps(said))
     with pytest.raises(UserError, match=r"init_from: .*model\.safetensors cannot be read: .*; copy the run again"):
+        train(tuning(root, copy), tmp_path / "run")
+    weights = load_file(source / "model" / "model.safetensors")
+    weights["backbone.embedding.weight"][0, 0] = float("nan")
+    save_file(weights, copy / "model" / "model.safetensors")
+    with pytest.raises(UserError, match=r"init_from: .*: the weights backbone\.embedding\.weight are not finite"):
         train(tuning(root, copy), tmp_path / "run")
 
 

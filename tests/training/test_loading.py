@@ -22,6 +22,7 @@ import torch
 
 from atat_zoo import UserError
 from atat_zoo.training.loading import Loading, check_saved, inert, only_data
+from tests import forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -245,6 +246,19 @@ def test_a_checkpoint_that_holds_code_is_refused(tiny: Tiny, interrupted: Path, 
     assert not (tmp_path / "touched").exists()
     newest.unlink()
     assert "after step 5 of 24" in tiny.atat("train", "--resume", str(run)).stdout
+
+
+@pytest.mark.slow
+def test_every_rank_refuses_it(tiny: Tiny, interrupted: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    newest = run / "checkpoints" / "step-00000010.pt"
+    newest.write_bytes(PICKLES["in a zip"](Planted(tmp_path / "touched")))
+    note(newest)
+    for rank in forked.ranks(2, ["train", "--resume", str(run)], tiny.root):
+        said, _ = rank.communicate()
+        assert rank.returncode == 2, said
+        assert "(shutil.copyfile)" in said
+    assert not (tmp_path / "touched").exists()
 
 
 @pytest.mark.slow
