@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,9 @@ def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: P
             work.mkdir(parents=True)
             verdicts = kind.attack(some, seed, base, work)
             tally.verdicts.update(zip(some, verdicts, strict=True))
+            for number, verdict in zip(some, verdicts, strict=True):
+                if verdict.outcome == FAILED:  # at once, for who cannot wait for the end
+                    print(f"failed: {reproduction(kind.name, seed, number)}", file=sys.stderr, flush=True)
             if not keep:
                 remove(outer)
 
