@@ -15,6 +15,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ _SERVER.set_forkserver_preload(
         "atat_zoo.evaluation.judged",
     ]
 )
+# The exit code of a process can be read once, and every start reads those of all that have ended.
+_ONE_READER = threading.Lock()
 
 
 class Atat:
@@ -68,14 +72,16 @@ class Atat:
         limits = {resource.RLIMIT_FSIZE: file_limit, resource.RLIMIT_AS: space}
         arguments = (self.words, str(cwd), variables, code, limits, self._files)
         self._process = _SERVER.Process(target=_run, args=arguments)
-        self._process.start()
+        with _ONE_READER:
+            self._process.start()
         assert self._process.pid
         self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
         """The exit code; negative for the signal that ended it, None while it runs."""
-        return self._process.exitcode
+        with _ONE_READER:
+            return self._process.exitcode
 
     def poll(self) -> int | None:
         """Return the exit code if it has ended."""
@@ -83,7 +89,7 @@ class Atat:
 
     def wait(self, timeout: float) -> bool:
         """Wait for the end; returns whether it has ended."""
-        self._process.join(timeout)
+        wait([self._process.sentinel], timeout)
         return self.returncode is not None
 
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
@@ -107,7 +113,7 @@ class Atat:
     def kill(self) -> tuple[str, str]:
         """Kill it with all that it started; returns what it had printed."""
         os.killpg(self.pid, signal.SIGKILL)
-        self._process.join()
+        wait([self._process.sentinel])
         return self._read()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TextIO
 
@@ -79,32 +80,48 @@ def run(command: click.Command, name: str) -> None:
         code = result if isinstance(result, int) else 0
     except UserError as error:
         for line in str(error).splitlines():
-            click.echo(f"error: {clip(line, 2000)}", err=True)
+            _say(f"error: {clip(line, 2000)}")
         code = 2
     except click.ClickException as error:
         error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped", err=True)
+        _say("stopped")
         code = 130
     except OSError as error:
         if error.errno in FULL:
             problem = f"{error.filename or 'what this prints or writes'} cannot be written: {error.strerror}; free some"
-            click.echo(f"error: {problem} space, then run it again", err=True)
+            _say(f"error: {problem} space, then run it again")
         elif error.filename is None and error.errno not in NAMELESS:
             raise
         else:  # a name that is too long, links in a circle, no permission, a folder in place of a file
             what = clip(error.filename or "a file that this reads or writes")
-            click.echo(f"error: {what}: {error.strerror}; name another one, or mend it", err=True)
+            _say(f"error: {what}: {error.strerror}; name another one, or mend it")
         code = 2
     except Exception as error:
         from atat_zoo.run.machine import ran_out
 
         if not ran_out(error):
             raise
-        click.echo("error: this takes more memory than there is; lower the sizes, lengths and numbers in it", err=True)
+        _say("error: this takes more memory than there is; lower the sizes, lengths and numbers in it")
         code = 2
+    _forget_unwritten()
     sys.exit(code)
+
+
+def _say(text: str) -> None:
+    """Print a line on standard error, if there is room for it."""
+    with suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _forget_unwritten() -> None:
+    """Drop what a full disk has not taken: Python would try again at its end, and then end with a code of its own."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except (OSError, AttributeError):  # full, or closed by the parent process
+            setattr(sys, name, None)
 
 
 _show_others = warnings.showwarning
@@ -120,7 +137,7 @@ def _show(
 ) -> None:
     """Print a warning that is for the user as a sentence."""
     if issubclass(category, NotKept):
-        click.echo(f"note: {message}", err=True)
+        _say(f"note: {message}")
     else:
         _show_others(message, category, filename, lineno, file, line)
 

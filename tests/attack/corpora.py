@@ -101,7 +101,7 @@ def compose(draw: random.Random, work: Path) -> str:
     settings = EXPERIMENT.format(
         length=draw.choice((1, 4, 16, 64)),
         lanes=draw.choice((1, 2, 8)),
-        shard=draw.choice((1, 64, 256)),
+        shard=draw.choice((16, 64, 256)),
         special=draw.choice(("none", "document", "sequence")),
         remainder=draw.choice(("drop", "pad")),
     )

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,15 @@ class Moments:
             os.kill(os.getpid(), signal.SIGINT)
 
     def write(self) -> None:
-        """Write the names of the moments until now."""
-        self.log.write_text(json.dumps(self.seen))
+        """Write the names of the moments until now, unless the disk is full for them too."""
+        with suppress(OSError):
+            self.log.write_text(json.dumps(self.seen))
 
 
 def read(log: Path, rank: int = 0) -> list[str]:
     """Return the moments that a process wrote; none if it did not come to its moment."""
     path = Path(f"{log}-{rank}")
-    moments: list[str] = json.loads(path.read_text()) if path.exists() else []
+    moments: list[str] = json.loads(path.read_text() or "[]") if path.exists() else []
     return moments
 
 

@@ -335,6 +335,19 @@ def test_an_interrupt_stops_it_without_a_word_too_many(root):
     assert not list(root.glob("*stopped.jsonl*"))
 
 
+@pytest.mark.parametrize("there_is_room_for", [0, 10])
+def test_a_full_disk_under_standard_error_changes_no_exit_code(tmp_path, there_is_room_for):
+    with (tmp_path / "said").open("w") as said:
+        done = subprocess.run(
+            [sys.executable, "-c", CALL, "check", "nothing.toml"],
+            stderr=said,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (there_is_room_for, there_is_room_for)),
+        )
+    assert done.returncode == 2
+    assert (tmp_path / "said").read_text() == "error: the"[:there_is_room_for]
+
+
 @pytest.mark.slow
 def test_a_closed_standard_input(root):
     done = subprocess.run(
