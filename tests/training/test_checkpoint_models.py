@@ -36,7 +36,7 @@ def test_a_checkpoint_has_the_model_that_the_run_would_end_with(uninterrupted: P
 
 
 def test_a_run_that_is_not_finished_is_used_at_a_step(tiny: Tiny, uninterrupted: Path) -> None:
-    run = killed(tiny, "unfinished")
+    run = killed(tiny, "killed-at-a-step")
     assert (Model.from_run(run, step=10).step, Model.from_run(run, step=5).step) == (10, 5)
     commands = [
         ["sample", str(run)],
