@@ -1,4 +1,4 @@
-"""This revision against an older one: start-up, training step, sampling step and evaluation, in pairs.
+"""This revision against an older one: start-up, shards, training step, sampling step and evaluation, in pairs.
 
     python -m benchmarks revisions --old REVISION [--pairs N]
 
@@ -21,11 +21,12 @@ from benchmarks.pairs import interleave, report
 
 # What a revision does when it is told to: a line in, a line out with the seconds that it took.
 WORKER = """
-import json, sys, time, warnings
+import json, shutil, sys, time, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 folder = Path(sys.argv[1])
 from atat_zoo import Model
+from atat_zoo.data.build import build
 from atat_zoo.evaluation import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.training import train
@@ -48,7 +49,13 @@ def clocked(work):
     work()
     return time.perf_counter() - start
 
+def building():
+    seconds = clocked(lambda: build(load("quickstart", [f'data.root="{folder}/anew"'])))
+    shutil.rmtree(folder / "anew")
+    return seconds
+
 work = {
+    "building shards": building,
     "training step": training,
     "sampling step": lambda: model.sample(16, sampler={"use": "ancestral", "steps": 32}).seconds / 32,
     "sampling step, adaptive": lambda: model.sample(16, sampler={"use": "entropy_bounded", "steps": 32}).seconds / 32,
