@@ -99,7 +99,7 @@ def run(command: click.Command, name: str) -> None:
             _say(f"error: {what}: {error.strerror}; name another one, or mend it")
         code = 2
     except Exception as error:
-        from atat_zoo.run.machine import ran_out
+        from atat_zoo.machine import ran_out
 
         if not ran_out(error):
             raise

@@ -10,8 +10,8 @@ import attrs
 import click
 
 from atat_zoo.errors import UserError, nearest
+from atat_zoo.parsing import Dropped, value_of
 from atat_zoo.registry import Zoo
-from atat_zoo.run.parsing import Dropped, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

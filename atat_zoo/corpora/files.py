@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from atat_zoo.corpora import HeldOut
 from atat_zoo.data.digests import Stamp, sha256_of_each, unreadable
 from atat_zoo.errors import UserError, nearest
+from atat_zoo.machine import memory
 from atat_zoo.registry import component, param
-from atat_zoo.run.machine import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

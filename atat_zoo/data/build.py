@@ -27,11 +27,11 @@ from atat_zoo.data import SPLITS, digests, manifest
 from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
+from atat_zoo.machine import require
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
 from atat_zoo.run.locks import locked
-from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

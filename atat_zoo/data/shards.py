@@ -24,9 +24,9 @@ import numpy as np
 from atat_zoo.data.manifest import Shard, array_of, broken
 from atat_zoo.data.pack import batches, pad_of
 from atat_zoo.errors import UserError
+from atat_zoo.machine import require
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing
-from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
-from atat_zoo.run.machine import require
+from atat_zoo.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from atat_zoo.machine import require
 from atat_zoo.registry import component, component_base, param, part, values_of
-from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

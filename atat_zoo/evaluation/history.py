@@ -12,7 +12,7 @@ import attrs
 
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.evaluation.perplexity import LIKELIHOOD, method_of
-from atat_zoo.run.parsing import from_json
+from atat_zoo.parsing import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

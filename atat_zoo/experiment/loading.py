@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment.inheritance import adopt, base_of
 from atat_zoo.experiment.schema import SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import structure
-from atat_zoo.run import parsing
 from atat_zoo.run.renamed import RENAMED, take
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import Words, opened, prompted
-from atat_zoo.run.machine import require
+from atat_zoo.machine import require
 from atat_zoo.samplers import Observer, Sample, shifted
 
 if TYPE_CHECKING:

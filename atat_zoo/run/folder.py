@@ -9,8 +9,9 @@ import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
-from atat_zoo.run import atomic, locks, parsing
+from atat_zoo.run import atomic, locks
 from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of
 from atat_zoo.run.renamed import today
 

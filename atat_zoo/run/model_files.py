@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo import parsing
 from atat_zoo.errors import UserError
-from atat_zoo.run import parsing
 from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:

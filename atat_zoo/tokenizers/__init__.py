@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.errors import UserError
+from atat_zoo.machine import require
 from atat_zoo.registry import component, param, part
-from atat_zoo.run.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

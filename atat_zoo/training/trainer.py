@@ -20,11 +20,11 @@ from atat_zoo.data.stream import TokenStream, refuse_sizes, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.machine import require
 from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
-from atat_zoo.run.machine import require
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 from test_build import Stop, hashes
 
+from atat_zoo import machine
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
-from atat_zoo.run import machine
 from tests.limited import limited
 
 if TYPE_CHECKING:

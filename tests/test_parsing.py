@@ -8,7 +8,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.run import parsing
+from atat_zoo import parsing
 
 _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=8)
 VALUES = st.recursive(_plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from atat_zoo import machine
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.errors import UserError
 from atat_zoo.estimators import TransformerEstimator
 from atat_zoo.generation import Writer
 from atat_zoo.registry import Context
-from atat_zoo.run import machine
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.tokenizers import BPETokenizer
