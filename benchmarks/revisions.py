@@ -112,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks revisions", description=__doc__)
     parser.add_argument("--old", required=True, help="a revision that git knows")
     parser.add_argument("--pairs", type=int, default=10, help="pairs of each measurement")
+    parser.add_argument("--only", nargs="+", help="the names of the measurements, such as 'training step'")
     options = parser.parse_args(sys.argv[sys.argv.index("revisions") + 1 :])
     here = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as temporary:
@@ -123,7 +124,7 @@ def main() -> None:
             for revision in (old, new):
                 revision.list_parts()  # writes the bytecode
             report("old", "new", interleave(old.list_parts, new.list_parts, options.pairs))
-            for name in new.names:
+            for name in options.only or new.names:
                 print(name)
                 timed = []
                 for number in range(options.pairs):

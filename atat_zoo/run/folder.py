@@ -139,10 +139,13 @@ class RunFolder:
                 f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
             )
 
+        file = self.path / ".lock"
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locks.locked(self.path / ".lock", refuse))
+                stack.enter_context(locks.locked(file, refuse))
+            except IsADirectoryError as error:
+                raise UserError(f"{file} is a folder, and has to be a file that can be locked; remove it") from error
             except OSError as error:
                 problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
                 raise UserError(f"{problem}; choose another folder with --out") from error

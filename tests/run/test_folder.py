@@ -182,6 +182,13 @@ def test_a_file_where_the_folder_should_be_is_said(tmp_path):
         pass
 
 
+def test_a_folder_where_the_lock_should_be_is_said(tmp_path):
+    (tmp_path / "run" / ".lock").mkdir(parents=True)
+    words = r"run/\.lock is a folder, and has to be a file that can be locked; remove it"
+    with pytest.raises(UserError, match=words), RunFolder(tmp_path / "run").lock():
+        pass
+
+
 def test_clear_leaves_the_lock_only(folder):
     with folder.lock():
         for path in (folder.resolved, folder.environment, folder.metrics, folder.samples):
