@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
     "data": ("data", "data", "Shards of tokens: build, info."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
+    "study": ("study", "study", "Train arms with several seeds, and compare them."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
     "importance": ("importance", "importance", "Measure how well a run's importance predicts the loss."),

@@ -1,6 +1,6 @@
 """TOML to a validated experiment, without torch; begin with `load`."""
 
-from atat_zoo.experiment.loading import conflicts, find, from_overrides, from_table, load
+from atat_zoo.experiment.loading import conflicts, find, from_overrides, from_table, load, read_toml
 from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "from_overrides",
     "from_table",
     "load",
+    "read_toml",
 ]

@@ -49,13 +49,16 @@ def find(name: str) -> Path:
     )
 
 
-def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Experiment:
+def load(
+    name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None, said: str = "on the command line"
+) -> Experiment:
     """Read, merge and validate an experiment.
 
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
         overrides: `key.path=value` strings; the value is TOML, or a bare word.
         zoo: provides the parts; by default, those of this installation.
+        said: where the overrides stand, for messages.
 
     Raises:
         UserError: with one sentence per problem.
@@ -63,7 +66,7 @@ def load(name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None) -> Ex
     path, zoo = find(name), zoo or Zoo.load()
     where = str(path)
     table, origins = _read(path, (), {})
-    _override(table, origins, overrides)
+    _override(table, origins, overrides, said)
     table.setdefault("name", _name(path))
     try:
         merged, source = base_of(table)
@@ -183,24 +186,14 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
             return known[place]
         if len(trail) == _CHAIN:
             raise UserError(f"{where}: is the base of {_CHAIN} files that extend each other; join some of them")
-        if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
-            raise UserError(f"{where}: cannot be read: is a device or a pipe; name a TOML file")
-        text = path.read_text(encoding="utf-8")
+        own = read_toml(path)
     except FileNotFoundError:
         raise UserError(
             f"{trail[-1] if trail else where}: extends {where!r}, which does not exist; "
             "name a file relative to this one, or an experiment that ships with the zoo, without .toml"
         ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}: is not UTF-8 text: {error}; save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{where}: cannot be read: {error.strerror}; name a TOML file that you may read") from None
-    except ValueError as error:  # a NUL character
-        raise UserError(f"{where!r}: cannot be read: {error}; name a TOML file that you may read") from None
-    try:
-        own = parsing.from_toml(text)
-    except ValueError as error:
-        raise UserError(f"{where}: is not valid TOML: {error}") from None
+    except (OSError, ValueError) as error:  # the path itself: links in a circle, a NUL character
+        raise _unreadable(path, error) from None
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -217,6 +210,32 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
     origins |= dict.fromkeys(_paths(own), str(path))
     known[place] = table, origins
     return table, origins
+
+
+def read_toml(path: Path) -> Table:
+    """Return the table of a TOML file.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        UserError: when it cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
+            raise UserError(f"{clip(path)}: cannot be read: is a device or a pipe; name a TOML file")
+        return parsing.from_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except UnicodeDecodeError as error:
+        raise UserError(f"{clip(path)}: is not UTF-8 text: {error}; save it as UTF-8") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except ValueError as error:
+        raise UserError(f"{clip(path)}: is not valid TOML: {error}") from None
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> UserError:
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"{clip(path)}: cannot be read: {reason}; name a TOML file that you may read")
 
 
 def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = True) -> None:
@@ -243,11 +262,11 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
         base[key] = merged
 
 
-def _override(table: Table, origins: Origins, overrides: Iterable[str]) -> None:
+def _override(table: Table, origins: Origins, overrides: Iterable[str], said: str = "on the command line") -> None:
     """Merge `key.path=value` strings into the table."""
     over: Table = {}
     for text in overrides:
-        where = f"{clip(repr(text))} on the command line"
+        where = f"{clip(repr(text))} {said}"
         key, equals, raw = text.partition("=")
         key, raw = key.strip(), raw.strip()
         if not equals or not key:

@@ -22,12 +22,17 @@ def describe(plugins: list[Any]) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "plugins": {p.name: f"{p.distribution} {p.version} ({p.status})" for p in plugins},
         "git": _git(),
-        "machine": {
-            "system": platform.platform(),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "threads": os.environ.get("OMP_NUM_THREADS"),
-        },
+        "machine": machine(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return the hardware, and the threads that were asked for."""
+    return {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
     }
 
 

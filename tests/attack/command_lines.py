@@ -45,10 +45,19 @@ GOOD = {
     "prompt": ("the", "the people of"),
     "suffix": ("states", "."),
     "baseline": ("run", "again"),
+    "file": ("study.toml", "study.toml", "tiny.toml"),
 }
+STUDY = """
+seeds = [1]
+baseline = "a"
+folder = "study"
+overrides = ["train.steps=2"]
+[arms.a]
+experiment = "tiny.toml"
+"""
 # What runs the longest is limited, and what writes outside of the folder is left out.
 NUMBERS = ("1", "2", "3", "5")
-LEFT_OUT = frozenset({"write"})
+LEFT_OUT = frozenset({"write", "page"})
 
 
 class Command(NamedTuple):
@@ -61,6 +70,7 @@ class Command(NamedTuple):
 def prepare(base: Path) -> None:
     """Make a run that is finished, one that is not, and a folder of shards."""
     Tiny(base).path.write_text(TINY.format(root="."))
+    (base / "study.toml").write_text(STUDY)
     words = ["train", "tiny.toml", "train.steps=3", "data.sequences_per_shard=256", "sampler.steps=2", "--out"]
     for name in ("run", "again"):
         done = forked.run([*words, name], base)

@@ -239,6 +239,7 @@ TAKES_A_PATH = (
     "check base.toml init_from={}",
     "bench samplers {}",
     "importance {}",
+    "study {}",
 )
 
 
@@ -315,6 +316,7 @@ def quietly(*words, env=None):
         (["train", "nothing.toml"], 2),
         (["train", "quickstart", "masking=nothing"], 2),
         (["zoo", "check"], 0),
+        (["study", "nothing.toml"], 2),
         (["--help"], 0),
     ],
 )

@@ -1,0 +1,173 @@
+"""Trained runs measured on a half of the validation split or on the test split, each once.
+
+The halves are fixed by the number of a sequence in its split, whatever the settings of a study. The nats of each
+sequence are kept in the run's evaluations/, with the SHA-256 of the weights and of the tokens that they belong to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from atat_zoo.data.build import build
+from atat_zoo.data.sequences import held_out
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.compare import sizes
+from atat_zoo.evaluation.measuring import measure
+from atat_zoo.evaluation.perplexity import byte_counts, method_of
+from atat_zoo.evaluation.run import check_evaluation
+from atat_zoo.model import Model
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.run import parsing, sha256_of, write_json
+from atat_zoo.run.model_files import WEIGHTS
+from atat_zoo.study.processes import InUse, claimed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from atat_zoo.study.schema import Study, StudyRun
+
+# Of a split: the number of the first sequence, and the distance to the next.
+PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
+
+
+def rows_of(part: str, total: int, limit: int) -> Tensor:
+    """Return the numbers of the sequences of a part of a split with `total`: at most `limit`, spread evenly; 0: all.
+
+    int64, rising. Even numbers select and odd ones are for claims: no number is in both.
+    """
+    first, distance = PARTS[part]
+    there = np.arange(first, total, distance)
+    count = min(limit, len(there)) if limit else len(there)
+    return torch.from_numpy(there[np.arange(count) * len(there) // max(1, count)])
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Measured:
+    """A run on the sequences of one part."""
+
+    run: StudyRun
+    weights: str  # SHA-256
+    text: str  # SHA-256 of the tokens
+    step: int
+    method: str  # how the bound was estimated; `likelihood` if it is exact
+    nats: dict[str, Tensor]  # each bound by name, nats of each sequence, float64 [n]
+    count: Tensor  # tokens of each sequence, int64 [n]
+    bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
+    parameters: int  # of the entire model
+    without_embeddings: int
+
+
+def measure_all(
+    study: Study, runs: Sequence[StudyRun], part: str, *, device: str = "cpu", say: Callable[[str], None] = print
+) -> list[Measured]:
+    """Measure finished runs on a part of the held-out text; what was measured before is read.
+
+    Raises:
+        UserError: when a run cannot be measured so.
+    """
+    later = []
+    for run in runs:  # first those that no other study measures just now
+        try:
+            with claimed(run):
+                _measured(study, run, part, device, say)
+        except InUse:
+            later.append(run)
+    for run in later:
+        with claimed(run, wait=True):
+            _measured(study, run, part, device, say)
+    return [_measured(study, run, part, device, say) for run in runs]
+
+
+def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
+    """Return the measurement that a run keeps, if it is of its weights and of these settings."""
+    path, settings = _place(study, run, part)
+    if not path.is_file():
+        return None
+    try:
+        table = parsing.from_json(path.read_bytes())
+        if table["settings"] != settings:
+            return None
+        return Measured(
+            run=run,
+            nats={name: torch.tensor(values, dtype=torch.float64) for name, values in table["nats"].items()},
+            count=torch.tensor(table["count"]),
+            bytes=torch.tensor(table["bytes"]),
+            weights=settings["weights"],
+            **{key: table[key] for key in _KEPT},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # damaged: it is measured again
+
+
+_KEPT = ("text", "step", "method", "parameters", "without_embeddings")
+
+
+def _place(study: Study, run: StudyRun, part: str) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a measurement, and what it must say of itself."""
+    held = study.held_out
+    settings = {
+        "part": part,
+        "sequences": held.sequences,
+        "draws": held.draws,
+        "seed": held.seed,
+        "bound": unstructure(held.bound),
+        "weights": sha256_of(run.folder.model / WEIGHTS),
+    }
+    # JSON has no tuples.
+    settings = json.loads(json.dumps(settings))
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return run.folder.evaluations / f"study-{part}-{name}.json", settings
+
+
+def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Measured:
+    known = recorded(study, run, part)
+    if known is not None:
+        return known
+    say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
+    path, settings = _place(study, run, part)
+    model = Model.from_run(run.path, device)
+    spec = study.spec("test" if part == "test" else "validation")
+    check_evaluation(model, run.path, spec)
+    tokens, maskable = held_out(build(model.experiment), spec.split)
+    rows = rows_of(part, len(tokens), spec.sequences)
+    if len(rows) < 2:
+        raise UserError(
+            f"{run.path}: the {part} part of its {spec.split} split has fewer than two sequences; hold out more"
+        )
+    tokens, maskable = tokens[rows], maskable[rows]
+    found = measure(
+        model.module,
+        tokens,
+        maskable,
+        rows,
+        seed=study.held_out.seed,
+        draws=spec.draws,
+        batch_size=spec.batch_size,
+        bound=spec.bound,
+    )
+    total, without = sizes(model.module, model.context.vocabulary_size)
+    table = {
+        "settings": settings,
+        "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
+        "step": model.step,
+        "method": method_of(model.experiment, spec.bound),
+        "parameters": total,
+        "without_embeddings": without,
+        "rows": rows.tolist(),
+        "count": maskable.sum(1).tolist(),
+        "bytes": byte_counts(model.tokenizer, tokens, maskable).tolist(),
+        "nats": {name: each.sum(1).tolist() for name, each in found.contribution.items()},
+    }
+    write_json(path, table)
+    made = recorded(study, run, part)
+    if made is None:
+        raise UserError(f"{path} cannot be read back; is it being changed by another program?")
+    return made

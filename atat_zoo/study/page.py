@@ -1,0 +1,169 @@
+"""The results of a study as Markdown, from the same numbers as study.json."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.evaluation.naming import exponential
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Table = dict[str, Any]
+_NONE = "—"
+
+
+def page(report: Table) -> str:
+    """Return the page."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Table) -> Iterator[str]:
+    yield f"# Study {report['study']}"
+    yield ""
+    yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page."
+    yield ""
+    yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
+    yield from _method(report)
+    yield (
+        "- *over seeds*: mean of the differences of the seeds and its t-interval; *over sequences*: bootstrap of the "
+        "difference averaged over seeds. Both 95 %, paired by sequence and mask."
+    )
+    yield (
+        f"- *not worse*: the upper ends of both intervals are at most +{report['not_worse_percent']:g} %. Costs are "
+        "medians over seeds; seconds are those of the optimizer steps."
+    )
+    for line in _machines(report):
+        yield f"- {line}"
+    yield from _tables(report)
+    if report["sweep"]:
+        yield from _sweep(report["sweep"])
+    if report["test"]:
+        times = report["test"]["times"]
+        yield from ("", "## Test split", "")
+        yield "Evaluated once, after all settings were fixed." if times == 1 else f"**Evaluated {times} times.**"
+        yield from _method(report["test"])
+        yield from _tables(report["test"])
+    for title, items in (
+        ("Failed", [f"`{run}`: {why}" for run, why in report["failed"].items()]),
+        ("Left out", [f"`{arm}`: what its settings follow from is not finished" for arm in report["left_out"]]),
+    ):
+        if items:
+            yield from ("", f"## {title}", "", *(f"- {item}" for item in items))
+
+
+def _method(part: Table) -> Iterator[str]:
+    methods = " and ".join(dict.fromkeys(arm["method"] for arm in part["arms"].values()))
+    yield (
+        f"- {part['sequences']:,} sequences, {part['tokens']:,} tokens, "
+        f"{part['draws']} draws each by {methods or _NONE}, mask seed {part['seed']}."
+    )
+
+
+def _machines(report: Table) -> Iterator[str]:
+    """Say what the runs were trained on; times of different settings are not compared without a word."""
+    seen = {}
+    for arm in report["arms"].values():
+        for run in arm["runs"]:
+            machine, computed = run["machine"], run["computed"]
+            with_ = ", ".join(
+                f"{_plural(how['jobs'], 'training')} at a time, {_plural(how['threads'], 'thread')} each"
+                for how in run["trained_with"]
+            )
+            words = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}"
+            seen[
+                f"{words}{', on ' + computed['device'] if computed.get('device', 'cpu') != 'cpu' else ''}; {with_}"
+            ] = 1
+    if seen:
+        yield f"Trained with {' and with '.join(seen)}; torch {report['packages'].get('torch')}."
+    if len(seen) > 1:
+        yield "**Not all runs were trained alike: their seconds and memory are not comparable.**"
+
+
+def _tables(part: Table) -> Iterator[str]:
+    yield ""
+    rows = []
+    for name, arm in part["arms"].items():
+        runs = arm["runs"]
+        bound = runs[0]["bound"]
+        values = [run["bounds"][bound]["value"] for run in runs]
+        mean = (
+            exponential(statistics.fmean(run["bounds"][bound]["nats_per_token"] for run in runs))
+            if None not in values
+            else None
+        )
+        rows.append(
+            [
+                name,
+                bound,
+                _number(mean, ".2f"),
+                ", ".join(f"{run['seed']}: {_number(value, '.2f')}" for run, value in zip(runs, values, strict=True)),
+                _number(arm["steps"], ",.0f"),
+                _number(arm["tokens"], ",.0f"),
+                _number(arm["seconds"], ",.1f"),
+                _number(arm["seconds_per_step"], ".4g"),
+                _number(arm["peak_memory"] and arm["peak_memory"] / 2**20, ",.0f", " MiB"),
+                f"{arm['parameters']:,}",
+            ]
+        )
+    columns = ["arm", "bound", "geometric mean", "seed: value", "steps", "tokens", "seconds", "seconds per step"]
+    yield from _table([*columns, "peak memory", "parameters"], rows)
+    yield ""
+    rows = []
+    for each in part["comparisons"]:
+        if "problem" in each:
+            rows.append([each["arm"], each["against"], each["problem"], *[_NONE] * 6])
+            continue
+        ratios = each["ratios"]
+        rows.append(
+            [
+                each["arm"],
+                each["against"],
+                _change(each["over_seeds"]) if each["over_seeds"] else f"{_NONE} (one seed)",
+                _change(each["sequences"]),
+                "yes" if each["not_worse"] else "no",
+                *(_number(ratios[key], ".3f") for key in ("tokens", "seconds", "peak_memory", "parameters")),
+            ]
+        )
+    if rows:
+        columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
+        yield from _table([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
+
+
+def _sweep(sweep: Table) -> Iterator[str]:
+    yield from (
+        "",
+        "## Sweep",
+        "",
+        f"Seed {sweep['seed']}, {sweep['half']} half, nats per token; the chosen point is bold.",
+        "",
+    )
+    points = list(dict.fromkeys(point for arm in sweep["arms"].values() for point in arm["nats_per_token"]))
+    rows = []
+    for name, arm in sweep["arms"].items():
+        cells = []
+        for point in points:
+            cell = _number(arm["nats_per_token"].get(point), ".4f")
+            cells.append(f"**{cell}**" if point == arm["chosen"] else cell)
+        rows.append([name, *cells, "yes" if arm["at_an_end"] else "no"])
+    yield from _table(["arm", *points, "best at an end"], rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for row in [columns, ["---"] * len(columns), *rows]:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def _change(difference: Table) -> str:
+    if any(difference[key] is None for key in ("percent", "percent_low", "percent_high")):
+        return "not finite"
+    return "{percent:+.2f} % [{percent_low:+.2f}, {percent_high:+.2f}]".format(**difference)
+
+
+def _number(value: float | None, how: str, unit: str = "") -> str:
+    return _NONE if value is None else f"{value:{how}}{unit}"
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

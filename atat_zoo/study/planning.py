@@ -1,0 +1,97 @@
+"""What is left to do of a study, and how long it will take by what its own runs have recorded on this machine."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.evaluation.history import history
+from atat_zoo.run.environment import machine
+from atat_zoo.study.conduct import in_order
+from atat_zoo.study.results import machine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.study.conduct import Conduct
+    from atat_zoo.study.schema import StudyRun
+
+FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
+
+
+@attrs.frozen(kw_only=True)
+class Planned:
+    """A run in the plan."""
+
+    run: str  # its name; with ? while the point of the sweep or the number of steps is not known
+    state: str
+    step: int  # that it has reached
+    steps: int  # in all; of a similar arm while it is not known
+    seconds: float | None  # of the steps that are left, None when no run has recorded its time here
+
+
+def plan(conduct: Conduct) -> list[Planned]:
+    """Return every run of a study in the order of the trainings."""
+    study = conduct.study
+    known = [*study.sweep_runs(), *in_order(conduct.runs)]
+    unknown = [
+        study.run(arm, seed, next(iter(study.sweep.points)) if study.sweep else None)
+        for arm in study.arms
+        if arm not in conduct.runs
+        for seed in study.seeds[arm]
+    ]
+    speeds: dict[str, list[float]] = {}
+    for run in known:
+        if found := _seconds_per_step(run):
+            speeds.setdefault(run.arm, []).append(found)
+    everything = [each for found in speeds.values() for each in found]
+
+    def planned(run: StudyRun, name: str) -> Planned:
+        state, step = _state(run) if name == run.name else (TO_DO, 0)
+        steps = run.experiment.train.steps
+        speed = next(
+            (statistics.median(found) for found in _similar(conduct, run.arm, speeds, everything) if found), None
+        )
+        left = 0 if state == FINISHED else steps - step
+        seconds = 0.0 if not left else None if speed is None else left * speed
+        return Planned(run=name, state=state, step=step, steps=steps, seconds=seconds)
+
+    return [
+        *(planned(run, run.name) for run in known),
+        *(planned(run, f"{run.arm}-?-seed{run.seed}") for run in unknown),
+    ]
+
+
+def _similar(
+    conduct: Conduct, arm: str, speeds: dict[str, list[float]], everything: list[float]
+) -> Iterator[list[float]]:
+    """Return the times per step of the arm itself, then of those that it is like, then of all."""
+    for name in reversed(conduct.study.chain(arm)):
+        yield speeds.get(name, [])
+    yield everything
+
+
+def total(rows: list[Planned], jobs: int) -> float | None:
+    """Return the seconds of all steps that are left, with some trainings at a time."""
+    seconds = [row.seconds for row in rows]
+    return None if None in seconds else sum(each or 0.0 for each in seconds) / jobs
+
+
+def _state(run: StudyRun) -> tuple[str, int]:
+    if run.finished:
+        return FINISHED, run.experiment.train.steps
+    if not run.folder.exists:
+        return TO_DO, 0
+    lines: list[dict[str, Any]] = run.folder.read_metrics(damaged=True)
+    return TO_CONTINUE, int(lines[-1]["step"]) if lines else 0
+
+
+def _seconds_per_step(run: StudyRun) -> float | None:
+    """Return the recorded time of a step, if this machine has recorded it."""
+    here, there = machine(), machine_of(run)
+    if any(here[key] != there.get(key) for key in ("processor", "cores")):
+        return None
+    past = history(run.folder, run.experiment)
+    return past.seconds / past.clock[-1][0] if past.seconds else None

@@ -1,0 +1,256 @@
+"""Trainings as processes: some at a time, shared with other studies on the same folder. Imports no torch.
+
+Who works on a run holds its claim, `claims/RUN` in the study's folder; the training itself locks its run folder as
+always. `trainings.jsonl` has a line for each process that has ended, `logs/RUN.txt` what the last one printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo.run import locks, parsing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from atat_zoo.study.schema import StudyRun
+
+_PAUSE = 0.1  # seconds between two looks at the processes
+
+
+class Process(Protocol):
+    """What is asked of a process, as `subprocess.Popen` answers."""
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal."""
+
+
+def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
+    """Start `atat` with these words in a group of its own, so that Ctrl-C reaches it once, from us."""
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "atat_zoo", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+
+
+def threads_for(jobs: int) -> int:
+    """Return the threads of each training: OMP_NUM_THREADS where it is set, else an equal share of the cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else max(1, cores() // jobs)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class InUse(Exception):
+    """Another process has the lock; the text says which."""
+
+
+def _refuse(owner: str) -> None:
+    raise InUse(owner)
+
+
+@contextmanager
+def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
+    """Claim a run for this process; waits for the claim, or raises `InUse`."""
+    path = run.path.parent / "claims" / run.name
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locks.locked(path, (lambda _: None) if wait else _refuse))
+        except OSError as error:
+            problem = f"{clip(run.path.parent)} cannot be the folder of a study: {error.strerror}"
+            raise UserError(f"{problem}; name another one by `folder`") from None
+        yield
+
+
+def _orphaned(run: StudyRun) -> None:
+    """Raise `InUse` when a training runs that nobody waits for: its study was killed, or a person began it."""
+    if (run.path / ".lock").is_file():
+        with locks.locked(run.path / ".lock", _refuse):
+            pass
+
+
+class Stopped(Exception):
+    """A signal has stopped the study; every run is as its own training left it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Stopping:
+    """Hands Ctrl-C and SIGTERM on to the trainings, each time; they save and end."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.processes: Callable[[], Sequence[Process]] = lambda: ()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stopping:
+        """Replace the signal handlers."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the signal handlers."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: object) -> None:
+        self.signal = self.signal or number
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def check(self) -> None:
+        """Raise `Stopped` after a signal."""
+        if self.signal is not None:
+            raise Stopped(self.signal)
+
+
+@attrs.define(eq=False)
+class _Training:
+    run: StudyRun
+    process: Process
+    claim: ExitStack
+    log: Path
+    began: float
+
+
+@attrs.define
+class Workplace:
+    """Where the trainings of a study run."""
+
+    folder: Path
+    jobs: int
+    say: Callable[[str], None]
+
+    @property
+    def threads(self) -> int:
+        """The threads of each training."""
+        return threads_for(self.jobs)
+
+    def train(self, runs: Sequence[StudyRun]) -> dict[str, str]:
+        """Train what is not finished; returns why runs failed, by their names.
+
+        Each is tried once. What another study trains is waited for, and taken over when that one leaves it.
+
+        Raises:
+            Stopped: after a signal, when all trainings have ended.
+        """
+        with Stopping() as stopping:
+            failed = self._train([run for run in runs if not run.finished], stopping)
+            stopping.check()
+        return failed
+
+    def _train(self, waiting: list[StudyRun], stopping: Stopping) -> dict[str, str]:
+        active: list[_Training] = []
+        failed: dict[str, str] = {}
+        told: set[str] = set()
+        stopping.processes = lambda: [each.process for each in active]
+        try:
+            while active or (waiting and stopping.signal is None):
+                for run in list(waiting) if stopping.signal is None else ():
+                    if len(active) == self.jobs:
+                        break
+                    if run.finished:  # by another study
+                        waiting.remove(run)
+                        continue
+                    try:
+                        active.append(self._start(run))
+                        waiting.remove(run)
+                    except InUse as owner:
+                        if run.name not in told:
+                            told.add(run.name)
+                            self.say(f"{run.name}: in use by {owner}; waiting for it")
+                time.sleep(_PAUSE)
+                for each in [each for each in active if each.process.poll() is not None]:
+                    active.remove(each)
+                    problem = self._ended(each, stopped=stopping.signal is not None)
+                    if problem:
+                        failed[each.run.name] = problem
+        finally:  # something went wrong here, such as a full disk: no training is left behind
+            while active:
+                for each in active:
+                    with suppress(ProcessLookupError):
+                        each.process.send_signal(signal.SIGTERM)
+                time.sleep(_PAUSE)
+                active = [each for each in active if each.process.poll() is None]
+        return failed
+
+    def _start(self, run: StudyRun) -> _Training:
+        with ExitStack() as stack:
+            stack.enter_context(claimed(run))
+            _orphaned(run)
+            if run.finished:
+                raise InUse("a study that has just finished it")
+            log = self.folder / "logs" / f"{run.name}.txt"
+            log.parent.mkdir(exist_ok=True)
+            begun = run.folder.exists
+            words = ["--resume", str(run.path)] if begun else [run.file, *run.overrides, "--out", str(run.path)]
+            process = launch(["train", *words], log, {"OMP_NUM_THREADS": str(self.threads)})
+            self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps")
+            return _Training(run, process, stack.pop_all(), log, time.monotonic())
+
+    def _ended(self, training: _Training, *, stopped: bool) -> str:
+        """Record the end of a training and release its run; returns why it failed, or an empty text."""
+        run, code = training.run, training.process.poll()
+        assert code is not None
+        seconds = time.monotonic() - training.began
+        line = {"run": run.name, "jobs": self.jobs, "threads": self.threads, "code": code, "seconds": round(seconds, 1)}
+        with (self.folder / "trainings.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        training.claim.close()
+        if code == 0 and run.finished:
+            self.say(f"{run.name}: finished in {seconds:,.0f} s")
+            return ""
+        problem = _problem(code, training.log)
+        self.say(f"{run.name}: {'stopped' if stopped else f'failed: {problem}'} after {seconds:,.0f} s")
+        return problem
+
+
+def _problem(code: int, log: Path) -> str:
+    """Return what a training said last: its sentences, or the last line of a traceback."""
+    said = []
+    with suppress(OSError):
+        said = [line for line in log.read_text("utf-8", "backslashreplace").splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said[-1:]
+    end = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"{'; '.join(clip(line, 1000) for line in errors) or 'no word'} ({end}, {log.parent.name}/{log.name})"
+
+
+def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
+    """Return the jobs and threads that each run was trained with, from trainings.jsonl."""
+    found: dict[str, list[dict[str, int]]] = {}
+    with suppress(OSError):
+        for text in (folder / "trainings.jsonl").read_bytes().splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # torn
+                line = parsing.from_json(text)
+                how = {key: int(line[key]) for key in ("jobs", "threads")}
+                known = found.setdefault(str(line["run"]), [])
+                if how not in known:
+                    known.append(how)
+    return found

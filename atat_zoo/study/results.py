@@ -1,0 +1,232 @@
+"""The numbers of a study: each arm, the differences between arms, seed by seed and over seeds.
+
+Two sources of chance are kept apart. `sequences`: the bootstrap over held-out sequences of the difference averaged
+over seeds; `seeds`: the t-interval over the differences of the seeds, each a training of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired
+from atat_zoo.evaluation.history import history
+from atat_zoo.evaluation.naming import title
+from atat_zoo.evaluation.perplexity import bound_value
+from atat_zoo.run import parsing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from atat_zoo.study.measuring import Measured
+    from atat_zoo.study.schema import Study, StudyRun
+
+# An arm is not worse when the upper ends of both intervals are at most this many percent.
+NOT_WORSE = 1.0
+
+ByArm = dict[str, dict[int, "Measured"]]  # arm, seed
+
+
+def over_seeds(values: Sequence[float]) -> Interval | None:
+    """Return the mean and its t-interval, mean ± t(n − 1) s / √n; None for fewer than two values."""
+    from scipy.special import stdtrit
+
+    if len(values) < 2:
+        return None
+    each = torch.tensor(values, dtype=torch.float64)
+    mean = float(each.mean())
+    half = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * float(each.std()) / math.sqrt(len(values))
+    return Interval(value=mean, low=mean - half, high=mean + half)
+
+
+def quantity_of(measured: Measured) -> str:
+    """Return the bound by which a run is judged: its objective's first."""
+    return next(iter(measured.nats))
+
+
+def per_token(measured: Measured) -> float:
+    """Return nats per token of that bound."""
+    return float(measured.nats[quantity_of(measured)].sum() / measured.count.sum())
+
+
+def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
+    """Return the point of the sweep with the fewest nats per token, for each arm that has one."""
+    assert study.sweep is not None
+    points = list(study.sweep.points)
+    chosen: dict[str, dict[str, Any]] = {}
+    for arm in study.swept:
+        found = {str(each.run.point): per_token(each) for each in measured if each.run.arm == arm}
+        found = {point: nats for point, nats in found.items() if math.isfinite(nats)}
+        if found:
+            best = min(found, key=lambda point: found[point])
+            # The best may lie beyond.
+            at_an_end = len(points) > 2 and best in (points[0], points[-1])
+            chosen[arm] = {"chosen": best, "at_an_end": at_an_end, "nats_per_token": found}
+    return chosen
+
+
+def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[StudyRun]]) -> int | None:
+    """Return the steps with which an arm takes the seconds of another, from the finished runs of both.
+
+    Medians over seeds, of all optimizer steps; None when an arm has no finished run with recorded times.
+    """
+
+    def times(name: str | None) -> list[tuple[float, int]]:
+        pasts = [history(run.folder, run.experiment) for run in runs.get(name or "", ()) if run.finished]
+        return [(past.seconds, past.clock[-1][0]) for past in pasts if past.seconds]
+
+    spec = study.arms[arm]
+    mine, other = times(spec.like), times(spec.match_seconds)
+    if not mine or not other:
+        return None
+    per_step = statistics.median(seconds / steps for seconds, steps in mine)
+    return max(1, round(statistics.median(seconds for seconds, _ in other) / per_step))
+
+
+def arm_table(study: Study, arm: str, measured: Mapping[int, Measured], how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an arm: what it is, its costs (medians over seeds) and its runs."""
+    runs = [_run_table(each, how) for each in measured.values()]
+    first = next(iter(measured.values()))
+    chain = study.chain(arm)
+    overrides = [text for name in chain for text in study.arms[name].overrides]
+    return {
+        "experiment": study.arms[chain[0]].experiment,
+        "overrides": [*study.overrides, *overrides],
+        "point": first.run.point,
+        "match_seconds": study.arms[arm].match_seconds,
+        "method": first.method,
+        "parameters": first.parameters,
+        "parameters_without_embeddings": first.without_embeddings,
+        **{key: _median([run[key] for run in runs]) for key in ("steps", "tokens", "seconds", "peak_memory")},
+        "seconds_per_step": _median([run["seconds_per_step"] for run in runs]),
+        "runs": runs,
+    }
+
+
+def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
+    run, past = measured.run, history(measured.run.folder, measured.run.experiment, until=measured.step)
+    lines = run.folder.read_metrics(damaged=True)
+    return {
+        "seed": run.seed,
+        "run": run.name,
+        "step": measured.step,
+        **values_of(measured),
+        "steps": measured.step,
+        "tokens": int(lines[-1]["tokens"]) if lines and "tokens" in lines[-1] else None,
+        "seconds": past.seconds,
+        "seconds_per_step": past.seconds / past.clock[-1][0] if past.seconds else None,
+        "peak_memory": past.peak_memory,
+        "computed": past.computed,
+        "trained_with": how.get(run.name, []),
+        "machine": {key: value for key, value in machine_of(run).items() if key in ("processor", "cores")},
+        "weights_sha256": measured.weights,
+    }
+
+
+def values_of(measured: Measured) -> dict[str, Any]:
+    """Return the bounds of a run: nats per token and the exponential, under its name, each with its error."""
+    table: dict[str, Any] = {}
+    for name, nats in measured.nats.items():
+        bound = bound_value(nats, measured.count, measured.bytes)
+        table[title(name)] = {
+            "value": bound.value,
+            "stderr": bound.stderr,
+            "nats_per_token": bound.nats_per_token,
+            "bits_per_byte": bound.bits_per_byte,
+        }
+    return {"bounds": table, "bound": title(quantity_of(measured))}
+
+
+def machine_of(run: StudyRun) -> dict[str, Any]:
+    """Return what a run was begun on."""
+    try:
+        return dict(parsing.from_json(run.folder.environment.read_bytes())["machine"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[str, Any]:
+    """Return an arm's differences from another, over the seeds that both have; or what keeps them apart."""
+    seeds = [seed for seed in one if seed in other]
+    if not seeds:
+        return {"problem": "no seed of which both are finished"}
+    quantity = quantity_of(other[seeds[0]])
+    for seed in seeds:
+        if quantity not in one[seed].nats:
+            return {"problem": f"no bound {quantity!r}, by which the other is measured"}
+        if one[seed].text != other[seed].text:
+            return {"problem": "other held-out tokens: its corpus or its tokenizer differs"}
+    count = one[seeds[0]].count
+    pairs = [(one[seed].nats[quantity], other[seed].nats[quantity]) for seed in seeds]
+    each = [paired(a, b, count) for a, b in pairs]
+    means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
+    sequences, by_seed = paired(means[0], means[1], count), over_seeds([interval.value for interval in each])
+    uppers = [interval.high for interval in (sequences, by_seed) if interval is not None]
+    return {
+        "bound": title(quantity),
+        "seeds": seeds,
+        "each": [{"seed": seed, **difference(interval)} for seed, interval in zip(seeds, each, strict=True)],
+        "sequences": difference(sequences),
+        "over_seeds": difference(by_seed) if by_seed else None,
+        "not_worse": all(percent(upper) <= NOT_WORSE for upper in uppers),
+        "ratios": _ratios(one, other, seeds),
+    }
+
+
+def difference(interval: Interval) -> dict[str, float]:
+    """Return a difference of nats per token, and the change of the exponential in percent."""
+    change = interval.map(percent)
+    return {
+        "nats_per_token": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "percent": change.value,
+        "percent_low": change.low,
+        "percent_high": change.high,
+    }
+
+
+def percent(nats: float) -> float:
+    """Return the change of the exponential in percent."""
+    return 100 * math.expm1(nats) if nats < 700 else math.inf
+
+
+def _ratios(one: Mapping[int, Measured], other: Mapping[int, Measured], seeds: Sequence[int]) -> dict[str, Any]:
+    """Return costs over the other's: medians over the seeds."""
+    ratios: dict[str, list[float | None]] = {}
+    for seed in seeds:
+        a, b = (_run_table(each[seed], {}) for each in (one, other))
+        for key in ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory"):
+            ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
+        ratios.setdefault("parameters", []).append(one[seed].parameters / other[seed].parameters)
+    return {key: _median(values) for key, values in ratios.items()}
+
+
+def _median(values: Sequence[Any]) -> Any:
+    if not values or None in values:
+        return None
+    median = statistics.median(values)
+    return int(median) if isinstance(values[0], int) and median == int(median) else median
+
+
+def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arms and their comparisons on one part of the held-out text."""
+    first = next((each for arm in measured.values() for each in arm.values()), None)
+    return {
+        "sequences": len(first.count) if first else 0,
+        "tokens": int(first.count.sum()) if first else 0,
+        "draws": study.held_out.draws,
+        "seed": study.held_out.seed,
+        "level": LEVEL,
+        "resamples": RESAMPLES,
+        "arms": {arm: arm_table(study, arm, found, how) for arm, found in measured.items() if found},
+        "comparisons": [
+            {"arm": arm, "against": other, **compare(measured[arm], measured.get(other, {}))}
+            for arm in study.arms
+            if measured.get(arm)
+            for other in study.against(arm)
+        ],
+    }

@@ -1,0 +1,118 @@
+"""A folder with a corpus, a tiny experiment and studies of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+from tests import forked
+from tests.study.quick import CODE, SLOW
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = """
+[corpus]
+use = "files"
+train = ["train.txt"]
+validation = ["validation.txt"]
+test = ["test.txt"]
+document = "line"
+[tokenizer]
+use = "bytes"
+[backbone]
+layers = 1
+width = 16
+heads = 2
+max_length = 32
+[data]
+root = "shards"
+length = 16
+sequences_per_member = 8
+sequences_per_shard = 64
+lanes = 2
+[train]
+steps = 3
+batch_size = 4
+log_every = 1
+save_every = 1
+[schedule]
+warmup_steps = 0
+[evaluation]
+sequences = 4
+draws = 1
+samples = 0
+"""
+
+STUDY = """
+seeds = [18, 19]
+baseline = "plain"
+folder = "study"
+[evaluation]
+draws = 2
+[arms.plain]
+experiment = "tiny.toml"
+[arms.fast]
+like = "plain"
+overrides = ["optimizer.learning_rate=1e-2"]
+"""
+RUNS = ["fast-seed18", "fast-seed19", "plain-seed18", "plain-seed19"]
+
+
+class Place:
+    """The folder, and `atat study` run in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root, root / "study"
+        draw = random.Random(0)
+        words = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
+        for name, lines in (("train", 120), ("validation", 24), ("test", 16)):
+            text = "\n".join(" ".join(draw.choices(words, k=8)) for _ in range(lines))
+            (root / f"{name}.txt").write_text(text + "\n")
+        (root / "tiny.toml").write_text(TINY)
+        self.write(STUDY)
+
+    def write(self, text: str, name: str = "study.toml") -> None:
+        """Write a study."""
+        (self.root / name).write_text(text)
+
+    def begin(self, *words: str, slow: float = 0.0, study: str = "study.toml") -> forked.Atat:
+        """Begin `atat study`."""
+        env = {SLOW: str(slow)} if slow else {}
+        return forked.Atat(["study", study, *words], self.root, code=CODE, env=env)
+
+    def study(self, *words: str, code: int = 0, study: str = "study.toml") -> tuple[str, str]:
+        """Run `atat study`; returns what it printed."""
+        process = self.begin(*words, study=study)
+        out, err = process.communicate()
+        assert process.returncode == code, out + err
+        assert "Traceback" not in out + err
+        return out, err
+
+    def report(self) -> dict[str, Any]:
+        """Return the results."""
+        report: dict[str, Any] = json.loads((self.folder / "study.json").read_text())
+        return report
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the results without times and memory, and without how it was trained."""
+        report = self.report()
+        report.pop("git")
+        for part in (report, report["test"] or {}):
+            for arm in part.get("arms", {}).values():
+                for each in (arm, *arm["runs"]):
+                    for key in ("seconds", "seconds_per_step", "peak_memory", "trained_with", "machine"):
+                        each.pop(key, None)
+            for each in part.get("comparisons", []):
+                for key in ("seconds", "seconds_per_step", "peak_memory"):
+                    each["ratios"].pop(key)
+        return report
+
+    def trainings(self) -> list[dict[str, Any]]:
+        """Return a line for each training that has ended."""
+        return [json.loads(line) for line in (self.folder / "trainings.jsonl").read_text().splitlines()]
+
+    def runs(self) -> list[str]:
+        """Return the names of the run folders."""
+        return sorted(path.parent.name for path in self.folder.glob("*/resolved.toml"))

@@ -1,0 +1,91 @@
+"""Trainings as processes: how they are started, stopped and recorded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from atat_zoo.study import processes
+from atat_zoo.study.processes import InUse, Stopped, Stopping, claimed, launch, ran_with, threads_for
+
+
+def wait(process):
+    deadline = time.monotonic() + 60
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process.poll()
+
+
+def test_a_process_runs_atat_by_itself_and_ctrl_c_of_the_terminal_does_not_reach_it(tmp_path):
+    process = launch(["check", "quickstart"], tmp_path / "log.txt", {"OMP_NUM_THREADS": "1"})
+    assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
+    assert wait(process) == 0
+    assert "quickstart is in order" in (tmp_path / "log.txt").read_text()
+    # What it says of its mistakes is there too.
+    assert wait(launch(["check", "nothing"], tmp_path / "log.txt", {})) == 2
+    problem = processes._problem(2, tmp_path / "log.txt")
+    assert problem.startswith("there is no experiment 'nothing'")
+    assert "(exit code 2, " in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "problem"),
+    [
+        ("step 1\nTraceback\nValueError: no\n\n", 1, "ValueError: no (exit code 1, logs/x.txt)"),
+        ("error: one\nsome\nerror: two\n", 2, "one; two (exit code 2, logs/x.txt)"),
+        ("", -9, "no word (signal 9, logs/x.txt)"),
+    ],
+)
+def test_what_a_training_said_last(tmp_path, text, code, problem):
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "x.txt"
+    log.write_text(text)
+    assert processes._problem(code, log) == problem
+
+
+def test_the_cores_are_shared(monkeypatch):
+    monkeypatch.setattr(processes, "cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [threads_for(jobs) for jobs in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_for(2) == 3
+
+
+def test_one_process_claims_a_run(tmp_path):
+    run = SimpleNamespace(path=tmp_path / "study" / "a-seed1", name="a-seed1")
+    with claimed(run):
+        with pytest.raises(InUse, match=f"process {os.getpid()} on"), claimed(run):
+            pass
+        with claimed(SimpleNamespace(path=tmp_path / "study" / "b", name="b")):
+            pass
+    with claimed(run, wait=True):
+        pass
+    assert not run.path.exists()
+
+
+def test_a_signal_is_handed_on_each_time_and_remembered():
+    received = []
+    before = signal.getsignal(signal.SIGINT)
+    with Stopping() as stopping:
+        stopping.processes = lambda: [SimpleNamespace(send_signal=received.append)]
+        stopping.check()
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGINT, signal.SIGTERM]
+        with pytest.raises(Stopped) as stopped:
+            stopping.check()
+    assert stopped.value.number == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_how_a_run_was_trained_is_read_past_a_torn_line(tmp_path):
+    assert ran_with(tmp_path) == {}
+    lines = ['{"run": "a", "jobs": 2, "threads": 1}', '{"run": "a", "jobs": 2, "threads": 1}', "5", '{"run": "a", "jo']
+    Path(tmp_path / "trainings.jsonl").write_text("\n".join([*lines, '{"run": "a", "jobs": 1, "threads": 2}']))
+    assert ran_with(tmp_path) == {"a": [{"jobs": 2, "threads": 1}, {"jobs": 1, "threads": 2}]}

@@ -1,0 +1,167 @@
+"""Differences, their intervals, and the choice of a point: by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.run import RunFolder
+from atat_zoo.study import results
+from atat_zoo.study.measuring import PARTS, Measured, rows_of
+
+
+@given(total=st.integers(0, 400), limit=st.integers(0, 300), other=st.integers(0, 300))
+def test_no_sequence_is_in_both_halves(total, limit, other):
+    """Whatever two studies are set to: what one selects on, no other makes claims on."""
+    select, claim = rows_of("selection", total, limit).tolist(), rows_of("claim", total, other).tolist()
+    assert all(row % 2 == 0 for row in select)
+    assert all(row % 2 == 1 for row in claim)
+    assert len(set(select)) == len(select) == min(limit or total, (total + 1) // 2)
+    assert len(set(claim)) == len(claim) == min(other or total, total // 2)
+    assert sorted(select) == select
+    assert max([*select, *claim], default=-1) < max(total, 1)
+
+
+@pytest.mark.parametrize("total", [1, 2, 9, 10])
+def test_the_halves_together_are_the_split(total):
+    halves = torch.cat([rows_of(part, total, 0) for part in ("selection", "claim")])
+    assert halves.sort().values.tolist() == list(range(total)) == rows_of("test", total, 0).tolist()
+    assert set(PARTS) == {"selection", "claim", "test"}
+
+
+def test_the_t_interval_by_hand():
+    """t(0.975) is 12.7062 with 1 degree of freedom, 4.30265 with 2, 2.77645 with 4 (any table of Student's t)."""
+    two = results.over_seeds([0.0, 2.0])  # s = √2, s/√n = 1
+    assert (two.value, two.high) == (1.0, pytest.approx(1 + 12.70620, abs=1e-4))
+    three = results.over_seeds([1.0, 2.0, 3.0])  # s = 1
+    assert three.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
+    five = results.over_seeds([1.0, 1.0, 2.0, 3.0, 3.0])  # s = 1
+    assert five.high == pytest.approx(2 + 2.776445 / math.sqrt(5), abs=1e-5)
+    assert results.over_seeds([0.3]) is None
+
+
+COUNT = torch.full((40,), 10)
+
+
+def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a", point=None, bound="nelbo"):
+    """Return a measured run whose training took these seconds and steps."""
+    path = tmp_path / name
+    path.mkdir(exist_ok=True)
+    lines = [f'{{"step": {steps}, "tokens": 100, "tokens_per_second": {100 / seconds}, "peak_memory": 50}}\n']
+    (path / "metrics.jsonl").write_text("".join(lines))
+    experiment = SimpleNamespace(
+        evaluation=SimpleNamespace(bound=SimpleNamespace(name="exact_k"), draws=1, split="validation", sequences=1),
+        parts={"objective": SimpleNamespace(exact=False)},
+        seed=seed,
+    )
+    run = SimpleNamespace(
+        name=name, arm=arm, seed=seed, point=point, folder=RunFolder(path), experiment=experiment, path=Path(path)
+    )
+    run.finished = True
+    return Measured(
+        run=run,
+        weights="",
+        text=text,
+        step=steps,
+        method="exact_k",
+        nats={bound: torch.as_tensor(nats, dtype=torch.float64).expand(40) * COUNT},
+        count=COUNT,
+        bytes=COUNT,
+        parameters=7,
+        without_embeddings=3,
+    )
+
+
+def test_a_difference_over_seeds_and_over_sequences(tmp_path):
+    noise = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    base = {seed: run_of(tmp_path, f"b{seed}", seed, 4 + noise) for seed in (1, 2, 3)}
+    arm = {
+        seed: run_of(tmp_path, f"a{seed}", seed, 4 + noise + shift, seconds=3.0, steps=8)
+        for seed, shift in ((1, -0.1), (2, -0.2), (3, -0.3), (4, 9.0))
+    }
+    found = results.compare(arm, base)
+    assert found["seeds"] == [1, 2, 3]
+    assert [each["nats_per_token"] for each in found["each"]] == pytest.approx([-0.1, -0.2, -0.3])
+    # The same shift for every sequence: paired, the noise of the sequences is gone.
+    assert found["sequences"]["nats_per_token"] == pytest.approx(-0.2)
+    assert found["sequences"]["high"] - found["sequences"]["low"] == pytest.approx(0, abs=1e-9)
+    half = 0.1 * 4.302653 / math.sqrt(3)
+    assert found["over_seeds"]["high"] == pytest.approx(-0.2 + half, abs=1e-6)
+    assert found["over_seeds"]["percent_high"] == pytest.approx(100 * math.expm1(-0.2 + half), abs=1e-4)
+    # The interval over seeds ends at +4.97 %: better on average, and yet not shown not to be worse.
+    assert found["over_seeds"]["percent_high"] > results.NOT_WORSE
+    assert found["not_worse"] is False
+    assert found["ratios"]["seconds"] == pytest.approx(1.5)
+    assert found["ratios"]["seconds_per_step"] == pytest.approx(0.75)
+    assert (found["ratios"]["tokens"], found["ratios"]["parameters"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("shifts", "not_worse"),
+    [
+        ((-0.1, -0.1, -0.1), True),
+        ((0.0099, 0.0099), True),  # +0.995 %
+        ((0.0101, 0.0101), False),  # +1.015 %
+        ((0.0,), True),
+        ((math.nan, -0.1), False),
+        ((-0.1, math.nan), False),
+        ((math.inf, math.inf), False),
+    ],
+)
+def test_not_worse_means_both_upper_ends_within_one_percent(tmp_path, shifts, not_worse):
+    base = {seed: run_of(tmp_path, f"b{seed}", seed, 4.0) for seed in range(len(shifts))}
+    arm = {seed: run_of(tmp_path, f"a{seed}", seed, 4.0 + shift) for seed, shift in enumerate(shifts)}
+    assert results.compare(arm, base)["not_worse"] is not_worse
+
+
+def test_noise_over_sequences_alone_can_forbid_it(tmp_path):
+    noise = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    base = {seed: run_of(tmp_path, f"b{seed}", seed, 4.0) for seed in (1, 2)}
+    arm = {seed: run_of(tmp_path, f"a{seed}", seed, 4 + noise) for seed in (1, 2)}
+    found = results.compare(arm, base)
+    assert found["over_seeds"]["percent_high"] == pytest.approx(0, abs=1e-9)
+    assert found["sequences"]["percent_high"] > 10
+    assert found["not_worse"] is False
+
+
+def test_what_cannot_be_compared_is_said(tmp_path):
+    base = {1: run_of(tmp_path, "b", 1, 4.0)}
+    assert "no seed" in results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base)["problem"]
+    assert "other held-out tokens" in results.compare({1: run_of(tmp_path, "a", 1, 4.0, text="y")}, base)["problem"]
+    assert "no bound 'nelbo'" in results.compare({1: run_of(tmp_path, "a", 1, 4.0, bound="other")}, base)["problem"]
+
+
+def test_the_best_point_of_the_sweep_and_whether_it_lies_at_an_end(tmp_path):
+    study = SimpleNamespace(sweep=SimpleNamespace(points={"low": (), "middle": (), "high": ()}), swept=["a", "b", "c"])
+    nats = {"a": {"low": 3.0, "middle": 2.9, "high": 3.1}, "b": {"low": 3.0, "middle": 2.9, "high": 2.8}}
+    nats["c"] = {"low": math.nan}
+    measured = [
+        run_of(tmp_path, f"{arm}-{point}", 17, value, arm=arm, point=point)
+        for arm, each in nats.items()
+        for point, value in each.items()
+    ]
+    found = results.choices(study, measured)
+    assert {arm: (each["chosen"], each["at_an_end"]) for arm, each in found.items()} == {
+        "a": ("middle", False),
+        "b": ("high", True),
+    }
+    assert found["a"]["nats_per_token"] == pytest.approx(nats["a"])
+
+
+def test_steps_that_take_the_seconds_of_another_arm(tmp_path):
+    arms = {"same": SimpleNamespace(like="slow", match_seconds="base")}
+    base = [run_of(tmp_path, f"b{i}", i, 1.0, seconds=s, steps=100).run for i, s in enumerate((9.0, 10.0, 30.0))]
+    slow = [run_of(tmp_path, f"s{i}", i, 1.0, seconds=s, steps=100).run for i, s in enumerate((12.5, 12.4, 90.0))]
+    steps = results.steps_in_the_time_of
+    # 10 seconds, of which a step takes an eighth.
+    assert steps(SimpleNamespace(arms=arms), "same", {"base": base, "slow": slow}) == 80
+    assert steps(SimpleNamespace(arms=arms), "same", {"base": base}) is None
+    for run in slow:
+        run.finished = False
+    assert steps(SimpleNamespace(arms=arms), "same", {"base": base, "slow": slow}) is None

@@ -1,0 +1,148 @@
+"""The study file: what it means, and what is refused before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from atat_zoo.errors import UserError
+from atat_zoo.study import load
+from tests.study.making import STUDY, TINY
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Return a function that loads a study from its text."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY)
+
+    def read(text):
+        Path("study.toml").write_text(text)
+        return load(Path("study.toml"))
+
+    return read
+
+
+def test_an_arm_is_an_experiment_with_overrides_and_seeds(read):
+    study = read(STUDY)
+    assert study.name == "study"
+    assert study.seeds == {"plain": (18, 19), "fast": (18, 19)}
+    runs = study.arm_runs("fast", {})
+    assert [str(run.path) for run in runs] == ["study/fast-seed18", "study/fast-seed19"]
+    assert [run.experiment.seed for run in runs] == [18, 19]
+    assert runs[0].experiment.parts["optimizer"].learning_rate == 1e-2
+    assert study.against("fast") == ("plain",)
+    assert study.against("plain") == ()
+
+
+LAYERS = """
+seeds = [18, 19]
+baseline = "plain"
+overrides = ["train.steps=4", "train.batch_size=8", "train.clip=2.0"]
+[arms.plain]
+experiment = "tiny.toml"
+overrides = ["train.batch_size=6", "train.clip=3.0"]
+[arms.fast]
+like = "plain"
+overrides = ["train.clip=4.0", "optimizer.learning_rate=1e-2"]
+[sweep]
+seed = 1
+[sweep.points]
+low = ["optimizer.learning_rate=1e-4"]
+high = []
+"""
+
+
+def test_what_is_said_later_wins(read):
+    """The study's overrides come first, then those of the arm that it is like, its own, the point, measured steps."""
+    study = read(LAYERS)
+    run = study.run("fast", 18, "low")
+    assert (run.experiment.train.steps, run.experiment.train.batch_size, run.experiment.train.clip) == (4, 6, 4.0)
+    assert run.experiment.parts["optimizer"].learning_rate == 1e-4
+    assert run.name == "fast-low-seed18"
+    assert study.run("fast", 18, "high", 7).experiment.train.steps == 7
+    # Only what has an experiment of its own is swept; the other takes its point.
+    assert [run.name for run in study.sweep_runs()] == ["plain-low-seed1", "plain-high-seed1"]
+    assert [run.name for run in study.arm_runs("fast", {"plain": "high"})] == ["fast-high-seed18", "fast-high-seed19"]
+
+
+def test_a_shipped_experiment_and_a_folder_of_its_own(read):
+    study = read('name = "mine"\nseeds = [1]\nbaseline = "a"\n[arms.a]\nexperiment = "mdlm"\n')
+    assert study.folder == Path("runs/mine")
+    assert study.run("a", 1).experiment.name == "mdlm"
+
+
+SWEEP = '[sweep]\nseed = 17\n[sweep.points]\nlow = []\nhigh = ["optimizer.learning_rate=1e-2"]\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "messages"),
+    [
+        (('folder = "study"', 'foldr = "study"'), ["foldr is no key of a study; did you mean 'folder'?"]),
+        (("draws = 2", "drws = 2"), ["evaluation.drws is not a parameter of 'evaluation'; did you mean 'draws'?"]),
+        (("draws = 2", "draws = 0"), ["evaluation.draws must be at least 1, not 0"]),
+        (("draws = 2", 'half = "odd"'), ['evaluation.half: expected "selection" | "claim"']),
+        (("overrides", "overide"), ["arms.fast.overide is not a parameter of 'arms.fast'; did you mean 'overrides'?"]),
+        (("seeds = [18, 19]", ""), ["arm 'plain' has none", "arm 'fast' has none"]),
+        (("seeds = [18, 19]", "seeds = []"), ["arm 'plain' has none", "arm 'fast' has none"]),
+        (("[18, 19]", "[18, 18]"), ["seeds: 18 is there twice for arm 'plain'", "'fast'"]),
+        (("[18, 19]", "[-1]"), ["seeds must be at least 0"]),
+        (("[18, 19]", '["a"]'), ["seeds: expected int, got 'a' (str)"]),
+        (('"tiny.toml"', '"tiny.toml"\nseeds = [3]'), ["seeds: arms 'fast' and 'plain' have none in common"]),
+        (('baseline = "plain"', ""), ["baseline is missing: the arm that the others are compared with"]),
+        (('baseline = "plain"', 'baseline = "plan"'), ["baseline: 'plan' is no arm; did you mean 'plain'?"]),
+        (('like = "plain"', 'like = "plan"'), ["arms.fast.like: 'plan' is no arm; did you mean 'plain'?"]),
+        (('like = "plain"', 'like = "fast"'), ["arms.fast.like: fast is like fast; break the circle"]),
+        (('like = "plain"', ""), ["arms.fast: name either an experiment or an arm that it is like"]),
+        (('like = "plain"', 'like = "plain"\nagainst = ["fast"]'), ["an arm is not compared with itself"]),
+        (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: 'z' is no arm"]),
+        (
+            ('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'),
+            ["arms.plain.match_seconds: needs `like`", "arms.fast.like: the steps of"],
+        ),
+        (('like = "plain"', 'like = "plain"\nmatch_seconds = "z"'), ["arms.fast.match_seconds: 'z' is no arm"]),
+        (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
+        (('"tiny.toml"', '"tny.toml"'), ["arms.plain: there is no experiment 'tny.toml'", "arms.fast: there is no"]),
+        (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
+        (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the seed is set by seeds"]),
+        (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),
+        (
+            ("optimizer.learning_rate=1e-2", "tokenizer.use=bpe"),
+            ["arms.fast: tokenizer.use is 'bpe'", "arms.fast: tokenizer.vocabulary_size"],
+        ),
+        (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a name of letters"]),
+        (("[arms.fast]", '["fast"]'), ["fast is no key of a study"]),
+        (("draws = 2", f"draws = 2\n{SWEEP.replace('17', '18')}"), ["sweep.seed: 18 is a seed of arm 'plain' too", ""]),
+        (("draws = 2", f"draws = 2\n{SWEEP.replace('low = []', '')}"), ["points has fewer than two"]),
+        (("draws = 2", "draws = 2\n[sweep]\nseed = 1"), ["sweep.points is missing"]),
+        (("draws = 2", f"draws = 2\n{SWEEP}\nlong = 1"), ["sweep.points: expected list of str"]),
+        (("seeds = [18", "seeds = 18, ["), ["is not valid TOML"]),
+    ],
+)
+def test_a_mistake_is_a_sentence(read, change, messages):
+    before, after = change
+    text = STUDY.replace(before, after)
+    with pytest.raises(UserError) as caught:
+        read(text)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("study.toml: ") for line in lines), lines
+    for message in messages:
+        assert any(message in line for line in lines), lines
+    assert len(lines) == len(messages), lines
+
+
+def test_no_two_runs_have_one_folder(read):
+    text = STUDY + SWEEP.replace("high", "x-low") + '[arms.plain-x]\nlike = "plain"\n'
+    with pytest.raises(UserError, match="two runs would be in the folder study/plain-x-low-seed18; rename an arm"):
+        read(text)
+
+
+def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = atat("study", "nothing.toml")
+    assert code == 2
+    assert err.startswith("error: there is no study nothing.toml: no such file")
+    code, _, err = atat("study", str(tmp_path))
+    assert code == 2
+    assert "cannot be read: Is a directory" in err

@@ -1,0 +1,289 @@
+"""True studies, end to end: finished, stopped, killed, shared, failing, and the test split evaluated once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from atat_zoo.study.measuring import rows_of
+from tests.study.making import RUNS, STUDY, Place
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Place:
+    """Return a study that was never interrupted."""
+    place = Place(tmp_path_factory.mktemp("study"))
+    place.study("--jobs", "2", "--write", "page/study.md")
+    return place
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def copy(done, tmp_path) -> Place:
+    """Return a copy of the finished study."""
+    root = tmp_path / "copy"
+    place = Place(Path(shutil.copytree(done.root, root)))
+    place.write(STUDY)
+    return place
+
+
+def wait_for(what, process, seconds=60):
+    """Wait until something is true, while a process runs."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def steps_of(place, run):
+    path = place.folder / run / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.is_file() else 0
+
+
+def test_it_ends_with_normal_runs_and_a_result(done):
+    assert done.runs() == RUNS
+    assert sorted(line["run"] for line in done.trainings()) == RUNS
+    assert all((line["code"], line["jobs"], line["threads"]) == (0, 2, 1) for line in done.trainings())
+    report = done.report()
+    assert report["half"] == "claim"
+    assert (report["failed"], report["left_out"], report["test"], report["sweep"]) == ({}, [], None, None)
+    plain, fast = report["arms"]["plain"], report["arms"]["fast"]
+    assert [run["seed"] for run in plain["runs"]] == [18, 19]
+    assert (plain["steps"], plain["tokens"]) == (3, 3 * 4 * 16)
+    assert fast["overrides"] == ["optimizer.learning_rate=1e-2"]
+    assert plain["peak_memory"] > 1 << 20
+    assert plain["seconds"] > 0
+    (comparison,) = report["comparisons"]
+    assert (comparison["arm"], comparison["against"], comparison["seeds"]) == ("fast", "plain", [18, 19])
+    # The differences are those of the runs' own numbers.
+    for each, one, other in zip(comparison["each"], fast["runs"], plain["runs"], strict=True):
+        nats = [run["bounds"]["perplexity"]["nats_per_token"] for run in (one, other)]
+        assert each["nats_per_token"] == pytest.approx(nats[0] - nats[1])
+    mean = sum(each["nats_per_token"] for each in comparison["each"]) / 2
+    assert comparison["over_seeds"]["nats_per_token"] == pytest.approx(mean)
+    assert comparison["sequences"]["nats_per_token"] == pytest.approx(mean)
+
+
+def test_the_claims_are_on_the_other_half(done):
+    kept = [json.loads(path.read_text()) for path in done.folder.glob("*/evaluations/study-*.json")]
+    assert len(kept) == 4
+    held_out = json.loads(next((done.root / "shards").glob("*/manifest.json")).read_text())
+    total = held_out["splits"]["validation"]["sequences"]
+    assert all(each["rows"] == rows_of("claim", total, 0).tolist() for each in kept)
+
+
+def test_the_page_has_the_numbers_of_the_json(done):
+    page, report = (done.root / "page" / "study.md").read_text(), done.report()
+    assert page == (done.folder / "study.md").read_text()
+    assert json.loads((done.root / "page" / "study.json").read_text()) == report
+    change = "{percent:+.2f} % [{percent_low:+.2f}, {percent_high:+.2f}]".format(
+        **report["comparisons"][0]["over_seeds"]
+    )
+    assert change in page
+    for run in report["arms"]["fast"]["runs"]:
+        assert f"{run['seed']}: {run['bounds']['perplexity']['value']:.2f}" in page
+    assert "2 trainings at a time, 1 thread each" in page
+
+
+def test_what_is_finished_is_not_repeated(copy):
+    before = copy.report()
+    out, _ = copy.study()
+    assert "training" not in out.partition("#")[0]
+    assert "measuring" not in out
+    assert copy.report() == before
+    out, _ = copy.study("--json")
+    assert json.loads(out) == before
+    # A measurement that is damaged is made again, and nothing else.
+    (path,) = (copy.folder / "fast-seed18" / "evaluations").glob("study-*.json")
+    path.write_bytes(path.read_bytes()[:-50])
+    out, _ = copy.study()
+    assert [line.split(":")[0] for line in out.splitlines() if "measuring" in line] == ["fast-seed18"]
+    assert copy.report() == before
+
+
+def test_another_experiment_under_the_name_of_an_arm_is_refused(copy):
+    copy.write("overrides = ['train.steps=5']\n" + STUDY)
+    out, err = copy.study(code=2)
+    assert "study/plain-seed18 is a run of another experiment: train.steps is 3 there, and 5 in the study" in err
+    assert out == ""
+
+
+def test_stopped_and_continued(place, done):
+    process = place.begin("--jobs", "2", slow=0.4)
+    wait_for(lambda: steps_of(place, "plain-seed18") >= 1, process)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert process.returncode == 130, out
+    assert "plain-seed18: stopped" in out
+    # Nothing runs any more, and nothing is said to have failed.
+    states = {row["run"]: row for row in json.loads(place.study("--dry-run", "--json")[0])["runs"]}
+    assert states["plain-seed18"]["state"] == "to continue"
+    assert 1 <= states["plain-seed18"]["step"] < 3
+    assert states["fast-seed19"]["state"] == "to do"
+    assert "failed" not in out
+    out, _ = place.study("--jobs", "2")
+    assert "plain-seed18: continuing" in out
+    assert place.numbers() == done.numbers()
+
+
+def test_killed_and_continued(place, done):
+    """Its training lives on; who continues the study waits for it."""
+    process = place.begin(slow=0.5)
+    wait_for(lambda: steps_of(place, "plain-seed18") >= 1, process)
+    process.send_signal(signal.SIGKILL)  # to it alone
+    process.communicate()
+    assert not (place.folder / "plain-seed18" / "model").exists()
+    out, _ = place.study("--jobs", "2")
+    assert "plain-seed18: in use by process" in out
+    assert place.numbers() == done.numbers()
+    assert sorted(line["run"] for line in place.trainings()) == RUNS[:2] + RUNS[3:]
+
+
+def test_two_at_once_share_the_work(place, done):
+    first, second = place.begin(slow=0.1), place.begin(slow=0.1)
+    said = [process.communicate()[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert sorted(line["run"] for line in place.trainings()) == RUNS
+    assert all(": training" in out for out in said)
+    assert all(sum(f"{run}: measuring" in out for out in said) == 1 for run in RUNS)
+    assert place.numbers() == done.numbers()
+
+
+def test_a_failing_arm_is_listed_and_the_others_go_on(copy):
+    copy.write(STUDY + '[arms.wild]\nlike = "plain"\noverrides = ["optimizer.learning_rate=1e38", "train.steps=4"]\n')
+    out, err = copy.study(code=1)
+    report = copy.report()
+    assert list(report["failed"]) == ["wild-seed18", "wild-seed19"]
+    assert "not finite after step 1" in report["failed"]["wild-seed18"]
+    assert "(exit code 2, logs/wild-seed18.txt)" in report["failed"]["wild-seed18"]
+    assert err.startswith("error: wild-seed18: ")
+    assert list(report["arms"]) == ["plain", "fast"]
+    assert len(report["comparisons"]) == 1
+    assert "## Failed" in out
+    # What went wrong is mended under another name; what has failed is tried again, and fails again.
+    assert "wild-seed18: continuing" in copy.study(code=1)[0]
+
+
+def test_the_plan_says_what_is_left_and_for_how_long(copy):
+    shutil.rmtree(copy.folder / "fast-seed19")
+    copy.write(STUDY + '[arms.long]\nlike = "fast"\noverrides = ["train.steps=300"]\nseeds = [18]\n')
+    plan = json.loads(copy.study("--dry-run", "--json", "--jobs", "2")[0])
+    rows = {row["run"]: row for row in plan["runs"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        **dict.fromkeys(RUNS, "finished"),
+        "fast-seed19": "to do",
+        "long-seed18": "to do",
+    }
+    # The time per step of the arm itself, and of the one that it is like.
+    speed = rows["fast-seed19"]["seconds"] / 3
+    assert speed > 0
+    assert rows["long-seed18"]["seconds"] == pytest.approx(300 * speed)
+    assert plan["seconds"] == pytest.approx(303 * speed / 2)
+    out, _ = copy.study("--dry-run")
+    assert "5 runs: 3 finished, 0 to continue, 2 to do" in out
+    assert not (copy.folder / "fast-seed19").exists()
+
+
+def test_nobody_knows_the_time_of_a_study_that_has_not_begun(place):
+    out, _ = place.study("--dry-run")
+    assert "time left with 1 at a time, 1 thread each: unknown" in out
+    assert not place.folder.exists()
+
+
+SWEPT = """
+seeds = [18]
+baseline = "plain"
+folder = "study"
+[arms.plain]
+experiment = "tiny.toml"
+[arms.short]
+like = "plain"
+overrides = ["train.steps=2"]
+against = ["plain"]
+[arms.as-long]
+like = "short"
+match_seconds = "short"
+[sweep]
+seed = 17
+[sweep.points]
+low = ["optimizer.learning_rate=1e-5"]
+middle = ["optimizer.learning_rate=1e-3"]
+high = ["optimizer.learning_rate=1e-2"]
+"""
+
+
+def test_a_sweep_chooses_on_one_half_and_what_follows_uses_it(place):
+    place.write(SWEPT)
+    before = [row["run"] for row in json.loads(place.study("--dry-run", "--json")[0])["runs"]]
+    sweep = ["plain-low-seed17", "plain-middle-seed17", "plain-high-seed17"]
+    assert before == [*sweep, "plain-?-seed18", "short-?-seed18", "as-long-?-seed18"]
+    place.study("--jobs", "2")
+    report = place.report()
+    chosen = report["sweep"]["arms"]["plain"]
+    assert (chosen["chosen"], chosen["at_an_end"]) == ("high", True)
+    assert chosen["nats_per_token"]["low"] > chosen["nats_per_token"]["high"]
+    runs = ["plain-high-seed18", "short-high-seed18", "as-long-high-seed18"]
+    assert place.runs() == sorted([*sweep, *runs])
+    assert [arm["point"] for arm in report["arms"].values()] == ["high"] * 3
+    # Its steps are those of `short`, whose time it was to take: both are measured by the same runs.
+    assert report["arms"]["as-long"]["steps"] == 2
+    kept = {path.parent.parent.name: path.name for path in place.folder.glob("*/evaluations/study-*.json")}
+    assert all(kept[run].startswith("study-selection-") for run in sweep)
+    assert all(kept[run].startswith("study-claim-") for run in runs)
+    assert [row["run"] for row in json.loads(place.study("--dry-run", "--json")[0])["runs"]] == [*sweep, *runs]
+
+
+def test_the_test_split_is_evaluated_once(copy):
+    tested = STUDY.replace("draws = 2", "draws = 2\ntest = true")
+    copy.write(tested)
+    assert "Evaluated once, after all settings were fixed." in copy.study()[0]
+    report = copy.report()
+    assert report["test"]["times"] == 1
+    assert report["test"]["sequences"] > 0
+    assert report["test"]["comparisons"][0]["each"] != report["comparisons"][0]["each"]
+    # The same again is no second evaluation.
+    assert "measuring" not in copy.study()[0]
+    assert copy.report() == report
+    # Another setting is.
+    copy.write(tested.replace("draws = 2", "draws = 3"))
+    _, err = copy.study(code=2)
+    assert "the test split was evaluated before, with other runs or settings, and is evaluated once" in err
+    assert copy.report()["test"] is None
+    # So are other runs, and then nothing is trained for it.
+    copy.write(tested.replace("[18, 19]", "[18, 19, 20]"))
+    _, err = copy.study(code=2)
+    assert "is evaluated once" in err
+    assert copy.runs() == RUNS
+    # A person who insists is counted.
+    copy.write(tested.replace("draws = 2", "draws = 3"))
+    assert "**Evaluated 2 times.**" in copy.study("--test-again")[0]
+    assert copy.report()["test"]["times"] == 2
+    (copy.folder / "test.json").write_text("{")
+    assert "test.json cannot be read" in copy.study(code=2)[1]
+
+
+def test_the_test_split_waits_until_every_run_is_finished(copy):
+    wild = '[arms.wild]\nlike = "plain"\noverrides = ["optimizer.learning_rate=1e38"]\n'
+    copy.write(STUDY.replace("draws = 2", "draws = 2\ntest = true") + wild)
+    out, _ = copy.study(code=1)
+    assert "the test split is not evaluated: not every run is finished" in out
+    assert copy.report()["test"] is None
+    assert not (copy.folder / "test.json").exists()
+    assert not list(copy.folder.glob("*/evaluations/study-test-*"))
+
+
+def test_the_page_is_markdown(place):
+    _, err = place.study("--write", "page.txt", code=2)
+    assert "--write page.txt: name a Markdown file" in err
