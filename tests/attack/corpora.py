@@ -102,8 +102,8 @@ def compose(draw: random.Random, work: Path) -> str:
     settings = EXPERIMENT.format(
         length=length,
         lanes=draw.choice((1, 2, 8)),
-        # Sequences of one token in shards of sixteen are ten thousand files: long, and the same again and again.
-        shard=draw.choice((16, 64, 256)) * (64 if length == 1 else 1),
+        # Short sequences, a few in a shard, are ten thousand files: slow, and the same again and again.
+        shard=draw.choice((16, 64, 256)) * (64 // length),
         special=draw.choice(("none", "document", "sequence")),
         remainder=draw.choice(("drop", "pad")),
     )
