@@ -101,12 +101,12 @@ def one(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> 
     memory = 0
     for attempt in range(ATTEMPTS + 1):
         act = draw.choice(ACTS[variant]) if not attempt or draw.random() < 0.5 else ""
+        if attempt == ATTEMPTS:
+            act = ""
         at = order[turn % len(known)] if not attempt else draw.randrange(len(known) // 2)
         limit = None
         if act == "full" and draw.random() < 0.5:
             act, limit = "small", int(10 ** draw.uniform(2, 5.5))
-        if attempt == ATTEMPTS:
-            act = ""
         log = work / f"moments-{attempt}"
         planned = "" if act == "small" else act
         ended = train(variant, work, moments.plan(planned, at if planned else -1, log, rank), limit)
