@@ -33,6 +33,9 @@ dropout = 0.1
 [estimator]
 use = "hybrid"
 learned = {{ use = "transformer", layers = 1, width = 32, heads = 2 }}
+[rates]
+use = "adaptive"
+bins = 2
 [masking]
 use = "position"
 bias = "running"

@@ -22,7 +22,7 @@ class Masked:
         masked: where z is m, bool [B, L].
         maskable: which tokens may be masked (not padding, prompts), bool [B, L].
         t: diffusion time, float32 [B], in (0, 1].
-        rate: r(t) = 1 − α(t), float32 [B].
+        rate: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it.
         p: probability with which each token was masked, float32 [B, L].
     """
 
@@ -33,6 +33,22 @@ class Masked:
     t: Tensor
     rate: Tensor
     p: Tensor
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Levels:
+    """How much of each row of a training step is masked, or of each block of it.
+
+    Attributes:
+        t: diffusion time, float32 [B]: that of the noise schedule for the rate, in [0, 1].
+        rate: mask rate r, float32 [B], in (0, 1]; 0 where it is rounded away.
+        weight: 1/(r·f(r)), float32 [B], where f is the density from which r is drawn: the weight of the cross-entropy
+            in the NELBO.
+    """
+
+    t: Tensor
+    rate: Tensor
+    weight: Tensor
 
 
 @runtime_checkable

@@ -22,9 +22,10 @@ class BlockObjective(Objective):
 
         loss = Σ_b ω(t_b) Σ_{i in b, masked} −log p_θ(x_i | z_b, x_<b) / Σ maskable
 
-    Every block b has its own time, stratified over the blocks of the global batch. One pass over 2L tokens, the noisy
-    and the clean text at the same positions, predicts all blocks: a noisy token sees the noisy tokens of its block and
-    the clean tokens of earlier blocks, a clean token the clean tokens of its block and of earlier blocks.
+    Every block b has its own rate, at the time t_b, stratified over the blocks of the global batch. One pass over 2L
+    tokens, the noisy and the clean text at the same positions, predicts all blocks: a noisy token sees the noisy tokens
+    of its block and the clean tokens of earlier blocks, a clean token the clean tokens of its block and of earlier
+    blocks.
 
     Its perplexity is the bound by exact-k within every block, all blocks at once. A block as long as the text is
     `mdlm`; blocks of one token are autoregressive, and the bound is the likelihood.
@@ -33,16 +34,19 @@ class BlockObjective(Objective):
     name = "block"
     summary = "masked diffusion within blocks, from left to right between them"
     refs = ("arXiv:2503.09573",)
-    uses = frozenset({"backbone", "noise"})
+    uses = frozenset({"backbone", "noise", "rates"})
     size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
-    weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
+    weight: Literal["nelbo", "simple"] = param(
+        "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
+    )
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems: the length, or a choice that does not fit a causal model."""
+        """Yield the problems: the length, rates without a variance, or a choice that does not fit a causal model."""
         if experiment.data.length % self.size:
             length = experiment.data.length
             yield f"objective.size = {self.size} does not divide data.length = {length}; change one of them"
         yield from not_causal(experiment, self.size)
+        yield from infinite_weights(experiment)
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
         """See `Objective`."""
@@ -115,4 +119,14 @@ def has_no_time(experiment: Experiment) -> Iterator[str]:
         yield (
             f"backbone.time_conditioning: objective {objective.name!r} has no single diffusion time for a sequence; "
             "set it to false"
+        )
+
+
+def infinite_weights(experiment: Experiment) -> Iterator[str]:
+    """Yield a sentence if an objective with the bound's own weights draws rates for which these have no variance."""
+    rates, objective = experiment.parts["rates"], experiment.parts["objective"]
+    if objective.weight == "nelbo" and not rates.finite_variance:
+        yield (
+            'rates: with objective.weight = "nelbo" a row weighs 1/(r·f(r)), which has an infinite variance under '
+            f'{rates.name!r}, as it is set; set rates.uniform_share above 0, or objective.weight = "simple"'
         )

@@ -16,13 +16,21 @@ from atat_zoo.diffusion.contracts import BlockDecoder, Masked
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
-from atat_zoo.objectives.denoising import DenoisingModule, Predictor, golden_stride, metrics, normalised, wide
+from atat_zoo.objectives.denoising import (
+    DenoisingModule,
+    Predictor,
+    StatefulParts,
+    golden_stride,
+    metrics,
+    normalised,
+    wide,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser, Levels
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
@@ -50,12 +58,13 @@ class BlockModule(DenoisingModule):
         """Take the parts, and the parameters of `BlockObjective`."""
         super().__init__(context, parts, batch_size)
         self.size, self.weight = size, weight
+        self.stateful = StatefulParts(rates=self.rates)
         # As in the base, over the blocks of the global batch.
         self.strata = batch_size * (context.length // size)
         self.stride = golden_stride(self.strata)
 
     def block_times(self, index: Tensor, blocks: int) -> Tensor:
-        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; one u in [0, 1) for them."""
+        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; see `times`."""
         step, row = index // self.batch_size, index % self.batch_size
         stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
         keys = row_keys(self.context.seed, "time", step)[:, None]
@@ -73,22 +82,32 @@ class BlockModule(DenoisingModule):
         hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
         return wide(self.backbone.head(hidden[masked]))
 
-    def mask(self, batch: Batch) -> tuple[Masked, Tensor]:
-        """Mask uniformly within every block at its own time; returns the step, and t token by token, [B, L]."""
+    def mask(self, batch: Batch) -> tuple[Masked, Levels]:
+        """Mask uniformly within every block at its own rate; returns the step, and the levels of the blocks [B, K]."""
         x, maskable = batch.tokens, batch.maskable
-        t = self.block_times(batch.index, x.shape[1] // self.size).repeat_interleave(self.size, dim=1)
-        p = (1 - self.noise.alpha(t)) * maskable
+        levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
+        p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
         masked = uniform(row_keys(self.context.seed, "mask", batch.index), x.shape[1]) < p
         rate = p.sum(1) / maskable.sum(1).clamp(min=1)
         z = torch.where(masked, self.context.mask_id, x)
-        return Masked(x=x, z=z, masked=masked, maskable=maskable, t=t.mean(1), rate=rate, p=p), t
+        return Masked(x=x, z=z, masked=masked, maskable=maskable, t=levels.t.mean(1), rate=rate, p=p), levels
+
+    def by_block(self, step: Masked, levels: Levels) -> Masked:
+        """Return a step of B·K rows, the blocks, each with its own rate and time."""
+        tokens = (step.x, step.z, step.masked, step.maskable, step.p)
+        x, z, masked, maskable, p = (each.reshape(-1, self.size) for each in tokens)
+        t, rate = levels.t.flatten(), levels.rate.flatten()
+        return Masked(x=x, z=z, masked=masked, maskable=maskable, t=t, rate=rate, p=p)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
         self.begin(batch)
-        step, t = self.mask(batch)
+        step, levels = self.mask(batch)
         ce = self.dense_cross_entropy(step)
-        weight = self.noise.weight(t) if self.weight == "nelbo" else torch.ones_like(t)
+        weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
+        weight = weight.repeat_interleave(self.size, dim=1)
+        if self.training:
+            self.stateful.observe(self.by_block(step, levels), ce.view(-1, self.size))
         return metrics(step, ce, normalised(weight * ce, batch))
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:

@@ -14,12 +14,14 @@ from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import NO_SCORES
+from atat_zoo.rates import NoiseRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate, WeightedMask
+    from atat_zoo.diffusion.contracts import Levels
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch, Scores
     from atat_zoo.registry import Context
@@ -32,6 +34,7 @@ class DenoisingModule(nn.Module):
         super().__init__()
         self.context, self.batch_size = context, batch_size
         self.backbone, self.noise = parts["backbone"], parts["noise"]
+        self.rates: Any = parts.get("rates", NoiseRates())
         # The importance of clean tokens, in objectives that use an estimator.
         self.estimator: Any = None
         self.stride = golden_stride(batch_size)
@@ -50,24 +53,31 @@ class DenoisingModule(nn.Module):
     def times(self, index: Tensor) -> Tensor:
         """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step.
 
-        Rows take the strata j in strides of about N/φ, so the times of every micro-batch cover (0, 1]: the number of
-        masked positions, and so the memory for logits, is about the same in each.
+        An objective with rates draws these by the same numbers. Rows take the strata j in strides of about N/φ, so the
+        times of every micro-batch cover (0, 1]: the number of masked positions, and so the memory for logits, is about
+        the same in each.
         """
         step, row = index // self.batch_size, index * self.stride % self.batch_size
         keys = row_keys(self.context.seed, "time", step)
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
-    def masked(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor) -> Masked:
-        """Return a step for a mask drawn with probabilities p, both [B, L]."""
+    def levels(self, u: Tensor, batch: Batch) -> Levels:
+        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see `Rates.levels`."""
+        levels: Levels = self.rates.levels(u, self.noise, batch.progress)
+        return levels
+
+    def masked(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> Masked:
+        """Return a step for a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
-        rate = 1 - self.noise.alpha(t)
+        rate = 1 - self.noise.alpha(t) if rate is None else rate
         return Masked(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
 
-    def masked_uniformly(self, batch: Batch, t: Tensor) -> Masked:
-        """Mask every maskable token with probability 1 − α(t), t [B], by its row's key."""
-        p = (1 - self.noise.alpha(t))[:, None] * batch.maskable
+    def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> Masked:
+        """Mask every maskable token with the same probability, [B], by its row's key: 1 − α(t) unless given."""
+        rate = 1 - self.noise.alpha(t) if rate is None else rate
+        p = rate[:, None] * batch.maskable
         keys = row_keys(self.context.seed, "mask", batch.index)
-        return self.masked(batch, uniform(keys, p.shape[1]) < p, t, p)
+        return self.masked(batch, uniform(keys, p.shape[1]) < p, t, p, rate)
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from atat_zoo.objectives import Objective
-from atat_zoo.objectives.causal import has_no_time
+from atat_zoo.objectives.causal import has_no_time, infinite_weights
 from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
@@ -23,23 +23,29 @@ class MDLMObjective(Objective):
 
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
 
-    ω is the NELBO's weight −α'/(1 − α) or 1, h_i is 1 or r/p_i
+    ω is the NELBO's weight 1/(r·f(r)), f the density of the rates, or 1; h_i is 1 or r/p_i
     (Horvitz–Thompson), c_i the curriculum's weight. The importance estimator is
     trained at the same time, towards the experiment's target. Only uniform masking
-    with `nelbo` weights makes this loss an estimate of the bound; it is never
+    with `nelbo` weights, whatever the rates, makes this loss an estimate of the bound; it is never
     reported as one: the bound is computed separately, under uniform masking.
     """
 
     name = "mdlm"
     summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
     refs = ("arXiv:2406.07524", "ATAT")
-    uses = frozenset({"backbone", "noise", "estimator", "masking", "mask_drawing", "curriculum", "target"})
-    weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
+    uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
+    weight: Literal["nelbo", "simple"] = param(
+        "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
+    )
     correction: Literal["none", "horvitz_thompson"] = param(
         "none", help="h: 1, or r/p, which gives every token the same marginal weight"
     )
     floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield the problems: rates whose weights have no variance."""
+        yield from infinite_weights(experiment)
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
         """See `Objective`."""
@@ -99,8 +105,14 @@ class SEDDObjective(Objective):
     name = "sedd"
     summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
     refs = ("arXiv:2310.16834",)
-    uses = frozenset({"backbone", "noise"})
-    weight: Literal["nelbo", "simple"] = param("nelbo", help="ω: −α'/(1 − α), which is 1/t for linear noise, or 1")
+    uses = frozenset({"backbone", "noise", "rates"})
+    weight: Literal["nelbo", "simple"] = param(
+        "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
+    )
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield the problems: rates whose weights have no variance."""
+        yield from infinite_weights(experiment)
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
         """See `Objective`."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.diffusion.contracts import Levels, Masked
     from atat_zoo.objectives import Batch
     from atat_zoo.registry import Context
 
@@ -55,29 +55,30 @@ class MDLMModule(DenoisingModule):
         self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
         self.curriculum, self.target = parts["curriculum"], parts["target"]
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
-        self.stateful = StatefulParts(masking=self.masking, curriculum=self.curriculum, target=self.target)
+        self.stateful = StatefulParts(
+            rates=self.rates, masking=self.masking, curriculum=self.curriculum, target=self.target
+        )
 
-    def mask(self, batch: Batch, importance: Tensor, t: Tensor) -> Masked:
+    def mask(self, batch: Batch, importance: Tensor, levels: Levels) -> Masked:
         """Draw z from x: MATH 3, with one key per row."""
-        rate = 1 - self.noise.alpha(t)
-        p = self.masking.probabilities(importance, rate, batch.maskable)
+        p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
         if self.correction == "horvitz_thompson":
             p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
         drawn = self.mask_drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
-        return self.masked(batch, drawn, t, p)
+        return self.masked(batch, drawn, levels.t, p, rate)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
         self.begin(batch)
-        t = self.times(batch.index)
-        importance = self.importance(batch.tokens, batch.maskable, t)
+        levels = self.levels(self.times(batch.index), batch)
+        importance = self.importance(batch.tokens, batch.maskable, levels.t)
         detached = importance.detach()
-        step = self.mask(batch, detached, t)
+        step = self.mask(batch, detached, levels)
         ce = self.dense_cross_entropy(step)
 
         weight = self.curriculum.weights(step, detached, batch.progress)
         if self.weight == "nelbo":
-            weight = weight * self.noise.weight(t)[:, None]
+            weight = weight * levels.weight[:, None]
         if self.correction == "horvitz_thompson":
             weight = weight * torch.where(step.masked, step.rate[:, None] / step.p, 1.0)
         diffusion = normalised(weight * ce, batch)
@@ -140,6 +141,7 @@ class SEDDModule(DenoisingModule):
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, weight: str) -> None:
         super().__init__(context, parts, batch_size)
         self.weight = weight
+        self.stateful = StatefulParts(rates=self.rates)
         with torch.no_grad():
             untrained = self.backbone.head(torch.zeros_like(self.backbone.embedding.weight[:1]))
         # The head's log Σ e^f before training: log V, or 0 with the unigram bias. A buffer, because
@@ -153,12 +155,16 @@ class SEDDModule(DenoisingModule):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
         self.begin(batch)
-        step = self.masked_uniformly(batch, self.times(batch.index))
+        levels = self.levels(self.times(batch.index), batch)
+        step = self.masked_uniformly(batch, levels.t, levels.rate)
         ce, excess = score_entropy(self.ratios(step.z, step.t, step.masked), step.x[step.masked])
         losses = dense(step.masked, ce + excess)
         if self.weight == "nelbo":
-            losses = losses * self.noise.weight(step.t)[:, None]
-        return metrics(step, dense(step.masked, ce), normalised(losses, batch))
+            losses = losses * levels.weight[:, None]
+        ce = dense(step.masked, ce)
+        if self.training:
+            self.stateful.observe(step, ce)
+        return metrics(step, ce, normalised(losses, batch))
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
         """Return the cross-entropy of softmax f; and `sedd`, with the penalty, on the same masks.

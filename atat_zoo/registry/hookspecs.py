@@ -40,6 +40,7 @@ KINDS: dict[str, Kind] = {
         Kind("tokenizer", "Text to token ids and back.", "atat_zoo.tokenizers", "bpe"),
         Kind("backbone", "The network that reads noisy tokens.", "atat_zoo.backbones", "dit"),
         Kind("noise", "The noise schedule α(t).", "atat_zoo.noise", "linear"),
+        Kind("rates", "Which mask rates a training sees, and how often.", "atat_zoo.rates", "noise"),
         Kind("objective", "The training loss, and the bound that is reported.", "atat_zoo.objectives", "mdlm"),
         Kind("bound", "How the bound is estimated on held-out text.", "atat_zoo.bounds"),
         Kind("estimator", "Which tokens are hard: importance in [0, 1] per token.", "atat_zoo.estimators", "uniform"),

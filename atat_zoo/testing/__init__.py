@@ -28,6 +28,7 @@ from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.masking import check_masking
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
+from atat_zoo.testing.rates import check_rates
 from atat_zoo.testing.sampling import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop
 from atat_zoo.testing.steps import (
     check_adaptive,
@@ -67,6 +68,7 @@ __all__ = [
     "check_order",
     "check_pace",
     "check_position_bias",
+    "check_rates",
     "check_remask",
     "check_sampler",
     "check_schedule",

@@ -17,6 +17,7 @@ from atat_zoo.testing.examples import EXAMPLES
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.networks import check_backbone
+from atat_zoo.testing.rates import check_rates
 from atat_zoo.testing.text import check_corpus, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
@@ -40,6 +41,7 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "target": {"contract": steps.check_target},
     "uncertainty": {"contract": check_uncertainty},
     "noise": {"contract": check_noise},
+    "rates": {"contract": check_rates},
     "estimator": {"contract": steps.check_estimator},
     "sampler": {"invariants": sampling.check_sampler},
     "order": {"contract": sampling.check_order},

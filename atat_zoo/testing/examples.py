@@ -58,6 +58,8 @@ EXAMPLES: Examples = {
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
+    # Few bins, so that a few steps see them all.
+    ("rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"size": 3},
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},

@@ -191,7 +191,7 @@ def test_a_run_says_it_and_records_it(tiny, trained):
 def test_an_objective_without_an_estimator_is_refused(tiny):
     # Tables that the objective does not take are left out of its experiment.
     text = tiny.path.read_text()
-    for table in ("estimator", "masking", "target", "curriculum"):
+    for table in ("rates", "estimator", "masking", "target", "curriculum"):
         before, _, rest = text.partition(f"[{table}]\n")
         text = before + "[" + rest.partition("\n[")[2]
     path = tiny.root / "plain.toml"

@@ -8,11 +8,21 @@ from atat_zoo.run.renamed import today
 
 # Keys that the record does not have, at the defaults by which they change nothing.
 NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algorithms": []}
+# Likewise where the objective uses this kind.
+NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a record's resolved experiments: by name, every key path of today with its value."""
-    return {name: {**NEW, **_today(paths)} for name, paths in complete(resolved).items()}
+    return {name: {**NEW, **_of_kinds(paths), **_today(paths)} for name, paths in complete(resolved).items()}
+
+
+def _of_kinds(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the new keys of the kinds that an experiment's objective uses."""
+    from atat_zoo import Zoo
+
+    uses = Zoo.load().component("objective", paths["objective.use"]).uses if "objective.use" in paths else ()
+    return {path: value for kind, new in NEW_OF_KIND.items() if kind in uses for path, value in new.items()}
 
 
 def complete(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ BASELINES = {
 PARTS = {
     "backbone": BACKBONE,
     "noise": "linear",
+    "rates": "noise",
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
     "masking": "importance",
     "mask_drawing": "bernoulli",

@@ -39,7 +39,7 @@ def plainly(module, given, weight, correction):
     t = module.times(given.index)
     with torch.no_grad():
         importance = module.importance(given.tokens, given.maskable, t)
-        step = module.mask(given, importance, t)
+        step = module.mask(given, importance, module.levels(t, given))
         c = module.curriculum.weights(step, importance, given.progress)
         hidden = module.backbone(step.z, t)
     total = 0.0
@@ -217,13 +217,13 @@ def test_a_masked_token_is_never_shown_and_the_rest_always():
     # What stands under a mask has no way to the predictions.
     with torch.no_grad():
         t = module.times(given.index)
-        step = module.mask(given, torch.full((N, L), 0.5), t)
+        step = module.mask(given, torch.full((N, L), 0.5), module.levels(t, given))
         hidden = module.backbone(step.z)
         changed = torch.where(step.masked, (given.tokens + 1) % V, given.tokens)
         other = Batch(
             tokens=changed, maskable=given.maskable, index=given.index, mean_maskable=given.mean_maskable, progress=0.1
         )
-        again = module.mask(other, torch.full((N, L), 0.5), t)
+        again = module.mask(other, torch.full((N, L), 0.5), module.levels(t, other))
         assert torch.equal(again.z, step.z)
         assert torch.equal(module.backbone(again.z), hidden)
 
@@ -334,7 +334,7 @@ def test_horvitz_thompson_gives_every_token_the_same_expected_weight():
             mean_maskable=torch.tensor(float(L)),
             progress=0.1,
         )
-        step = module.mask(given, importance.expand(rows, L), torch.full((rows,), 0.3))
+        step = module.mask(given, importance.expand(rows, L), module.levels(torch.full((rows,), 0.3), given))
         # The rate is kept, with the floor and without it.
         torch.testing.assert_close(step.p.mean(1), torch.full((rows,), 0.3))
         h = step.rate[:, None] / step.p if correction == "horvitz_thompson" else torch.ones(rows, L)
@@ -373,7 +373,7 @@ def test_the_importance_loss_is_the_distance_to_the_target():
     t = module.times(given.index)
     with torch.no_grad():
         importance = module.importance(given.tokens, given.maskable, t)
-        step = module.mask(given, importance, t)
+        step = module.mask(given, importance, module.levels(t, given))
         target, counted = module.target(step, module.dense_cross_entropy(step))
     rows = [
         float((importance[i] - target[i])[counted[i]].square().mean()) if counted[i].any() else 0.0 for i in range(N)

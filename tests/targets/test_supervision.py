@@ -34,6 +34,7 @@ def build(target):
     parts = {
         "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "unigram"},
         "noise": "linear",
+        "rates": "noise",
         "estimator": {"use": "transformer", "layers": 1, "width": 16, "heads": 2},
         "masking": "uniform",
         "mask_drawing": "bernoulli",

@@ -4,6 +4,8 @@ import torch
 
 from atat_zoo.curricula import ThreeStageCurriculum
 from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.diffusion.contracts import Levels
+from atat_zoo.rates import UniformRates
 from atat_zoo.registry import component, param
 
 
@@ -188,6 +190,64 @@ class ForgetfulBias:
 
     def build(self, context):
         return Forgetful()
+
+
+@component
+class UnweightedRates:
+    """High rates more often, and weighed as if they were not."""
+
+    name, summary, refs = "unweighted", "weights of another density", ()
+    finite_variance = True
+
+    def levels(self, u, noise, progress):
+        rate = u.float().sqrt()
+        return Levels(t=noise.time_at(rate), rate=rate, weight=1 / rate)
+
+
+@component
+class TimelessRates:
+    """The rate for the time, whatever the noise."""
+
+    name, summary, refs = "timeless", "the rate for the time", ()
+    finite_variance = True
+
+    def levels(self, u, noise, progress):
+        rate = u.float()
+        return Levels(t=rate, rate=rate, weight=1 / rate)
+
+
+@component
+class DrawnRates(UniformRates):
+    """Rates from the global generator."""
+
+    name, summary, refs = "drawn", "draws from the global generator", ()
+
+    def levels(self, u, noise, progress):
+        return super().levels(1 - torch.rand(u.shape), noise, progress)
+
+
+class Remembered(Forgetful):
+    """Rates that are fewer, the more has been masked: in a plain attribute."""
+
+    def levels(self, u, noise, progress):
+        power = 1 + float(self.total)
+        rate = u.double() ** power
+        weight = 1 / (rate * rate ** (1 / power - 1) / power)
+        return Levels(t=noise.time_at(rate.float()), rate=rate.float().clamp(min=1e-30), weight=weight.float())
+
+    def statistics(self, masked, loss):
+        return masked.masked.double().sum() / 1e4
+
+
+@component
+class ForgetfulRates:
+    """See above."""
+
+    name, summary, refs = "forgetful", "forgets on a resume", ()
+    finite_variance = True
+
+    def build(self, context):
+        return Remembered()
 
 
 class Undescribed(ThreeStageCurriculum):

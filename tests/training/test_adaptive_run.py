@@ -37,7 +37,7 @@ heads = 2
 use = "learned_order"
 """
 # What the objective uses no part of: a declared table of theirs is refused.
-UNUSED = ("masking", "curriculum", "estimator", "sampler")
+UNUSED = ("rates", "masking", "curriculum", "estimator", "sampler")
 
 
 def experiment(tiny: Tiny, form: str) -> str:

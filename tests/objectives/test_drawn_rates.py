@@ -1,0 +1,184 @@
+"""Rates in the objectives that take them: mdlm, sedd and block."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from small_objectives import BACKBONE, CONTEXT, L, N, batch, build, part_of
+
+from atat_zoo import Zoo
+from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.registry import Context
+from atat_zoo.registry.hookspecs import TABLES
+
+WITH = {
+    "mdlm": {"use": "mdlm", "weight": "nelbo"},
+    "sedd": {"use": "sedd", "weight": "nelbo"},
+    "block": {"use": "block", "size": 2, "weight": "nelbo"},
+}
+PLAIN = {"masking": "uniform", "curriculum": "none", "estimator": "uniform"}
+BELL = {"use": "bell", "scale": 0.6, "uniform_share": 0.25}
+COUNTED = attrs.evolve(CONTEXT, counts=np.array([9, 5, 4, 3, 2, 1, 1]))
+
+
+def drawn(module, given):
+    """The numbers by which a step draws its rates, and the levels."""
+    blocks = L // module.size if hasattr(module, "size") else None
+    u = module.block_times(given.index, blocks) if blocks else module.times(given.index)
+    return u, module.levels(u, given)
+
+
+def test_the_objectives_that_take_rates_are_these():
+    zoo = Zoo.load()
+    assert {name for name in zoo.names("objective") if "rates" in zoo.component("objective", name).uses} == set(WITH)
+    assert TABLES["rates"] == "noise"
+
+
+@pytest.mark.parametrize("objective", WITH)
+@pytest.mark.parametrize("weight", ["nelbo", "simple"])
+@pytest.mark.parametrize("rates", [BELL, {"use": "beta", "a": 3.0, "uniform_share": 0.5}, "uniform"])
+def test_a_row_is_masked_at_its_rate_and_weighs_one_by_rate_and_density(objective, weight, rates):
+    module = build(WITH[objective] | {"weight": weight}, rates=rates, noise="cosine", **PLAIN)
+    given = batch(1)
+    _, levels = drawn(module, given)
+    found = module.loss(given)
+
+    def each(value):
+        by_row = value.view(N, -1)
+        return by_row.repeat_interleave(L // by_row.shape[1], 1)
+
+    rate = each(levels.rate)
+    maskable = given.maskable.sum()
+    assert float(found["mask_rate_target"]) == pytest.approx(float((rate * given.maskable).sum() / maskable))
+    # The loss is proportional to the weights, token by token; sedd has a penalty besides.
+    if objective != "sedd":
+        omega = each(levels.weight) if weight == "nelbo" else torch.ones(N, L)
+        expected = (omega * found["token_loss"]).sum() / (N * given.mean_maskable)
+        torch.testing.assert_close(found["diffusion_loss"], expected)
+    # At rate 1 all is masked, at a tiny one nothing.
+    for level, share in ((1.0, 1.0), (1e-30, 0.0)):
+        like = torch.full_like(levels.rate, level)
+        module.rates = Fixed(attrs.evolve(levels, rate=like))
+        assert float(module.loss(given)["mask_rate"]) == share
+
+
+class Fixed(torch.nn.Module):
+    """Rates that are always the same."""
+
+    def __init__(self, levels):
+        super().__init__()
+        self.fixed = levels
+
+    def levels(self, u, noise, progress):
+        return self.fixed
+
+
+@pytest.mark.parametrize("objective", WITH)
+def test_rates_are_stratified_over_the_global_batch_whatever_the_micro_batches(objective):
+    module = build(WITH[objective], rates={"use": "bell"}, **PLAIN)
+    for first in range(20):
+        given = batch(first)
+        u, levels = drawn(module, given)
+        # In terms of the bell's own distribution there is one rate in each stratum.
+        law = torch.distributions.Normal(0, 1).cdf(levels.rate.double().logit()).flatten()
+        stratum = (law - u.min()).div(1 / law.numel()).round().sort().values
+        assert torch.equal(stratum, torch.arange(law.numel()).double())
+        for rows in (slice(0, 3), slice(3, 4), slice(4, None)):
+            _, part = drawn(module, part_of(given, rows))
+            assert torch.equal(part.rate, levels.rate[rows])
+            assert torch.equal(part.weight, levels.weight[rows])
+
+
+@pytest.mark.parametrize("objective", ["mdlm", "sedd"])
+def test_a_network_that_reads_the_time_is_told_that_of_the_noise(objective):
+    backbone = BACKBONE | {"time_conditioning": True}
+    module = build(WITH[objective], rates=BELL, noise="cosine", backbone=backbone, **PLAIN)
+    told = []
+    module.backbone.register_forward_hook(lambda _, args, out: told.append(args[1]))
+    given = batch(1)
+    _, levels = drawn(module, given)
+    module.loss(given)
+    torch.testing.assert_close(told.pop(), module.noise.time_at(levels.rate))
+
+
+@pytest.mark.parametrize("objective", WITH)
+@pytest.mark.parametrize("sizes", [[4, 4], [1] * N])
+def test_adaptive_rates_take_in_a_step_once_whatever_its_parts(objective, sizes):
+    """Micro-batches on one rank are as one batch, and as ranks whose sums are reduced."""
+    rates = {"use": "adaptive", "bins": 2}
+    module, in_parts = (build(WITH[objective], rates=rates, context=COUNTED, **PLAIN) for _ in range(2))
+    assert isinstance(module.rates, StatefulPart)
+    for first in range(4):
+        given = batch(first)
+        module.loss(given)
+        module.end_step(lambda total: None, 0.5)
+        ranks = [build(WITH[objective], rates=rates, context=COUNTED, **PLAIN) for _ in range(2)]
+        for number, rows in enumerate(torch.arange(N).split(sizes)):
+            rank = ranks[number % 2]
+            rank.load_state_dict(in_parts.state_dict())
+            rank.loss(part_of(given, rows))
+        in_parts.rates.update(sum(rank.stateful.totals["rates"] for rank in ranks), 0.5)
+    torch.testing.assert_close(in_parts.rates.sums, module.rates.sums, rtol=1e-6, atol=1e-6)
+    heights = module.rates.heights()
+    assert (module.rates.sums[1] > 0).all()
+    torch.testing.assert_close(heights.mean(), torch.ones((), dtype=torch.float64))
+    before = module.rates.sums.clone()
+    module.eval().loss(batch(9))
+    module.end_step(lambda total: None, 0.5)
+    assert torch.equal(module.rates.sums, before)
+
+
+def test_blocks_are_counted_at_their_own_rates():
+    module = build(WITH["block"], rates={"use": "adaptive", "bins": 2}, **PLAIN)
+    given = batch(3, padded=False)
+    _, levels = drawn(module, given)
+    found = module.loss(given)
+    high = (levels.rate > 0.5).repeat_interleave(2, 1)
+    masked = found["masked"]
+    assert masked[high].any()
+    assert masked[~high].any()
+    module.end_step(lambda total: None, 0.5)
+    assert module.rates.sums[1].tolist() == [int(masked[~high].sum()), int(masked[high].sum())]
+    expected = torch.stack([found["token_loss"][~high].sum(), found["token_loss"][high].sum()]).double()
+    torch.testing.assert_close(module.rates.sums[0], expected, rtol=1e-5, atol=0)
+
+
+# What is refused
+
+
+def experiment(objective, rates, **changes):
+    needed = {"block": {"sampler": "left_to_right"}, "autoregressive": {"sampler": "left_to_right"}}
+    needed |= {"adaptive": {"sampler": "learned_order"}}
+    table = {"name": "x", "objective": objective, "rates": rates} | needed.get(objective["use"], {})
+    return from_table(table | changes)
+
+
+@pytest.mark.parametrize("objective", WITH.values(), ids=WITH)
+@pytest.mark.parametrize("rates", ["bell", "beta", {"use": "beta", "a": 1.0, "b": 2.5}])
+def test_weights_without_a_variance_are_refused(objective, rates):
+    with pytest.raises(UserError, match=r"rates: .*infinite variance .* set rates\.uniform_share above 0") as caught:
+        experiment(objective, rates)
+    assert len(str(caught.value).splitlines()) == 1
+    experiment(objective | {"weight": "simple"}, rates)
+    table = rates if isinstance(rates, dict) else {"use": rates}
+    experiment(objective, table | {"uniform_share": 0.1})
+    experiment(objective, table | {"uniform_from": 0.0})
+
+
+@pytest.mark.parametrize("objective", WITH.values(), ids=WITH)
+@pytest.mark.parametrize("rates", ["noise", "uniform", "adaptive", {"use": "beta", "a": 1.5, "b": 0.5}])
+def test_weights_with_a_variance_are_not(objective, rates):
+    experiment(objective, rates)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "d3pm", "autoregressive", "adaptive"])
+def test_an_objective_with_a_law_of_its_own_takes_no_rates(objective):
+    with pytest.raises(UserError, match=f"rates: objective '{objective}' uses no rates; leave this table out"):
+        experiment({"use": objective}, "bell")
+
+
+def test_a_model_is_built_without_the_counts_of_its_training():
+    part = Zoo.load().build("rates", "adaptive", Context(vocabulary_size=7, length=L))
+    assert float(part.unigram) == pytest.approx(np.log(7))
