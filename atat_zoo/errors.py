@@ -9,8 +9,16 @@ class UserError(Exception):
     """
 
 
-class NotKept(UserWarning):
-    """A result that is returned and could not be saved; its text is one readable sentence."""
+class Note(UserWarning):
+    """What the user should know of a result that is returned all the same; its text is one readable sentence."""
+
+
+class NotKept(Note):
+    """A result that could not be saved."""
+
+
+class LeftOut(Note):
+    """A figure that is left out of a result."""
 
 
 def clip(text: object, most: int = 300) -> str:

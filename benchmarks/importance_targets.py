@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import torch
 
+from atat_zoo.data.manifest import load_counts
 from atat_zoo.evaluation.importance import quality
 from atat_zoo.evaluation.run import held_out_text, measure_model
 from atat_zoo.experiment import load
@@ -63,9 +64,9 @@ def learned(target: str, steps: int, sequences: int, draws: int) -> dict[str, fl
         seconds = time.perf_counter() - began
         own: Any = experiment.evaluation
         spec = attrs.evolve(own, sequences=sequences, draws=draws)
-        tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
+        tokens, maskable, data = held_out_text(model, run, spec.split, spec.sequences)
+        counts = load_counts(data)
     measured = measure_model(model, tokens, maskable, spec, seed=experiment.seed)
-    assert counts is not None
     found = quality(measured, torch.from_numpy(counts))
     importance = measured.importance
     assert importance is not None

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import click
 
-from atat_zoo.errors import NotKept, UserError, clip
+from atat_zoo.errors import Note, UserError, clip
 
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -75,7 +75,7 @@ def run(command: click.Command, name: str) -> None:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("always", NotKept)
+            warnings.simplefilter("always", Note)
             warnings.showwarning = _show
             result = command.main(standalone_mode=False, prog_name=name)
         code = result if isinstance(result, int) else 0
@@ -137,7 +137,7 @@ def _show(
     line: str | None = None,
 ) -> None:
     """Print a warning that is for the user as a sentence."""
-    if issubclass(category, NotKept):
+    if issubclass(category, Note):
         _say(f"note: {message}")
     else:
         _show_others(message, category, filename, lineno, file, line)

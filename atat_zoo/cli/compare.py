@@ -142,6 +142,25 @@ def _count(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def _recorded(comparison: Comparison) -> str:
+    """Return on how many sequences and draws the runs were evaluated during their trainings."""
+    on = dict.fromkeys(row.run.history.evaluated_on for row in comparison.rows)
+    return f" ({'; '.join(filter(None, on))})" if any(on) else ""
+
+
+def _tables(comparison: Comparison) -> list[str]:
+    """Return a sentence for each count table, with what the runs are beside it."""
+    from atat_zoo.evaluation.naming import TABLE, title
+
+    beside: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if one := row.table:
+            what = f"{TABLE} {title(next(iter(row.bounds)))}, from {one.reads} counted in {one.counted:,} sequences"
+            table = f"{what}, on the same tokens and masks: {one.value:.2f} ± {one.stderr:.2f}"
+            beside.setdefault(table, []).append(f"{row.run.name} is {one.verdict}")
+    return [f"{table}; {'; '.join(runs)}." for table, runs in beside.items()]
+
+
 def notes(comparison: Comparison) -> list[str]:
     """Return the conditions of the comparison and how to read it, one or two sentences per line."""
     from atat_zoo.evaluation.naming import PERPLEXITY, title
@@ -162,6 +181,7 @@ def notes(comparison: Comparison) -> list[str]:
             "Scores of the predictions at masked tokens, averaged over the same masks with the bound's weights; "
             "brier score: 0 is perfect, 2 the worst."
         )
+    lines += _tables(comparison)
     exact = [row.run.name for row in comparison.rows if row.run.method == LIKELIHOOD]
     if exact:
         lines.append(f"Exact, with nothing drawn: the likelihood of {', '.join(exact)}.")
@@ -176,8 +196,8 @@ def notes(comparison: Comparison) -> list[str]:
     lines.append(
         "seconds: of optimizer steps, evaluations between them not counted; "
         + (
-            f"steps to {comparison.reach:.2f}: the first whose {PERPLEXITY}, as recorded during the training, "
-            "is not above."
+            f"steps to {comparison.reach:.2f}: the first whose {PERPLEXITY}, as recorded during the training"
+            f"{_recorded(comparison)}, is not above."
             if comparison.reach is not None
             else "no evaluation was recorded during a training."
         )

@@ -54,14 +54,15 @@ def evaluate(
 def lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as readable lines."""
     from atat_zoo.evaluation import naming
+    from atat_zoo.evaluation.perplexity import number
 
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
     by = (
-        f"{_number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
+        f"{number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
         if evaluation.draws
         else "their exact likelihood"
     )
-    text = [f"{where} text: {_number(evaluation.sequences, 'sequence')}, {by}"]
+    text = [f"{where} text: {number(evaluation.sequences, 'sequence')}, {by}"]
     text += [f"  counted: {_counted(evaluation)}"]
     numbers: list[tuple[str, str]] = []
     for name, bound in evaluation.bounds.items():
@@ -80,6 +81,11 @@ def lines(evaluation: Evaluation) -> list[str]:
             less = 1 - evaluation.nelbo.value / evaluation.unigram_perplexity
             value += f"; the model's is {abs(less):.0%} {'lower' if less >= 0 else 'higher'}"
         numbers.append((naming.UNIGRAM_PERPLEXITY, value))
+    if beside := evaluation.count_table:
+        same = "tokens and masks" if evaluation.draws else "tokens"
+        value = f"{beside.value:.1f} ± {beside.stderr:.1f} on the same {same}; the model's is {beside.verdict}"
+        numbers.append((f"{naming.TABLE} {naming.title(next(iter(evaluation.bounds)))}", value))
+        numbers.append(("  counted", f"{beside.reads}, in {number(beside.counted, 'training sequence')}"))
     width = max(len(name) for name, _ in numbers)
     text += [f"  {name.ljust(width)}  {value}" for name, value in numbers]
     rho, alone = evaluation.importance_spearman, evaluation.frequency_spearman
@@ -97,7 +103,3 @@ def _counted(evaluation: Evaluation) -> str:
         parts.append(f"not {evaluation.padding:,} positions of padding")
     weights = "EMA" if evaluation.ema else "final"
     return f"{'; '.join(parts)}; {evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -7,6 +7,8 @@
     order     which row is sample n: a pure function of (seed, lanes, n)
     stream    the training samples of a rank, as an iterable dataset, and its DataLoader
     sequences the sequences of a split or of a corpus, in memory
+    neighbours a count table: probabilities of a token from those beside it
+    counting  that table of a folder of shards, kept beside them
 
 Only `stream` and `sequences` import torch.
 """

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired, unpaired
+from atat_zoo.evaluation.count_table import TableFigure, TableNats
 from atat_zoo.evaluation.history import History, history
 from atat_zoo.evaluation.naming import PERPLEXITY, title
 from atat_zoo.evaluation.perplexity import BoundValue, bound_value, byte_counts, finite, method_of
-from atat_zoo.evaluation.run import check_evaluation, held_out_text, measure_model
+from atat_zoo.evaluation.run import check_evaluation, held_out_text, measure_model, table_beside
 from atat_zoo.evaluation.scores import SCORES
 from atat_zoo.model import Model
 from atat_zoo.run import RunFolder
@@ -49,6 +50,7 @@ class ComparedRun:
     history: History  # the history of its training
     # scores of its predictions by name: for each sequence the weighted sum and the sum of weights, [n, 2]
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)
+    table: TableNats | None = None  # the count table of its training shards, None if there is none
 
 
 def measure_runs(
@@ -71,14 +73,17 @@ def measure_runs(
         UserError: when a run has no such model, or its held-out tokens are not the baseline's.
     """
     first = runs[baseline]
-    tokens, maskable, _ = held_out_text(Model.from_run(first, step=step), first, spec.split, spec.sequences)
+    text = held_out_text(Model.from_run(first, step=step), first, spec.split, spec.sequences)
+    tokens, maskable, _ = text
+    data = []
     for run in runs:  # mistakes are reported before anything is measured
         model = Model.from_run(run, step=step)
         check_evaluation(model, run, spec)
-        if run != first:
-            _check_same(first, run, step, (tokens, maskable), held_out_text(model, run, spec.split, spec.sequences)[:2])
+        own = text if run == first else held_out_text(model, run, spec.split, spec.sequences)
+        _check_same(first, run, step, (tokens, maskable), own[:2])
+        data.append(own.data)
     compared = []
-    for number, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+    for number, (run, name, shards) in enumerate(zip(runs, _names(runs), data, strict=True)):
 
         def done(rows: int, of: int, before: int = number) -> None:
             if progress:
@@ -101,6 +106,7 @@ def measure_runs(
                 without_embeddings=without,
                 history=history(RunFolder(run), model.experiment, until=model.step),
                 scores=measured.scores,
+                table=table_beside(model, shards, tokens, maskable, spec, seed=seed),
             )
         )
     return compared
@@ -177,6 +183,7 @@ class Row:
     # of each bound minus the baseline's first bound; None for the latter itself
     differences: Mapping[str, Difference | None]
     scores: Mapping[str, tuple[float, float]]  # value and standard error over sequences of each score
+    table: TableFigure | None  # the count table beside its first bound
     # (step, seconds) at which the value was reached, None if unknown
     reached: tuple[int | None, float | None]
 
@@ -215,6 +222,7 @@ class Comparison:
         return {"run": one.name, **table} | {
             "bounds": bounds,
             "scores": {name: {"value": value, "stderr": error} for name, (value, error) in row.scores.items()},
+            "count_table": row.table.to_table() if row.table else None,
             "seconds": past.seconds,
             "steps_to_reach": step,
             "seconds_to_reach": seconds,
@@ -265,6 +273,7 @@ def compare(
                     for name, nats in run.nats.items()
                 },
                 scores={name: ratio(*sums.unbind(1)) for name, sums in run.scores.items()},
+                table=TableFigure.of(run.table, next(iter(run.nats.values())), run.count) if run.table else None,
                 reached=(step, None if step is None else run.history.seconds_at(step)),
             )
         )

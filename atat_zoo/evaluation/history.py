@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.evaluation.naming import PERPLEXITY
-from atat_zoo.evaluation.perplexity import LIKELIHOOD, method_of
+from atat_zoo.evaluation.perplexity import LIKELIHOOD, method_of, size
 from atat_zoo.parsing import from_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class History:
     peak_memory: int | None  # bytes, maximum over ranks, or None if not recorded
     evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during the training and at its end
     computed: dict[str, Any]  # device, precision and ranks at its start
+    evaluated_on: str = ""  # sequences and draws of these evaluations
 
     @property
     def final(self) -> float | None:
@@ -59,12 +60,14 @@ def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) 
     lines = [line for line in folder.read_metrics() if line["step"] <= until]
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
+    evaluated = sorted(each for each in _evaluated(folder, experiment).items() if each[0] <= until)
     return History(
         clock=tuple(_clock(lines)),
         tokens_per_second=statistics.median(speeds) if speeds else None,
         peak_memory=max(peaks) if peaks else None,
-        evaluated=tuple(sorted(each for each in _evaluated(folder, experiment).items() if each[0] <= until)),
+        evaluated=tuple((step, value) for step, (_, value) in evaluated),
         computed=folder.began_with(),
+        evaluated_on=size(evaluated[-1][1][0], _draws(experiment)) if evaluated else "",
     )
 
 
@@ -81,15 +84,20 @@ def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
         yield int(line["step"]), seconds
 
 
-def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
-    """Return the perplexities that the training itself recorded, by step.
+def _draws(experiment: Experiment) -> int:
+    """Return the masks that the training's own evaluations draw for each sequence, 0 for a likelihood."""
+    spec = experiment.evaluation
+    return 0 if method_of(experiment, spec.bound) == LIKELIHOOD else spec.draws
+
+
+def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, tuple[int, float]]:
+    """Return the sequences and the perplexities that the training itself recorded, by step.
 
     The folder also has later evaluations of the final model, with other text, masks or numbers of sequences.
     """
     spec = experiment.evaluation
     method = method_of(experiment, spec.bound)
-    draws = 0 if method == LIKELIHOOD else spec.draws
-    own = {"corpus": "", "split": spec.split, "draws": draws, "seed": experiment.seed, "method": method}
+    own = {"corpus": "", "split": spec.split, "draws": _draws(experiment), "seed": experiment.seed, "method": method}
     largest: dict[int, tuple[int, float]] = {}
     for path in sorted(folder.evaluations.glob("*.json")):
         table: Any = None
@@ -105,4 +113,4 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, float]:
             continue
         if count <= (spec.sequences or count) and count > largest.get(step, (0, 0.0))[0]:
             largest[step] = count, float(table[PERPLEXITY])
-    return {step: value for step, (_, value) in largest.items()}
+    return largest

@@ -19,6 +19,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from atat_zoo.data.manifest import load_counts
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import finite, record
@@ -181,9 +182,9 @@ def importance_of_run(
             f"{run} was trained by the objective {experiment.parts['objective'].name!r}, which uses no importance "
             "estimator; name a run whose experiment has an [estimator]"
         )
-    tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
+    tokens, maskable, data = held_out_text(model, run, spec.split, spec.sequences)
     measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
-    result = quality(measured, None if counts is None else torch.from_numpy(counts), bands)
+    result = quality(measured, torch.from_numpy(load_counts(data)), bands)
     table = {
         "split": spec.split,
         "step": model.step,

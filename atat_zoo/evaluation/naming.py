@@ -15,6 +15,8 @@ PERPLEXITY = "perplexity"
 WORD_PERPLEXITY = "perplexity per word"
 # Exact, of a model that knows only the frequencies of the training tokens.
 UNIGRAM_PERPLEXITY = "unigram perplexity"
+# Of a count table over neighbouring tokens, on the same tokens under the same masks as the model.
+TABLE = "count-table"
 # Of generated text, under another model: never of the model that wrote it, and never without entropy and NFE.
 GENERATIVE_PERPLEXITY = "generative perplexity"
 

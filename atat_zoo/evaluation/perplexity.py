@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atat_zoo.diffusion.statistics import ratio, spearman
 from atat_zoo.errors import NotKept, UserError
+from atat_zoo.evaluation.count_table import TableFigure
 from atat_zoo.evaluation.naming import NELBO, PERPLEXITY, exponential, title
 from atat_zoo.run import write_json
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atat_zoo.bounds import Bound
+    from atat_zoo.evaluation.count_table import TableNats
     from atat_zoo.evaluation.measuring import Measurement
     from atat_zoo.experiment import Experiment
     from atat_zoo.run import RunFolder
@@ -72,6 +74,7 @@ class Evaluation:
     bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
     perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
     unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
+    count_table: TableFigure | None  # of the training tokens' neighbours, on the same tokens under the same masks
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
 
@@ -86,6 +89,8 @@ class Evaluation:
         if self.nelbo:  # at the top level, for most readers
             nelbo = attrs.asdict(self.nelbo)
             table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
+        if self.count_table:
+            table["count_table"] = self.count_table.to_table()
         return finite(table)
 
     def record(self, folder: RunFolder, *, required: bool = False) -> None:
@@ -98,10 +103,11 @@ class Evaluation:
 
     def sentence(self) -> str:
         """Return the bounds as one line."""
-        return ", ".join(
+        bounds = ", ".join(
             f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
             for name, b in self.bounds.items()
         )
+        return f"{bounds} ({size(self.sequences, self.draws)})"
 
 
 def record(folder: RunFolder, name: str, table: dict[str, Any], *settings: Any, required: bool = False) -> None:
@@ -134,6 +140,7 @@ def summarise(
     *,
     tokenizer: TokenizerModel,
     counts: NDArray[np.int64] | None,
+    table: TableNats | None = None,
     split: str,
     step: int,
     ema: bool,
@@ -144,7 +151,8 @@ def summarise(
 ) -> Evaluation:
     """Turn a measurement into the reported numbers.
 
-    `counts` are training tokens by id, int64 [V], for the unigram perplexity. The other names are as in `Evaluation`;
+    `counts` are training tokens by id, int64 [V], for the unigram perplexity; `table` is the count table's share, for
+    the same sequences and masks. The other names are as in `Evaluation`;
     `corpus` is empty for the experiment's own.
     """
     x, maskable = measured.tokens, measured.maskable
@@ -161,6 +169,7 @@ def summarise(
         without_special = exponential(float((nelbo * of_text).sum() / of_text.sum()))
         per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
         per_word = exponential(float(nelbo.sum()) / words) if words else None
+    first = next(iter(measured.contribution.values()))  # of the masks that the table is measured under
     unigram = frequency_rho = importance_rho = None
     loss = measured.token_loss
     seen = maskable & loss.isfinite()
@@ -191,9 +200,21 @@ def summarise(
         bits_per_character=per_character,
         perplexity_per_word=per_word,
         unigram_perplexity=unigram,
+        count_table=None if table is None else TableFigure.of(table, first.sum(1), n),
         importance_spearman=importance_rho,
         frequency_spearman=frequency_rho,
     )
+
+
+def number(count: int, what: str) -> str:
+    """Return a number of things: `1 draw`, `2 draws`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def size(sequences: int, draws: int) -> str:
+    """Return the size of an evaluation: `768 sequences × 4 draws`; draws are 0 for a likelihood."""
+    text = number(sequences, "sequence")
+    return f"{text} × {number(draws, 'draw')}" if draws else f"{text}, exact"
 
 
 def special_ids(tokenizer: TokenizerModel) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import torch
@@ -12,6 +12,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.count_table import TableNats, measure_table
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.experiment import conflicts
@@ -55,8 +56,12 @@ def evaluate_run(
         progress: called with the completed and the total number of sequences.
     """
     check_evaluation(model, run, spec)
+    counts: NDArray[np.int64] | None = None
+    table: TableNats | None = None
     if corpus is None:
-        tokens, maskable, counts = held_out_text(model, run, spec.split, spec.sequences)
+        tokens, maskable, data = held_out_text(model, run, spec.split, spec.sequences)
+        counts = load_counts(data)
+        table = table_beside(model, data, tokens, maskable, spec, seed=seed)
     else:
         tokens, maskable = sequences(
             corpus,
@@ -66,12 +71,12 @@ def evaluate_run(
             special=model.experiment.data.special,
             limit=spec.sequences,
         )
-        counts = None
     measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
     evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,
         counts=counts,
+        table=table,
         split="all" if all_of_corpus else spec.split,
         step=model.step,
         ema=model.experiment.train.ema > 0,
@@ -84,10 +89,16 @@ def evaluate_run(
     return evaluation
 
 
-def held_out_text(
-    model: Model, run: str | Path, split: Split, sequences: int
-) -> tuple[Tensor, Tensor, NDArray[np.int64] | None]:
-    """Return the held-out text of a run's own experiment: tokens and maskable [n, L], and training counts [V].
+class HeldOutText(NamedTuple):
+    """Held-out text, and the training text that it was held out of."""
+
+    tokens: Tensor  # int64 [n, L]
+    maskable: Tensor  # bool [n, L]
+    data: Path  # folder of the shards
+
+
+def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -> HeldOutText:
+    """Return the held-out text of a run's own experiment.
 
     Raises:
         UserError: when the corpus differs from that of the training.
@@ -99,7 +110,7 @@ def held_out_text(
             "bring its old text back, or train again"
         )
     tokens, maskable = held_out(data, split, sequences)
-    return tokens, maskable, load_counts(data)
+    return HeldOutText(tokens, maskable, data)
 
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
@@ -135,4 +146,21 @@ def measure_model(
         bound=spec.bound,
         scores=scores,
         progress=progress,
+    )
+
+
+def table_beside(
+    model: Model, data: Path, tokens: Tensor, maskable: Tensor, spec: EvaluationSpec, *, seed: int
+) -> TableNats | None:
+    """Measure the count table of the shards `data` where `measure_model` measures a model, with the same arguments."""
+    return measure_table(
+        data,
+        model.module,
+        tokens,
+        maskable,
+        exact=model.experiment.parts["objective"].exact,
+        seed=seed,
+        draws=spec.draws,
+        batch_size=spec.batch_size,
+        bound=spec.bound,
     )

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor, nn
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.bounds import Estimate
+    from atat_zoo.diffusion.bounds import Estimate, WeightedMask
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.registry import Context
 
@@ -77,6 +77,13 @@ class ObjectiveModule(Protocol):
 
         Raises:
             UserError: when the objective's likelihood cannot be estimated in this way.
+        """
+        ...
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
+        """Return the masks that the first bound is averaged over, so that others are measured under the same ones.
+
+        Arguments as for `bound`. If the likelihood is exact, one mask of every token, with weight 1.
         """
         ...
 

@@ -31,6 +31,7 @@ _SMALL: dict[str, Any] = {
     "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"},
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
 }
+_DRAWS = 4  # masks of each sequence
 _REPEATS = 128  # estimates of each sequence of the toy
 _ERRORS = 6.0  # largest error of an estimate, in standard errors
 
@@ -130,6 +131,9 @@ def check_objective_bound(objective: Any) -> None:
     for name, estimate in alone.items():
         promise = f"{name}: a row's bound is a function of its key, and does not depend on its batch"
         close(estimate.contribution, found[name].contribution[some], 1e-8, promise)
+    masks = module.masks(torch.ones_like(x, dtype=torch.bool), keys, _DRAWS, ExactKBound())
+    weight = average(lambda z, t, masked, x: {"": x[masked]}, x, masks, joint.mask_id)[""].weight
+    close(weight, next(iter(found.values())).weight, 1e-9, "`masks` are those of the first bound")
 
 
 def check_denoiser(objective: Any) -> None:
@@ -195,19 +199,19 @@ def check_bound(bound: Any) -> None:
     assert torch.equal(torch.get_rng_state(), state), "no random number but those of the keys is drawn"
 
 
-def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int = 4) -> Any:
+def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Tensor) -> Any:
     """Return a bound's `Estimate` for a denoiser."""
     losses = from_denoiser(denoiser.denoiser if isinstance(denoiser, Joint) else denoiser)
-    masks = list(bound.masks(maskable, keys, draws, LinearNoise()))
+    masks = list(bound.masks(maskable, keys, _DRAWS, LinearNoise()))
     for mask in masks:
         holds(maskable | ~mask.masked, "what is not maskable is not masked")
         holds(mask.weight.isfinite() & (mask.weight >= 0), "weights are finite and not negative")
     return average(lambda *z: {"nelbo": losses(*z)}, x, masks, denoiser.mask_id)["nelbo"]
 
 
-def _bounds(module: Any, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int = 4) -> dict[str, Any]:
+def _bounds(module: Any, tokens: Tensor, maskable: Tensor, keys: Tensor) -> dict[str, Any]:
     """Return an objective's `Estimate` by name."""
-    found: dict[str, Any] = module.bound(tokens, maskable, keys, draws, ExactKBound())
+    found: dict[str, Any] = module.bound(tokens, maskable, keys, _DRAWS, ExactKBound())
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from composer.utils import dist
 
 from atat_zoo.data.sequences import held_out
+from atat_zoo.evaluation.count_table import TableNats, measure_table
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.model import Model
@@ -38,9 +40,13 @@ class Evaluator:
         self.objective, self.average = objective, average
         spec = experiment.evaluation
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
+        self.data = data
 
     def __call__(self, step: int) -> Evaluation:
-        """Evaluate the current weights (their moving average, if there is one) and write the numbers."""
+        """Evaluate the current weights (their moving average, if there is one) and write the numbers.
+
+        The count table is measured on rank 0 alone.
+        """
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
         rows = torch.arange(len(self.tokens))[rank::ranks]
         with self._weights():
@@ -59,6 +65,7 @@ class Evaluator:
             Measurement.join(gathered),
             tokenizer=self.context.tokenizer,
             counts=self.context.counts,
+            table=self.table if rank == 0 else None,
             split=spec.split,
             step=step,
             ema=self.average is not None,
@@ -69,6 +76,22 @@ class Evaluator:
         if rank == 0:
             evaluation.record(self.folder, required=True)
         return evaluation
+
+    @cached_property
+    def table(self) -> TableNats | None:
+        """The count table on the same text and masks, which is the same at every step."""
+        spec = self.experiment.evaluation
+        return measure_table(
+            self.data,
+            self.objective,
+            self.tokens,
+            self.maskable,
+            exact=self.experiment.parts["objective"].exact,
+            seed=self.experiment.seed,
+            draws=spec.draws,
+            batch_size=spec.batch_size,
+            bound=spec.bound,
+        )
 
     def write(self, step: int, folder: Path) -> None:
         """Write the current weights (their moving average, if there is one) as a model; they stay as they are."""

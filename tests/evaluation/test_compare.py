@@ -144,6 +144,9 @@ def test_the_value_to_reach_is_the_worst_final_one():
     assert [row.reached for row in found(slow, fast, reach=45.0).rows] == [(5, 2.5), (4, 2.0)]
     assert [row.reached for row in found(slow, fast, reach=1.0).rows] == [(None, None)] * 2
     assert found(silent, subject("b")).reach is None
+    assert not any("sequences ×" in line for line in notes(comparison))
+    known = attrs.evolve(slow, history=attrs.evolve(slow.history, evaluated_on="9 sequences × 2 draws"))
+    assert "as recorded during the training (9 sequences × 2 draws), is not above." in notes(found(known, fast))[-1]
     assert any("no evaluation was recorded" in line for line in notes(found(silent, subject("b"))))
 
 

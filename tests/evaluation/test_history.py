@@ -48,6 +48,7 @@ def test_the_first_step_that_is_not_above_a_value(folder, experiment):
     found = history(folder, experiment)
     assert found.evaluated == ((2, 30.0), (4, 20.0), (6, 22.0), (10, 18.0))
     assert found.final == 18.0
+    assert found.evaluated_on == "90 sequences × 2 draws"
     assert [found.reached(value) for value in (31, 30, 25, 20, 19, 18, 17.9)] == [2, 2, 4, 4, 10, 10, None]
 
 
@@ -86,6 +87,7 @@ def test_evaluations_of_a_likelihood_count_though_nothing_was_drawn(folder):
     exact = from_table({**table, "evaluation": {"sequences": 100, "draws": 2}})
     evaluated(folder, 10, 18.0, draws=0, method="likelihood")
     assert history(folder, exact).evaluated == ((10, 18.0),)
+    assert history(folder, exact).evaluated_on == "90 sequences, exact"
 
 
 def test_other_files_there_do_not_matter(folder, experiment):

@@ -286,7 +286,7 @@ def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
     assert json.loads(path.read_text()) == found.to_table()
     assert found.sentence() == (
         f"validation perplexity {found.nelbo.value:.1f} ± {found.nelbo.stderr:.1f}, "
-        f"{found.nelbo.bits_per_byte:.3f} bits per byte"
+        f"{found.nelbo.bits_per_byte:.3f} bits per byte (6 sequences × 2 draws)"
     )
 
 

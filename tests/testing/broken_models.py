@@ -96,6 +96,10 @@ def of_the_first_key(original, self, tokens, maskable, keys, *arguments):
     return original(tokens, maskable, keys[:1].expand_as(keys) + torch.arange(len(keys)), *arguments)
 
 
+def of_other_masks(original, self, tokens, maskable, keys, *arguments):
+    return original(tokens, maskable, keys + 1, *arguments)
+
+
 def raw_logits(original, self):
     denoiser = original()
     return lambda tokens, t, where: denoiser(tokens, t, where) + 1
@@ -117,6 +121,7 @@ OBJECTIVES = {
     "of_everything": (replacing("bound", of_everything), "what is not maskable adds nothing"),
     "renamed": (replacing("bound", renamed), "has the name nelbo"),
     "of_the_first_key": (replacing("bound", of_the_first_key), "function of its key, and does not depend on its batch"),
+    "of_other_masks": (replacing("bound", of_other_masks), "`masks` are those of the first bound"),
     "raw_logits": (replacing("denoiser", raw_logits), "the probabilities of a position sum to 1"),
     "over_the_batch": (replacing("denoiser", over_the_batch), "a row does not depend on its batch"),
 }

@@ -129,7 +129,10 @@ def test_it_evaluates_on_the_way(tiny: Tiny, tmp_path: Path) -> None:
     steps = sorted(json.loads(p.read_text())["step"] for p in result.folder.evaluations.iterdir())
     assert steps == [2, 4, 6]
     assert [text.partition(":")[0] for text in said] == ["step 2", "step 4"]
-    assert all("validation perplexity" in text for text in said)
+    assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in said)
+    tables = [json.loads(p.read_text())["count_table"] for p in result.folder.evaluations.iterdir()]
+    assert len({table["value"] for table in tables}) == 1
+    assert len({table["difference"] for table in tables}) == 3
 
 
 def test_a_run_that_is_there_is_not_overwritten(tiny: Tiny, uninterrupted: Path) -> None:

@@ -1,0 +1,137 @@
+"""The count table beside the shards: kept, and counted again when what is kept is of no use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import Memory, experiment_of, texts
+
+from atat_zoo.data import counting, manifest
+from atat_zoo.data.build import build
+from atat_zoo.data.counting import FILE, count_table
+from atat_zoo.data.neighbours import CountTable
+from atat_zoo.data.shards import read
+from atat_zoo.errors import UserError
+from atat_zoo.run import machine
+from tests.limited import limited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = build(experiment_of(tmp_path_factory.mktemp("counted"), remainder="pad"))
+    count_table(folder)
+    return folder
+
+
+def same(one: CountTable, other: CountTable) -> None:
+    assert one.sequences == other.sequences
+    for a, b in ((one.tokens, other.tokens), *zip(one.pairs, other.pairs), *zip(one.triples, other.triples)):  # noqa: B905
+        np.testing.assert_array_equal(a, b)
+
+
+def by_counting(folder: Path) -> CountTable:
+    contents = manifest.load(folder)
+    rows = [read(folder, contents, shard) for shard in contents.splits["train"].shards]
+    return CountTable.count([np.concatenate(rows)], contents.vocabulary_size)
+
+
+def test_it_counts_all_training_sequences(counted: Path) -> None:
+    table = count_table(counted)
+    assert table.sequences == manifest.load(counted).splits["train"].sequences
+    np.testing.assert_array_equal(table.tokens, manifest.load_counts(counted))
+    same(table, by_counting(counted))
+
+
+def test_what_is_kept_is_not_counted_again(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = count_table(counted)
+    monkeypatch.setattr(CountTable, "count", None)
+    same(count_table(counted), expected)
+
+
+def repacked(path: Path, method: int = zipfile.ZIP_STORED, **changed: Callable[[Any], Any]) -> None:
+    with np.load(path) as old:
+        arrays = {name: changed.get(name, lambda array: array)(old[name]) for name in old}
+    np.savez(path, **arrays)
+    if method != zipfile.ZIP_STORED:
+        np.savez_compressed(path, **arrays)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: repacked(path, about=lambda _: np.frombuffer(b"{}", np.uint8)),
+        lambda path: repacked(path, about=lambda a: np.frombuffer(bytes(a).replace(b'1,', b'2,'), np.uint8)),
+        lambda path: repacked(path, zipfile.ZIP_DEFLATED),
+        lambda path: repacked(path, tokens=lambda a: a[:-1]),
+        lambda path: repacked(path, tokens=lambda a: a + 1),
+        lambda path: repacked(path, pairs_keys=lambda a: a[::-1]),
+        lambda path: repacked(path, pairs_counts=lambda a: a * 0),
+        lambda path: repacked(path, pairs_counts=lambda a: a.astype(float)),
+        lambda path: repacked(path, triples_keys=lambda a: a + 2**40),
+        lambda path: repacked(path, triples_counts=lambda a: a[1:]),
+        lambda path: os.truncate(path, 1 << 40),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_what_is_damaged_is_counted_again(
+    tmp_path: Path, counted: Path, damage: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(counted, tmp_path / "shards"))
+    damage(folder / FILE)
+    expected = by_counting(counted)
+    with limited():
+        same(count_table(folder), expected)
+    monkeypatch.setattr(CountTable, "count", None)  # what replaced it is kept
+    same(count_table(folder), expected)
+
+
+@settings(max_examples=8)
+@given(st.data())
+def test_any_damage_gives_the_same_table(
+    tmp_path_factory: pytest.TempPathFactory, counted: Path, data: st.DataObject
+) -> None:
+    folder = Path(shutil.copytree(counted, tmp_path_factory.mktemp("damaged") / "shards"))
+    content = bytearray((folder / FILE).read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    (folder / FILE).write_bytes(bytes(content))
+    same(count_table(folder), by_counting(counted))
+
+
+def test_that_of_other_shards_is_not_used(tmp_path: Path, counted: Path) -> None:
+    other = build(experiment_of(tmp_path, corpus=Memory(train=texts(45)), remainder="pad"))
+    shutil.copy(counted / FILE, other / FILE)
+    same(count_table(other), by_counting(other))
+
+
+def test_where_nothing_can_be_written_it_is_counted(tmp_path: Path, counted: Path) -> None:
+    folder = Path(shutil.copytree(counted, tmp_path / "shards"))
+    (folder / FILE).unlink()
+    (folder / FILE).mkdir()
+    same(count_table(folder), by_counting(counted))
+    assert not list(folder.glob(".*.part"))
+
+
+def test_more_text_than_can_be_counted(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = manifest.load(counted).splits["train"].tokens
+    monkeypatch.setattr(machine, "memory", lambda: 256 * (tokens - 1))
+    with pytest.raises(UserError, match=rf"^at most {tokens - 1:,} training tokens are counted on this machine, and "):
+        count_table(counted)
+    monkeypatch.setattr(machine, "memory", lambda: 256 * tokens)
+    assert count_table(counted).sequences
+    monkeypatch.setattr(counting, "_MOST", tokens - 1)
+    with pytest.raises(UserError, match="has "):
+        count_table(counted)

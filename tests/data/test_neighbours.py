@@ -1,0 +1,146 @@
+"""The probabilities of a count table: by hand, by a dictionary, and as distributions."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from atat_zoo.data import neighbours
+from atat_zoo.data.neighbours import LARGEST_VOCABULARY, CountTable
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+V, PAD = 4, 2**16 - 1
+ROWS = st.integers(1, 6).flatmap(
+    lambda length: arrays.arrays(
+        np.uint16, st.tuples(st.integers(0, 8), st.just(length)), elements=st.sampled_from([*range(V), PAD])
+    )
+)
+
+
+class Slow:
+    """The same estimates from dictionaries, one at a time and exactly."""
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        self.seen: dict[Any, Counter[int]] = defaultdict(Counter)
+        for row in rows:
+            places = dict(enumerate(row))
+            for i, x in places.items():
+                if x == PAD:
+                    continue
+                before, last, after = (places.get(i + j, PAD) for j in (-2, -1, 1))
+                for name, context in (
+                    ("", ()),
+                    ("left", (last,)),
+                    ("right", (after,)),
+                    ("between", (last, after)),
+                    ("after", (before, last)),
+                ):
+                    if PAD not in context:
+                        self.seen[name, *context][x] += 1
+
+    def alone(self, x: int) -> Fraction:
+        counts = self.seen[("",)]
+        return Fraction(counts[x] + 1, counts.total() + V)
+
+    def left(self, x: int, last: int) -> Fraction:
+        return self.interpolated(x, ("left", last), self.alone(x))
+
+    def right(self, x: int, after: int) -> Fraction:
+        return self.interpolated(x, ("right", after), self.alone(x))
+
+    def between(self, x: int, last: int, after: int) -> Fraction:
+        if after == V:
+            return self.left(x, last)
+        if last == V:
+            return self.right(x, after)
+        shorter = (self.left(x, last) + self.right(x, after)) / 2
+        return self.interpolated(x, ("between", last, after), shorter)
+
+    def after(self, x: int, before: int, last: int) -> Fraction:
+        return self.interpolated(x, ("after", before, last), self.left(x, last))
+
+    def interpolated(self, x: int, context: Any, shorter: Fraction) -> Fraction:
+        counts = self.seen.get(context)
+        if not counts:
+            return shorter
+        return (counts[x] + len(counts) * shorter) / (counts.total() + len(counts))
+
+
+def asked(of: Any, *arguments: int) -> float:
+    return float(of(*(np.array([each]) for each in arguments))[0])
+
+
+def test_the_numbers_of_a_text_by_hand() -> None:
+    """0 1 0 1 2 over three tokens: p = 3/8, 3/8, 1/4."""
+    table = CountTable.count([np.array([[0, 1, 0, 1, 2]])], 3)
+    assert (table.tokens.tolist(), table.sequences) == ([2, 2, 1], 1)
+    assert dict(zip(*(part.tolist() for part in table.pairs), strict=True)) == {1: 2, 3: 1, 5: 1}
+    assert asked(table.alone, 2) == pytest.approx(1 / 4)
+    # After 0 comes 1, twice: N = 2, T = 1. After 1 come 0 and 2: N = 2, T = 2. After 2 comes nothing.
+    assert [asked(table.beside, x, 0) for x in range(3)] == pytest.approx([1 / 8, 19 / 24, 1 / 12])
+    assert [asked(table.beside, x, 1) for x in range(3)] == pytest.approx([7 / 16, 3 / 16, 3 / 8])
+    assert asked(table.beside, 1, 2) == asked(table.beside, 1, 3) == asked(table.alone, 1)
+    # Between two zeros is 1, once: (1 + (19/24 + 11/16)/2) / 2. Between 0 and nothing visible: after 0.
+    assert asked(table.between, 1, 0, 0) == pytest.approx(167 / 192)
+    assert asked(table.between, 1, 0, 3) == pytest.approx(19 / 24)
+    assert asked(table.between, 1, 3, 2) == pytest.approx(11 / 16)
+    assert asked(table.between, 1, 3, 3) == pytest.approx(3 / 8)
+    # After 0 1 come 0 and 2: (1 + 2 · 3/8) / 4. Nothing comes after 1 2.
+    assert asked(table.after, 2, 0, 1) == pytest.approx(7 / 16)
+    assert asked(table.after, 2, 3, 1) == pytest.approx(3 / 8)
+    assert asked(table.after, 2, 1, 2) == pytest.approx(1 / 4)
+
+
+@given(ROWS)
+def test_every_distribution_sums_to_one(rows: Any) -> None:
+    table = CountTable.count([rows], V)
+    x, a, b = np.ix_(range(V), range(-1, V + 1), range(-1, V + 1))
+    for probability in (
+        table.between(x, a, b),
+        table.after(x, a, b),
+        table.beside(x, a),
+        table.beside(x, a, of_the_right=True),
+    ):
+        assert (probability > 0).all()
+        np.testing.assert_allclose(probability.sum(0), 1, rtol=1e-12)
+
+
+@given(ROWS)
+def test_they_are_those_of_dictionaries(rows: Any) -> None:
+    table, slow = CountTable.count([rows], V), Slow(rows.tolist())
+    x, a, b = (each.flatten() for each in np.meshgrid(range(V), range(V + 1), range(V + 1)))
+    for fast, of in ((table.between, slow.between), (table.after, slow.after)):
+        expected = [float(of(*each)) for each in zip(x.tolist(), a.tolist(), b.tolist(), strict=True)]
+        np.testing.assert_allclose(fast(x, a, b), expected, rtol=1e-12)
+
+
+@given(ROWS, st.integers(1, 9), st.integers(1, 9))
+def test_blocks_and_their_order_do_not_matter(rows: Any, size: int, chunk: int) -> None:
+    whole = CountTable.count([rows], V)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "_CHUNK", chunk)
+        pieces = CountTable.count([rows[i : i + size] for i in reversed(range(0, len(rows), size))], V)
+    assert pieces.sequences == len(rows)
+    np.testing.assert_array_equal(pieces.tokens, whole.tokens)
+    for one, other in ((pieces.pairs, whole.pairs), (pieces.triples, whole.triples)):
+        np.testing.assert_array_equal(one.keys, other.keys)
+        np.testing.assert_array_equal(one.counts, other.counts)
+
+
+def test_ids_near_the_largest_that_fit() -> None:
+    top = LARGEST_VOCABULARY - 1
+    table = CountTable.count([np.array([[top, top, top - 1]], np.uint32)], LARGEST_VOCABULARY)
+    assert table.triples.keys.tolist() == [(top * (top + 1) + top) * (top + 1) + top - 1]
+    assert asked(table.after, top - 1, top, top) > 0.5 > asked(table.after, top, top, top)
+    with pytest.raises(UserError, match=r"at most 2,097,151 different tokens, not 2,097,152"):
+        CountTable.count([], LARGEST_VOCABULARY + 1)
