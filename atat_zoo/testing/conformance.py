@@ -41,7 +41,7 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "uncertainty": {"contract": check_uncertainty},
     "noise": {"contract": check_noise},
     "estimator": {"contract": steps.check_estimator},
-    "sampler": {"invariants": sampling.check_sampler},
+    "sampler": {"invariants": sampling.check_sampler, "policy": sampling.check_policy},
     "order": {"contract": sampling.check_order},
     "pace": {"contract": sampling.check_pace},
     "remask": {"contract": sampling.check_remask},
