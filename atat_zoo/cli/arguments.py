@@ -35,6 +35,11 @@ _OPTIONS = {
         "--split", type=click.Choice(["validation", "test"]), help="Held-out text; the experiment's when absent."
     ),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
+    "orders": click.option(
+        "--orders",
+        type=click.IntRange(1),
+        help="Orders averaged inside the policy bound; 1 when absent, 64 for claims.",
+    ),
     "sequences": click.option("--sequences", type=click.IntRange(0), help="Maximum number of sequences; 0 for all."),
     "draws": click.option("--draws", type=click.IntRange(1), help="Masks drawn for every sequence."),
     "sequences_at_once": click.option("--batch-size", type=click.IntRange(1), help="Sequences in a batch."),

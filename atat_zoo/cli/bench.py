@@ -1,4 +1,4 @@
-"""`atat bench`: cost and judged quality of every named sampler, and the benefit of the text on both sides of a gap."""
+"""`atat bench`: cost and quality of every named sampler, and the benefit of the text on both sides of a gap."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from atat_zoo.cli.arguments import named, number_option, options
+from atat_zoo.cli.arguments import NONE, named, number_option, options
 from atat_zoo.cli.console import Bars, markdown, print_json, table
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.naming import POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atat_zoo.evaluation.infilling import GapQuality
-    from atat_zoo.evaluation.sampling import Bench
+    from atat_zoo.evaluation.sampling import Bench, SamplerResult
     from atat_zoo.experiment import Experiment
 
 # Not a sampler by itself: its parts must be named.
@@ -26,6 +27,7 @@ UNNAMED = frozenset({"combination"})
 # The sampler that the others are compared with.
 REFERENCE = "ancestral"
 STEPS = (16, 32, 64, 128)
+POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
 
 
 @click.group()
@@ -48,19 +50,29 @@ def bench() -> None:
 @click.option(
     "--repeat", default=1, show_default=True, type=click.IntRange(1), help="Repetitions; the shortest time counts."
 )
-@options("batch_size", "device", "markdown", "json")
+@click.option(
+    "--sequences",
+    default=64,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.",
+)
+@options("orders", "batch_size", "device", "markdown", "json")
 def samplers(
     run: Path,
     step: int | None,
     by: str | None,
     wanted: tuple[str, ...],
     steps: tuple[int, ...],
+    orders: int | None,
     device: str,
     as_markdown: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Generate texts with the final model of RUN and every named sampler, and score them with the judge --by.
+
+    The policy bound is on the likelihood of held-out text under the sampler, at its own number of evaluations.
 
     The first row, ancestral sampling with the most steps, is the reference for the others. If the model cannot
     use that sampler, the first possible one is. A sampler given as a table is used unchanged. The result is also saved
@@ -78,7 +90,7 @@ def samplers(
 
     model = Model.from_run(run, device, step)
     with Bars(silent=as_json or as_markdown) as bars:
-        result = measure(model, run, scorer, rows, progress=bars.working, **given)
+        result = measure(model, run, scorer, rows, orders=orders or 1, progress=bars.working, **given)
     if as_json:
         print_json({"run": str(run), **result.to_table(), "refused": refused})
     else:
@@ -140,7 +152,9 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
     from atat_zoo.evaluation.sampling import CLOSE
 
     judged = result.judge is not None
-    columns = ["sampler", "steps", "evaluations", "tokens/s", "time", "entropy", "distinct-2"]
+    columns = ["sampler", "steps", "evaluations", "tokens/s", "time"]
+    columns += POLICY_COLUMNS if result.prices else []
+    columns += ["entropy", "distinct-2"]
     rows = [
         [
             m.name,
@@ -148,6 +162,7 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
             f"{m.nfe:.1f}",
             f"{m.tokens_per_second:,.0f}",
             f"{result.share(m):.2f}",
+            *(policy_cells(m) if result.prices else []),
             f"{m.unigram_entropy:.3f}",
             "" if m.distinct_2 is None else f"{m.distinct_2:.3f}",
         ]
@@ -167,6 +182,8 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
         click.echo("")
     (markdown if as_markdown else table)(columns, rows)
     click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")
+    if result.prices:
+        click.echo("\n".join(policy_legend(result)))
     if judged:
         click.echo(
             f"As good: {GENERATIVE_PERPLEXITY} at most {CLOSE:.0%} above the first row's, and entropy within "
@@ -174,6 +191,40 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
         )
     for name, why in refused.items():
         click.echo(f"left out: {name}: {why}")
+
+
+def policy_cells(result: SamplerResult) -> list[str]:
+    """Return the columns of a sampler's policy bound."""
+    bound = result.policy
+    if bound is None:
+        return [NONE] * len(POLICY_COLUMNS)
+    sign = "≤" if bound.quantity == POLICY_BOUND else "="
+    difference = result.policy_difference
+    return [
+        f"{bound.nats_per_token:.3f} ± {bound.nats_per_token_stderr:.3f}",
+        "" if difference is None else f"{difference:+.3f} ± {result.policy_difference_stderr:.3f}",
+        f"{sign} {bound.value:.1f}",
+        f"{bound.nfe:.1f}",
+    ]
+
+
+def policy_legend(result: Bench) -> list[str]:
+    """Return sentences on the policy bounds, and on the samplers that have none."""
+    priced = next((m.policy for m in result.measured if m.policy), None)
+    text = []
+    if priced:
+        orders = f"{result.orders} orders inside the logarithm" if result.orders > 1 else "one order"
+        text = [
+            f"Policy: −log p of {priced.sequences} {priced.split} sequences along a sampler's own steps, seed "
+            f"{priced.seed}, and its difference from the first row's on the same sequences; {POLICY_BOUND}: its "
+            "exponential, at that number of evaluations (NFE).",
+            f"=: the {POLICY_LIKELIHOOD}, exact because the order is deterministic; ≤: a bound, {orders}.",
+        ]
+    reasons: dict[str, list[str]] = {}
+    for m in result.measured:
+        if m.unpriced and m.name not in reasons.setdefault(m.unpriced, []):
+            reasons[m.unpriced].append(m.name)
+    return text + [f"no {POLICY_BOUND} ({NONE}): {', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 @bench.command()

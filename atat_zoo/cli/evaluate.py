@@ -7,53 +7,121 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, corpus, options, with_bound, with_options
+from atat_zoo.cli.arguments import HELD_OUT, chosen, corpus, options, with_bound, with_options
 from atat_zoo.cli.console import Bars, print_json
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation import naming
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from atat_zoo.evaluation.perplexity import Evaluation
+    from atat_zoo.evaluation.policy import PolicyValue
 
 
 @click.command("eval")
-@options("run", "step")
+@options("run", "overrides", "step")
 @click.option("--corpus", "text", help="Other text: files by path or pattern, a corpus's name, or a table {use = …}.")
-@options(*HELD_OUT, "device", "json")
+@options(*HELD_OUT, "sampler", "orders", "device", "json")
 def evaluate(
-    run: Path, step: int | None, text: str | None, seed: int | None, device: str, as_json: bool, **given: Any
+    run: Path,
+    overrides: tuple[str, ...],
+    step: int | None,
+    text: str | None,
+    seed: int | None,
+    sampler: str | None,
+    orders: int | None,
+    device: str,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Evaluate the final model of RUN; the result is also saved in its evaluations/.
 
     --corpus evaluates zero-shot on other text, in the model's own tokens.
+
+    --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.steps=32, guidance.use=….
     """
     # Mistakes in these are reported before torch is imported.
+    policy = given["bound"] == naming.POLICY
+    if policy:
+        parts = covered(run, overrides, sampler, step)
+        given["bound"] = None
+    elif overrides or sampler is not None or orders is not None:
+        word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
+        raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
     given = with_bound(given)
     other, name, everything = corpus(text) if text else (None, "", False)
     from atat_zoo.evaluation import evaluate_run
+    from atat_zoo.evaluation.run import text_of
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
+    spec = with_options(model.experiment.evaluation, given)
+    seed = model.experiment.seed if seed is None else seed
+    found = None
     with Bars(silent=as_json) as bars:
-        evaluation = evaluate_run(
-            model,
-            run,
-            with_options(model.experiment.evaluation, given),
-            seed=model.experiment.seed if seed is None else seed,
-            corpus=other,
-            corpus_name=name,
-            all_of_corpus=everything,
-            progress=bars.evaluating,
-        )
+        read = text_of(model, run, spec, corpus=other, corpus_name=name, all_of_corpus=everything)
+        evaluation = evaluate_run(model, run, spec, seed=seed, text=read, progress=bars.evaluating)
+        if policy:
+            from atat_zoo.evaluation.policy import policy_of_run
+
+            found = policy_of_run(
+                model,
+                run,
+                read,
+                *parts,
+                seed=seed,
+                orders=orders or 1,
+                batch_size=spec.batch_size,
+                progress=lambda done, total: bars.working("along the text", done, total),
+            )
     if as_json:
-        print_json({"run": str(run), **evaluation.to_table()})
+        print_json({"run": str(run), **evaluation.to_table(), **({naming.POLICY: found.to_table()} if found else {})})
     else:
-        click.echo("\n".join(lines(evaluation)))
+        click.echo("\n".join(lines(evaluation) + (policy_lines(found) if found else [])))
+
+
+def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:
+    """Return a run's sampler and guidance, or others that are named.
+
+    Raises:
+        UserError: when the policy bound does not cover the sampler, or see `chosen`.
+    """
+    experiment, _ = chosen(run, overrides, sampler, step)
+    spec = experiment.parts["sampler"]
+    if spec.uncovered:
+        raise UserError(
+            f"--bound policy does not cover sampler {spec.name!r}: {spec.uncovered}; choose another, such as ancestral"
+        )
+    return spec, experiment.parts["guidance"]
+
+
+def policy_lines(policy: PolicyValue) -> list[str]:
+    """Return the bound of a sampler as readable lines."""
+    exact = policy.quantity != naming.POLICY_BOUND
+    how = "exact: its order is deterministic" if exact else f"{_number(policy.orders, 'order')}, seed {policy.seed}"
+    settings = ", ".join(
+        f"{key} = {value['use'] if isinstance(value, dict) else value}"
+        for key, value in policy.sampler.items()
+        if key != "use"
+    )
+    by = policy.sampler["use"] + (f" ({settings})" if settings else "")
+    by += f", guidance {policy.guidance['use']}"
+    text = [f"sampler {by}, along the same text: {how}"]
+    numbers = [
+        (policy.quantity, f"{policy.value:.1f} ± {policy.stderr:.1f}"),
+        ("  nats per token", f"{policy.nats_per_token:.4f} ± {policy.nats_per_token_stderr:.4f}"),
+        ("  bits per byte", f"{policy.bits_per_byte:.3f} ± {policy.bits_per_byte_stderr:.3f}"),
+        ("  evaluations", f"{policy.nfe:.1f} a text, at most {policy.max_nfe}"),
+    ]
+    if policy.orders > 1:
+        numbers.append(("  with one order", f"{policy.nats_per_token_of_one_order:.4f} nats per token"))
+    width = max(len(name) for name, _ in numbers)
+    return text + [f"  {name.ljust(width)}  {value}" for name, value in numbers]
 
 
 def lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as readable lines."""
-    from atat_zoo.evaluation import naming
     from atat_zoo.evaluation.perplexity import number
 
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split

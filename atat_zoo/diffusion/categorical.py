@@ -39,6 +39,21 @@ def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> 
     return torch.cat(pieces)
 
 
+def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """Return the log-probability with which `draw` draws each token, int64 [N]; nats, float64 [N], −∞ for never.
+
+    The other arguments are as in `draw`.
+    """
+    if isinstance(temperature, float | int) and temperature == 0:
+        return torch.where(log_probs.argmax(-1) == tokens, 0.0, -torch.inf).double()
+    pieces = []
+    for cut in _pieces(log_probs):
+        scale = temperature[cut] if isinstance(temperature, Tensor) else temperature
+        logits = _tempered(log_probs[cut], scale)
+        pieces.append(logits.gather(-1, tokens[cut, None]).squeeze(-1) - logits.logsumexp(-1))
+    return torch.cat(pieces)
+
+
 def _pieces(log_probs: Tensor) -> list[slice]:
     """Return slices of the N rows, at least one, with about `_AT_ONCE` elements each."""
     n, v = log_probs.shape
@@ -46,16 +61,20 @@ def _pieces(log_probs: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, max(n, 1), size)]
 
 
-def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tensor:
+def _tempered(log_probs: Tensor, temperature: float | Tensor) -> Tensor:
+    """Return log-probabilities divided by a temperature, float64 [N, V], not normalised."""
     logits = log_probs.double()
-    tempered = isinstance(temperature, Tensor) or temperature != 1.0
-    if tempered:
-        # A computed temperature may be 0, at which the likeliest token would be 0/0.
-        least = torch.finfo(torch.float64).tiny
-        scale = temperature.double().clamp(min=least).unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
-        # Centred first: at a low temperature all of exp(log p / T) would underflow.
-        logits = (logits - logits.amax(-1, keepdim=True)) / scale
-    p = logits.exp()
+    if not isinstance(temperature, Tensor) and temperature == 1.0:
+        return logits
+    # A computed temperature may be 0, at which the likeliest token would be 0/0.
+    least = torch.finfo(torch.float64).tiny
+    scale = temperature.double().clamp(min=least).unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
+    # Centred first: at a low temperature all of exp(log p / T) would underflow.
+    return (logits - logits.amax(-1, keepdim=True)) / scale
+
+
+def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tensor:
+    p = _tempered(log_probs, temperature).exp()
     cumulative = p.cumsum(-1)
     total = cumulative[:, -1:]
     u = to_unit(keys, torch.float64).unsqueeze(-1)

@@ -20,6 +20,11 @@ TABLE = "count-table"
 # Of generated text, under another model: never of the model that wrote it, and never without entropy and NFE.
 GENERATIVE_PERPLEXITY = "generative perplexity"
 
+# Of a sampler along true text (MATH 8): a bound, exact where the choices of places are deterministic.
+POLICY = "policy"
+POLICY_BOUND = "policy bound"
+POLICY_LIKELIHOOD = "policy likelihood"
+
 
 def title(quantity: str) -> str:
     """Return the name of the exponential of a bound in nats per token."""

@@ -22,8 +22,6 @@ from atat_zoo.run.model_files import TOKENIZER
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from atat_zoo.data import Split
@@ -32,15 +30,67 @@ if TYPE_CHECKING:
     from atat_zoo.objectives import Score
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class Text:
+    """Held-out text to evaluate a model on: n sequences of L tokens.
+
+    Attributes:
+        tokens: int64 [n, L].
+        maskable: bool [n, L].
+        data: folder of the shards that it was held out of; None for another corpus than the experiment's own.
+        split: which held-out split; `all` for all text of a corpus.
+        corpus: the source of the text; empty for the experiment's own.
+    """
+
+    tokens: Tensor
+    maskable: Tensor
+    data: Path | None
+    split: str
+    corpus: str = ""
+
+
+def text_of(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    corpus: Any = None,
+    corpus_name: str = "",
+    all_of_corpus: bool = False,
+) -> Text:
+    """Return the text of an evaluation, after a check that the model's parts allow it.
+
+    Args:
+        model: of `Model.from_run(run)`.
+        run: the run folder.
+        spec: split and sequences.
+        corpus: another corpus than the experiment's own, for a zero-shot evaluation.
+        corpus_name: its name in the run folder.
+        all_of_corpus: whether to use all of its text, its training split.
+    """
+    check_evaluation(model, run, spec)
+    if corpus is None:
+        tokens, maskable, data = held_out_text(model, run, spec.split, spec.sequences)
+        return Text(tokens=tokens, maskable=maskable, data=data, split=spec.split)
+    tokens, maskable = sequences(
+        corpus,
+        model.tokenizer,
+        "train" if all_of_corpus else spec.split,
+        length=model.context.length,
+        special=model.experiment.data.special,
+        limit=spec.sequences,
+    )
+    split = "all" if all_of_corpus else spec.split
+    return Text(tokens=tokens, maskable=maskable, data=None, split=split, corpus=corpus_name)
+
+
 def evaluate_run(
     model: Model,
     run: str | Path,
     spec: EvaluationSpec,
     *,
     seed: int,
-    corpus: Any = None,
-    corpus_name: str = "",
-    all_of_corpus: bool = False,
+    text: Text | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Evaluate a model on held-out text, and save the result in the run folder.
@@ -50,40 +100,27 @@ def evaluate_run(
         run: the run folder.
         spec: split, sequences, draws, batch size and bound.
         seed: seed of the masks; the same seed gives two models the same masks.
-        corpus: another corpus than the experiment's own, for a zero-shot evaluation.
-        corpus_name: its name in the run folder.
-        all_of_corpus: whether to use all of its text, its training split.
+        text: of `text_of`; the held-out text of the experiment's own corpus if None.
         progress: called with the completed and the total number of sequences.
     """
-    check_evaluation(model, run, spec)
-    counts: NDArray[np.int64] | None = None
-    table: TableNats | None = None
-    if corpus is None:
-        tokens, maskable, data = held_out_text(model, run, spec.split, spec.sequences)
-        counts = load_counts(data)
-        table = table_beside(model, data, tokens, maskable, spec, seed=seed)
-    else:
-        tokens, maskable = sequences(
-            corpus,
-            model.tokenizer,
-            "train" if all_of_corpus else spec.split,
-            length=model.context.length,
-            special=model.experiment.data.special,
-            limit=spec.sequences,
-        )
-    measured = measure_model(model, tokens, maskable, spec, seed=seed, progress=progress)
+    text = text or text_of(model, run, spec)
+    counts = table = None
+    if text.data is not None:
+        counts = load_counts(text.data)
+        table = table_beside(model, text.data, text.tokens, text.maskable, spec, seed=seed)
+    measured = measure_model(model, text.tokens, text.maskable, spec, seed=seed, progress=progress)
     evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,
         counts=counts,
         table=table,
-        split="all" if all_of_corpus else spec.split,
+        split=text.split,
         step=model.step,
         ema=model.experiment.train.ema > 0,
         draws=spec.draws,
         seed=seed,
         method=method_of(model.experiment, spec.bound),
-        corpus=corpus_name,
+        corpus=text.corpus,
     )
     evaluation.record(RunFolder(Path(run)))
     return evaluation

@@ -1,6 +1,7 @@
-"""Samplers compared by cost and text quality: one model, the same number of texts, one judge.
+"""Samplers compared by cost and quality: one model, the same number of texts, the same held-out text, one judge.
 
-n texts of L tokens. Generative perplexity is lower for dull text and at a lower draw
+The likelihood of held-out text under a sampler (MATH 8) needs no judge. n texts of L tokens.
+ Generative perplexity is lower for dull text and at a lower draw
 temperature, so a sampler is only called as good as another if their unigram
 entropies agree too (MATH 6).
 """
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.errors import UserError
 from atat_zoo.evaluation.generative import Judged, costs, variety
 from atat_zoo.evaluation.overlap import pieces
 from atat_zoo.evaluation.perplexity import finite, record, special_ids
+from atat_zoo.evaluation.policy import PolicyNats, PolicyValue, measure_policy, policy_value
+from atat_zoo.evaluation.run import text_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder
 
@@ -46,6 +50,10 @@ class SamplerResult(Judged):
     distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs
     nats_per_token: float | None  # of the judge; None without one
     nats_per_token_stderr: float | None  # over texts
+    policy: PolicyValue | None = None  # the likelihood of held-out text under the sampler, or a bound on it
+    policy_difference: float | None = None  # of its nats per token from the first's, on the same sequences
+    policy_difference_stderr: float | None = None  # over sequences
+    unpriced: str | None = None  # why there is no such likelihood; None also where none was asked for
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +68,8 @@ class Bench:
     threads: int  # of the computation
     device: str  # of the computation
     measured: tuple[SamplerResult, ...]  # one for each sampler
+    sequences: int = 0  # held-out sequences of the policy bounds; 0 for none
+    orders: int = 1  # averaged inside them, where the sampler's order is random
 
     def as_good(self, result: SamplerResult) -> bool | None:
         """Return whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
@@ -71,6 +81,11 @@ class Bench:
             return None
         entropy = abs(result.unigram_entropy - first.unigram_entropy) <= CLOSE * first.unigram_entropy
         return entropy and result.nats_per_token - first.nats_per_token <= math.log1p(CLOSE)
+
+    @property
+    def prices(self) -> bool:
+        """Whether policy bounds were asked for."""
+        return any(m.policy or m.unpriced for m in self.measured)
 
     def share(self, result: SamplerResult) -> float:
         """Return a sampler's time relative to the first's."""
@@ -96,6 +111,8 @@ def bench(
     seed: int = 0,
     repeat: int = 1,
     batch_size: int = 64,
+    sequences: int = 64,
+    orders: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bench:
     """Generate texts with one model and several samplers, and score them.
@@ -111,6 +128,8 @@ def bench(
         repeat: repetitions, in rounds over all samplers, so that a temporary load does not slow only one of them;
             the minimum time counts, the texts are the same.
         batch_size: texts at once.
+        sequences: maximum number of held-out sequences for the policy bounds; 0 measures none.
+        orders: K, averaged inside the policy bounds.
         progress: called with the name of the stage, the amount done and the amount to do.
 
     Raises:
@@ -131,6 +150,7 @@ def bench(
             seconds[i] = min(seconds[i], written.seconds)
             if not again:
                 generations.append(written)
+    prices = price(model, run, [each for *_, each in samplers], sequences, orders, seed, batch_size, report)
     results = []
     for i, (name, steps, sampler) in enumerate(samplers):
         if judge:
@@ -146,6 +166,7 @@ def bench(
                 seconds=seconds[i],
                 nats_per_token=nats,
                 nats_per_token_stderr=error,
+                **prices[i],
                 **costs(sample, seconds[i]),
                 **variety(parts),
             )
@@ -159,7 +180,46 @@ def bench(
         threads=torch.get_num_threads(),
         device=str(model.context.device),
         measured=tuple(results),
+        sequences=max((one.policy.sequences for one in results if one.policy), default=0),
+        orders=orders,
     )
     name, specs = f"samplers-{number}x{table.length}", [one.sampler for one in table.measured]
-    record(RunFolder(Path(run)), name, table.to_table(), table.judge, specs)
+    settings = (table.judge, specs, table.sequences, orders)
+    record(RunFolder(Path(run)), name, table.to_table(), *settings)
     return table
+
+
+def price(
+    model: Model,
+    run: str | Path,
+    samplers: Sequence[Sampler],
+    sequences: int,
+    orders: int,
+    seed: int,
+    batch_size: int,
+    report: Callable[[str, int, int], None],
+) -> list[dict[str, Any]]:
+    """Return the fields of `SamplerResult` about the policy bound of each sampler, in float32 as every bound."""
+    if not sequences:
+        return [{} for _ in samplers]
+    own: Any = model.experiment.evaluation
+    text = text_of(model, run, attrs.evolve(own, sequences=sequences))
+    guidance = model.experiment.parts["guidance"]
+    writer, n = guidance.guide(model.writer("fp32")), text.maskable.sum(1)
+    options: dict[str, Any] = {"seed": seed, "orders": orders}
+    found: list[dict[str, Any]] = []
+    first: PolicyNats | None = None
+    for i, sampler in enumerate(samplers):
+        report("along held-out text", i, len(samplers))
+        try:
+            measured = measure_policy(writer, sampler, text.tokens, text.maskable, batch_size=batch_size, **options)
+        except UserError as error:  # not covered, or a guidance that this text does not suit
+            found.append({"unpriced": sampler.uncovered or str(error)})
+            continue
+        fields: dict[str, Any] = {"policy": policy_value(model, measured, text, sampler, guidance, **options)}
+        if i == 0:
+            first = measured
+        elif first is not None:
+            fields["policy_difference"], fields["policy_difference_stderr"] = ratio(measured.nats - first.nats, n)
+        found.append(fields)
+    return found

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.samplers.revealed import Revealed
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -58,6 +59,19 @@ class Sampler(Protocol):
         """
         return False
 
+    @property
+    def uncovered(self) -> str | None:
+        """Why the policy bound (MATH 8) does not cover it, as a clause; None, if it does, and then it has `reveal`.
+
+        Covered are choices of places that read z and random numbers of their own, and no token that is drawn for them.
+        """
+        return "it does not say that it chooses places by visible tokens alone"
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether its choices of places follow from z alone, without random numbers."""
+        return False
+
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask.
 
@@ -73,6 +87,25 @@ class Sampler(Protocol):
         """
         ...
 
+    def reveal(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    ) -> Sample:
+        """Take the steps of `sample`, and fill with the tokens of a known text instead of drawn ones.
+
+        Args:
+            denoiser: see `sample`.
+            tokens: z, `revealed.tokens` with some of them masked, int64 [B, L].
+            seeds: see `sample`.
+            revealed: the text; the price of each token is written into it.
+            observe: see `sample`.
+
+        Raises:
+            UserError: when the sampler is `uncovered`.
+        """
+        from atat_zoo.errors import UserError
+
+        raise UserError(f"the policy bound does not cover this sampler: {self.uncovered}; choose another")
+
 
 class SamplerPart(Protocol):
     """What the five parts of a sampler have in common."""
@@ -83,6 +116,11 @@ class SamplerPart(Protocol):
     def needs(self) -> frozenset[str]:
         """Names of the fields of a `Step` that the loop must fill in; none by default."""
         return frozenset()
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether an order, a pace or a stop decides without random numbers; false by default."""
+        return False
 
 
 def shifted(observe: Observer, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer:

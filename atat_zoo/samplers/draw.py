@@ -14,18 +14,39 @@ if TYPE_CHECKING:
 
 
 class Draw(SamplerPart, Protocol):
-    """A component of the kind draw: a callable on tensors. It needs "history" or nothing."""
+    """A component of the kind draw: what tokens are drawn from. It needs "history" or nothing.
 
-    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return a token per distribution, int64 [M], of ids 0 … V−1; a probability of zero is never drawn.
+    A part defines `distribution`. The draw and the probability of a token (MATH 8) both follow from it.
+    """
+
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature).
+
+        A token of probability zero keeps it. At the temperature 0.0 the highest score has probability 1.
 
         Args:
             log_probs: SUBS log-probabilities [M, V].
-            keys: counter-based keys, int64 [M], of (row seed, step, position).
             step: the step.
             rows: which row of the step each distribution belongs to, int64 [M].
         """
         ...
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return a token per distribution, int64 [M], by counter-based keys, int64 [M], of (row seed, step, position).
+
+        The other arguments are as in `distribution`. A token of probability zero is never drawn.
+        """
+        from atat_zoo.diffusion.categorical import draw
+
+        scores, temperature = self.distribution(log_probs, step, rows)
+        return draw(scores, keys, temperature)
+
+    def log_prob(self, tokens: Tensor, log_probs: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return the log-probability with which it draws each token, int64 [M], in nats, float64 [M]."""
+        from atat_zoo.diffusion.categorical import log_prob
+
+        scores, temperature = self.distribution(log_probs, step, rows)
+        return log_prob(scores, tokens, temperature)
 
 
 @component
@@ -42,11 +63,9 @@ class CategoricalDraw(Draw):
 
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
-    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """See `Draw`."""
-        from atat_zoo.diffusion.categorical import draw
-
-        return draw(log_probs, keys, self.temperature)
+        return log_probs, self.temperature
 
 
 @component
@@ -66,14 +85,12 @@ class ConfidenceTemperedDraw(Draw):
     unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
 
-    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """See `Draw`."""
-        from atat_zoo.diffusion.categorical import draw
-
         assert step.history is not None
         running = step.history[:, -self.window :].nanmean(1)
         temperature = self.unsure + running * (self.sure - self.unsure)
-        return draw(log_probs, keys, temperature[rows])
+        return log_probs, temperature[rows]
 
 
 @component
@@ -87,11 +104,11 @@ class TopKDraw(Draw):
     k: int = param(50, help="tokens to choose from", ge=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
-    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """See `Draw`."""
-        from atat_zoo.diffusion.categorical import draw, top_k
+        from atat_zoo.diffusion.categorical import top_k
 
-        return draw(top_k(log_probs, self.k), keys, self.temperature)
+        return top_k(log_probs, self.k), self.temperature
 
 
 @component
@@ -108,13 +125,13 @@ class NucleusDraw(Draw):
     p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
-    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """See `Draw`."""
-        from atat_zoo.diffusion.categorical import draw, nucleus
+        from atat_zoo.diffusion.categorical import nucleus
 
         if self.temperature == 0:
-            return draw(log_probs, keys, 0.0)
-        return draw(nucleus(log_probs, self.p, self.temperature), keys, self.temperature)
+            return log_probs, 0.0
+        return nucleus(log_probs, self.p, self.temperature), self.temperature
 
 
 @component
@@ -136,11 +153,15 @@ class GreedyLastDraw(Draw):
         """Return the needs of the other draw."""
         return self.draw.needs
 
-    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """See `Draw`."""
         import torch
 
+        scores, temperature = self.draw.distribution(log_probs, step, rows)
         # By the row's own last step, not the batch's.
-        last = (step.number + 1 >= step.most).to(rows.device, non_blocking=True)
-        drawn = self.draw(log_probs, keys, step, rows)
-        return torch.where(last[rows], log_probs.argmax(-1), drawn)
+        last = step.number + 1 >= step.most
+        if not bool(last.any()):
+            return scores, temperature
+        only = torch.full_like(scores, -torch.inf).scatter_(1, log_probs.argmax(-1, keepdim=True), 0.0)
+        there = last.to(rows.device, non_blocking=True)[rows]
+        return torch.where(there.unsqueeze(1), only, scores), temperature

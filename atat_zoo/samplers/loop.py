@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.samplers.parts import SamplerParts
+    from atat_zoo.samplers.revealed import Revealed
 
 
 def run(
@@ -43,15 +44,19 @@ def run(
     *,
     fill: Tensor | None = None,
     observe: Observer | None = None,
+    revealed: Revealed | None = None,
 ) -> Sample:
     """Fill the masks; see `Sampler.sample`.
 
-    With `fill`, bool [B, L], only some of them are filled, for samplers that go block by block.
+    With `fill`, bool [B, L], only some of them are filled, for samplers that go block by block. With `revealed` they
+    are filled with its tokens; see `Sampler.reveal`.
     """
     if problems := list(parts.misfits()):
         raise UserError("\n".join(problems))
+    if revealed is not None and parts.uncovered:
+        raise UserError(f"the policy bound does not cover this sampler: {parts.uncovered}; choose another")
     with torch.no_grad():
-        return _Run(parts, denoiser, tokens, seeds, fill, observe).sample()
+        return _Run(parts, denoiser, tokens, seeds, fill, observe, revealed).sample()
 
 
 @attrs.define(eq=False)
@@ -89,8 +94,10 @@ class _Run:
         seeds: Tensor,
         fill: Tensor | None,
         observe: Observer | None,
+        revealed: Revealed | None,
     ) -> None:
         self.parts, self.denoiser, self.mask_id, self.observe = parts, denoiser, denoiser.mask_id, observe
+        self.revealed = revealed
         self.z, self.seeds = tokens.clone(), seeds
         masked = tokens == self.mask_id
         # Without `fill` every mask is open, which saves an operation per step.
@@ -274,6 +281,8 @@ class _Run:
         return chosen, to_host(chosen.sum(1)) if count is None or self.parts.stop.active else count
 
     def draw(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
+        if self.revealed is not None:
+            return self.revealed(self.parts.draw, log_probs, step, row, position)
         return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def write(self, step: Step, chosen: Tensor, drawn: Tensor, taken: Tensor, some: Tensor | None) -> None:

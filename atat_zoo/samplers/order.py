@@ -57,6 +57,7 @@ class LeftToRightOrder(Order):
 
     name = "left_to_right"
     summary = "the leftmost masked position first"
+    deterministic = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the position, float64 [A, L]."""
@@ -81,6 +82,7 @@ class UncertaintyOrder(Order):
     name = "uncertainty"
     summary = "by an uncertainty metric, most certain or most uncertain first, optionally × importance"
     refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
+    deterministic = True
 
     uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
     first: Literal["most_certain", "most_uncertain"] = param(
@@ -151,6 +153,11 @@ class BlockwiseOrder(Order):
         """Return the needs of the inner order."""
         return self.inner.needs
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether the inner order is."""
+        return self.inner.deterministic
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems of the inner order."""
         if hasattr(self.inner, "check"):
@@ -197,6 +204,28 @@ class DilatedOrder(Order):
             placed = placed | (number % (n // parts).clamp(min=1) == 0)
             group += ~placed
         return step.uniform("order") - group
+
+
+@component
+class StridedOrder(Order):
+    """By class: position i has class i mod s, and class 0 comes first.
+
+    Positions of a class are s apart, so little is lost by drawing them at once: the pace `strided` takes a class in
+    each step. Classes are those of positions in the text, whatever is given.
+    """
+
+    name = "strided"
+    summary = "position i by i mod s, so that one step fills positions that are s apart"
+    deterministic = True
+
+    stride: int = param(16, help="s, the number of classes", ge=1)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return minus the class, float64 [A, L]."""
+        import torch
+
+        position = torch.arange(step.open.shape[1], device=step.open.device)
+        return -(position % self.stride).double().expand(step.open.shape)
 
 
 @component

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.experiment import Experiment
+    from atat_zoo.samplers.revealed import Revealed
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +54,18 @@ class SamplerParts:
         """See `Sampler.causal`."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
         return alone and not self.remask.active and not self.looks
+
+    @property
+    def uncovered(self) -> str | None:
+        """See `Sampler.uncovered`: the confidence in drawn tokens is read by remasks alone."""
+        if self.remask.active:
+            return "it hides drawn tokens again"
+        return "it chooses places by the tokens that are drawn for them" if "drawn" in self.needs else None
+
+    @property
+    def deterministic(self) -> bool:
+        """See `Sampler.deterministic`."""
+        return all(part.deterministic for part in (self.order, self.pace, self.stop))
 
     def misfits(self) -> Iterator[str]:
         """Yield a sentence for each pair of parts that do not go together; `run` refuses them."""
@@ -98,6 +111,16 @@ class CompositeSampler(Sampler):
         """See `Sampler.causal`."""
         return self.parts().causal
 
+    @property
+    def uncovered(self) -> str | None:
+        """See `Sampler.uncovered`."""
+        return self.parts().uncovered
+
+    @property
+    def deterministic(self) -> bool:
+        """See `Sampler.deterministic`."""
+        return self.parts().deterministic
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems of all parts."""
         parts = self.parts()
@@ -111,6 +134,14 @@ class CompositeSampler(Sampler):
         from atat_zoo.samplers.loop import run
 
         return run(self.parts(), denoiser, tokens, seeds, observe=observe)
+
+    def reveal(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    ) -> Sample:
+        """See `Sampler.reveal`."""
+        from atat_zoo.samplers.loop import run
+
+        return run(self.parts(), denoiser, tokens, seeds, observe=observe, revealed=revealed)
 
 
 @component_base

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
     from atat_zoo.experiment import Experiment
+    from atat_zoo.samplers.revealed import Revealed
 
 
 @component
@@ -56,6 +57,16 @@ class SemiAutoregressiveSampler(Sampler):
         elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.within))}:
             yield f"sampler.steps: {name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
 
+    @property
+    def uncovered(self) -> str | None:
+        """See `Sampler.uncovered`: as the sampler within, block by block."""
+        return self.within.uncovered
+
+    @property
+    def deterministic(self) -> bool:
+        """See `Sampler.deterministic`."""
+        return self.within.deterministic
+
     def parts_of(self, block: int, blocks: int) -> SamplerParts:
         """Return the parts that fill a block, with its share of the steps."""
         within: Any = self.within
@@ -74,6 +85,22 @@ class SemiAutoregressiveSampler(Sampler):
         Raises:
             UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.
         """
+        return self._fill(denoiser, tokens, seeds, observe, None)
+
+    def reveal(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    ) -> Sample:
+        """See `Sampler.reveal`."""
+        return self._fill(denoiser, tokens, seeds, observe, revealed)
+
+    def _fill(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        observe: Observer | None,
+        revealed: Revealed | None,
+    ) -> Sample:
         import torch
 
         from atat_zoo.diffusion.positions import to_host
@@ -113,7 +140,9 @@ class SemiAutoregressiveSampler(Sampler):
             within[:, start - low : stop - low] = True
             parts, seen = self.parts_of(block, blocks), z[:, low:high]
             observer = observe and shifted(observe, positions=low, steps=steps)
-            sample = run(parts, decoder or denoiser, seen, fold(seeds, block), fill=within, observe=observer)
+            true = revealed and revealed.within(low, high)
+            keys = fold(seeds, block)
+            sample = run(parts, decoder or denoiser, seen, keys, fill=within, observe=observer, revealed=true)
             z[:, low:high] = sample.tokens
             nfe, most, steps = nfe + sample.nfe, most + sample.max_nfe, steps + parts.pace.most(stop - start)
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

@@ -37,6 +37,7 @@ class StepsStop(Stop):
     name = "steps"
     summary = "runs until the pace has unmasked everything"
     active = False
+    deterministic = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return false for every row, bool [A]."""
@@ -54,6 +55,7 @@ class UncertaintyStop(Stop):
     summary = "fills the rest when the mean uncertainty over masked positions is below a threshold"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
+    deterministic = True
 
     threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
     uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
@@ -76,6 +78,7 @@ class ConfidenceHistoryStop(Stop):
     summary = "fills the rest when the mean confidence of the last evaluations is above a threshold"
     refs = ("ATAT",)
     needs = frozenset({"history"})
+    deterministic = True
 
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
     threshold: float = param(0.9, help="running confidence above which the rest is filled; 1 never stops", ge=0, le=1)

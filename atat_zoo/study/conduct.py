@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from atat_zoo import parsing
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.perplexity import finite
-from atat_zoo.run import locks, parsing, sha256_of, write_json
+from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import results

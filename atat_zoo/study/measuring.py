@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atat_zoo import parsing
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
@@ -24,7 +25,7 @@ from atat_zoo.evaluation.perplexity import byte_counts, method_of
 from atat_zoo.evaluation.run import check_evaluation
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import parsing, sha256_of, write_json
+from atat_zoo.run import sha256_of, write_json
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
-from atat_zoo.run import locks, parsing
+from atat_zoo.run import locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atat_zoo import parsing
 from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired
 from atat_zoo.evaluation.history import history
 from atat_zoo.evaluation.naming import title
 from atat_zoo.evaluation.perplexity import bound_value
-from atat_zoo.run import parsing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

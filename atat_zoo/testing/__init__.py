@@ -29,7 +29,15 @@ from atat_zoo.testing.masking import check_masking
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
 from atat_zoo.testing.rates import check_rates
-from atat_zoo.testing.sampling import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop
+from atat_zoo.testing.sampling import (
+    check_draw,
+    check_order,
+    check_pace,
+    check_policy,
+    check_remask,
+    check_sampler,
+    check_stop,
+)
 from atat_zoo.testing.steps import (
     check_adaptive,
     check_curriculum,
@@ -67,6 +75,7 @@ __all__ = [
     "check_optimizer",
     "check_order",
     "check_pace",
+    "check_policy",
     "check_position_bias",
     "check_rates",
     "check_remask",

@@ -43,7 +43,7 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "noise": {"contract": check_noise},
     "rates": {"contract": check_rates},
     "estimator": {"contract": steps.check_estimator},
-    "sampler": {"invariants": sampling.check_sampler},
+    "sampler": {"invariants": sampling.check_sampler, "policy": sampling.check_policy},
     "order": {"contract": sampling.check_order},
     "pace": {"contract": sampling.check_pace},
     "remask": {"contract": sampling.check_remask},

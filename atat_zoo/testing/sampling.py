@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
+from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.samplers.revealed import Revealed
 from atat_zoo.testing.batches import for_examples
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
@@ -81,6 +84,38 @@ def check_sampler(sampler: Sampler, examples: int = 20) -> None:
         check_sample(sampler, lambda: Hashed(v, sharpness=sharpness, importance=importance), z, seeds)
 
 
+def check_policy(sampler: Sampler, examples: int = 20) -> None:
+    """Check MATH 8 for a sampler that it covers.
+
+    For one seed the choices of places are a function of z, whether they are random or not, so the probabilities of all
+    texts sum to 1. This fails for a choice that reads more than z, and for a price that is not that of the draw.
+    """
+    if sampler.uncovered:
+        return
+
+    @for_examples(
+        examples,
+        free=st.lists(st.booleans(), min_size=1, max_size=4),
+        v=st.integers(1, 3),
+        seed=st.integers(-(2**63), 2**63 - 1),
+        sharpness=st.sampled_from([0.0, 3.0, 20.0]),
+        weighed=st.booleans(),
+        orders=st.integers(1, 2),
+    )
+    def holds(free: list[bool], v: int, seed: int, sharpness: float, weighed: bool, orders: int) -> None:
+        denoiser = Hashed(v, sharpness=sharpness, importance=hashed_importance if weighed else None)
+        texts = torch.tensor(list(itertools.product(*(range(v) if may else [0] for may in free))))
+        maskable = torch.tensor(free).expand(texts.shape)
+        seeds = torch.full_like(texts[:, 0], seed)
+        priced = policy_nats(denoiser, sampler, texts, maskable, seeds, orders=orders)
+        total = priced.nats.neg().exp().sum()
+        assert abs(float(total) - 1) < 1e-9, "the probabilities of all texts do not sum to 1"
+        assert not bool(priced.contribution[~maskable].any()), "a given token has a price"
+        if sampler.deterministic:
+            other = policy_nats(denoiser, sampler, texts, maskable, seeds + 1)
+            assert torch.equal(other.nats, priced.nats), "a deterministic choice of places depends on the seed"
+
+
 class Asked(Denoiser, Protocol):
     """A denoiser that counts the rows it has evaluated."""
 
@@ -110,6 +145,13 @@ def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: 
     assert int(made.nfe.max() if len(z) else 0) <= made.max_nfe, "more evaluations than the stated maximum"
     assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of evaluations"
     assert torch.equal(_replayed(kept, trace, v), made.tokens), "the trace does not lead to the text"
+
+    if not sampler.uncovered:
+        revealed, steps = Revealed(made.tokens), list[dict[str, Any]]()
+        along = sampler.reveal(make(), z, seeds, revealed, observe=steps.append)
+        assert steps == trace, "along its own text it takes other steps"
+        assert torch.equal(along.nfe, made.nfe), "along its own text it costs more or less"
+        assert bool(revealed.nats.isfinite().all()), "it has drawn what it would never draw"
 
     again = sampler.sample(make(), z, seeds)
     assert torch.equal(again.tokens, made.tokens), "the same seed gave another text"
@@ -183,6 +225,7 @@ def check_order(order: Order, examples: int = 50) -> None:
     assert torch.equal(order(step), score), "the same step gave other scores"
     _known(order.needs, {"log_probs", "importance", "order_weights", "drawn", "history"})
     check_sampler(assemble(order=order), examples)
+    check_policy(assemble(order=order), examples)
 
 
 def check_pace(pace: Pace, examples: int = 50) -> None:
@@ -203,6 +246,7 @@ def check_pace(pace: Pace, examples: int = 50) -> None:
         assert taken.shape == step.rows.shape, "how many: one number a row"
     _known(pace.needs, {"log_probs", "history"})
     check_sampler(assemble(pace=pace), examples)
+    check_policy(assemble(pace=pace), examples)
 
 
 def check_remask(remask: Remask, examples: int = 50) -> None:
@@ -227,6 +271,7 @@ def check_stop(stop: Stop, examples: int = 50) -> None:
     assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped"
     _known(stop.needs, {"log_probs", "history"})
     check_sampler(assemble(stop=stop), examples)
+    check_policy(assemble(stop=stop), examples)
 
 
 def check_draw(draw: Draw, examples: int = 50) -> None:
@@ -248,9 +293,22 @@ def check_draw(draw: Draw, examples: int = 50) -> None:
         assert drawn.shape == keys.shape, "one token per distribution"
         assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token without probability was drawn"
         assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
+        check_frequencies(draw, log_probs[0], step, seed)
 
     _known(draw.needs, {"history"})
     check_sampler(assemble(draw=draw), examples)
+    check_policy(assemble(draw=draw), examples)
+
+
+def check_frequencies(draw: Draw, log_probs: Tensor, step: Step, seed: int, number: int = 512) -> None:
+    """Check that a draw draws from what it says, for one distribution [V]: within six standard errors and six."""
+    many, rows = log_probs.expand(number, -1), torch.zeros(number, dtype=torch.int64)
+    counts = draw(many, fold(torch.arange(number), seed), step, rows).bincount(minlength=len(log_probs))
+    each = torch.arange(len(log_probs))
+    said = draw.log_prob(each, log_probs.expand(len(each), -1), step, torch.zeros_like(each)).exp()
+    assert abs(float(said.sum()) - 1) < 1e-9, "what is drawn from does not sum to 1"
+    spread = (number * said * (1 - said)).clamp(min=0).sqrt()
+    assert bool(((counts - number * said).abs() <= 6 * spread + 6).all()), "a draw is not from what it says"
 
 
 def _known(needs: frozenset[str], allowed: set[str]) -> None:

@@ -56,6 +56,64 @@ def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(atat):
     assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["ancestral", "2"], ["klass", "2"]]
 
 
+def test_the_likelihood_of_held_out_text_under_a_sampler(atat):
+    words = ("--number", "2", "--steps", "2", "--sampler", "margin", "--sampler", "maskgit", "--sequences", "5")
+    code, out, err = atat(*words, "--orders", "3", "--json")
+    assert (code, err) == (0, "")
+    said = json.loads(out)
+    assert (said["sequences"], said["orders"]) == (5, 3)
+    first, margin, maskgit = said["measured"]
+    assert (first["policy"]["quantity"], first["policy"]["orders"]) == ("policy bound", 3)
+    assert (margin["policy"]["quantity"], margin["policy"]["orders"]) == ("policy likelihood", 1)
+    assert first["policy_difference"] is None
+    nats = [row["policy"]["nats_per_token"] for row in (first, margin)]
+    assert margin["policy_difference"] == pytest.approx(nats[1] - nats[0])
+    assert margin["policy_difference_stderr"] > 0
+    assert maskgit["policy"] is None
+    assert maskgit["unpriced"] == "it chooses places by the tokens that are drawn for them"
+
+    _, out, _ = atat(*words, "--orders", "3")
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert f"{nats[0]:.3f} ± " in lines["ancestral"]
+    assert "≤" in lines["ancestral"]
+    assert f"{nats[1] - nats[0]:+.3f} ± " in lines["margin"]
+    assert "= " in lines["margin"]
+    assert lines["maskgit"].count("—") == 4
+    assert "no policy bound (—): maskgit: it chooses places by" in out
+    assert "5 validation sequences" in out
+    assert "3 orders inside the logarithm" in out
+    assert "policy" not in atat("--number", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
+
+
+# Their last digits may follow the size of a batch.
+NUMBERS = {
+    key + end for key in ("nats_per_token", "bits_per_byte", "value") for end in ("", "_stderr", "_of_one_order")
+}
+NUMBERS.add("stderr")
+
+
+def test_the_same_number_as_by_eval(atat, monkeypatch, root):
+    _, out, _ = atat("--number", "2", "--sampler", "strided", "--sequences", "5", "--seed", "3", "--json")
+    by_bench = json.loads(out)["measured"][1]["policy"]
+    evaluated = ["eval", "writer", "--bound", "policy", "--sampler", "strided", "--sequences", "5", "--seed", "3"]
+    monkeypatch.setattr("sys.argv", ["atat", *evaluated, "--json"])
+    from atat_zoo.cli import main
+
+    said = []
+    monkeypatch.setattr("atat_zoo.cli.evaluate.print_json", said.append)
+    with pytest.raises(SystemExit):
+        main()
+    by_eval = said[0]["policy"]
+    assert by_eval["nats_per_token"] == pytest.approx(by_bench["nats_per_token"], rel=1e-6)
+    assert {key for key in by_eval if by_eval[key] != by_bench[key]} <= NUMBERS
+
+
+def test_an_autoregressive_model_has_a_policy_likelihood(atat):
+    code, out, _ = atat("--number", "2", "--sampler", "left_to_right", "--sequences", "3", "--json", writer="judge")
+    assert code == 0
+    assert json.loads(out)["measured"][0]["policy"]["quantity"] == "policy likelihood"
+
+
 def test_a_model_that_takes_no_ancestral_sampler(atat):
     code, out, err = atat("--number", "2", "--steps", "2", "--sampler", "left_to_right", writer="judge")
     assert (code, err) == (0, "")

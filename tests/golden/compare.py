@@ -29,7 +29,12 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for part in ("training", "bounds"):
         found += _walk(old[part], new[part], part, 0 if same else TOLERANCE)
     if same:
-        found += _walk(old["texts"], new["texts"], "texts")
+        # A part that is new has no text to differ from.
+        texts = {
+            model: {part: text for part, text in each.items() if part in old["texts"].get(model, {})}
+            for model, each in new["texts"].items()
+        }
+        found += _walk(old["texts"], texts, "texts")
     return found
 
 

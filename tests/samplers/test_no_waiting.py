@@ -13,15 +13,18 @@ from atat_zoo.diffusion import positions as module
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import pairs, positions
 from atat_zoo.samplers import loop
+from atat_zoo.samplers.pace import StridedPace
+from atat_zoo.samplers.revealed import Revealed
 
 V, L, ROWS, STEPS = 9, 16, 4, 5
 NAMES = Zoo.load().names("sampler")
-# Those whose parts decide by what the network says, or hide tokens by a draw on the device.
+# Those whose parts decide by what the network says, or hide tokens by a draw on the device, or count by position.
 DECIDES = [
     name
     for name in NAMES
     if (parts := getattr(Zoo.load().spec("sampler", name), "parts", lambda: None)()) is None
     or parts.pace.needs
+    or isinstance(parts.pace, StridedPace)
     or parts.stop.active
     or parts.remask.active
 ]
@@ -131,6 +134,24 @@ def test_a_sampler_asks_the_device_through_one_function_alone(name, asked):
     assert not answers
     assert elsewhere.tokens.device.type == "meta"
     assert elsewhere.max_nfe == made.max_nfe
+
+
+@pytest.mark.parametrize("name", ["ancestral", "uncertainty_guided", "strided", "semi_autoregressive"])
+def test_neither_does_a_run_along_a_known_text(name, asked):
+    answers, replay = asked
+    sampler = sampler_of(name)
+
+    def along(z):
+        revealed = Revealed(z.clamp(max=V - 1))
+        sampler.reveal(Flat(), z, torch.arange(ROWS, device=z.device), revealed)
+        return revealed.nats
+
+    assert torch.equal(along(given()) > 0, given() == V)
+    replay()
+    z = given().to("meta")
+    with NoBlockingCopies():
+        assert along(z).device.type == "meta"
+    assert not answers
 
 
 def test_the_check_can_fail():

@@ -5,18 +5,28 @@ import pytest
 import torch
 from hypothesis.errors import Flaky
 
+from atat_zoo.samplers import Sampler
 from atat_zoo.samplers.draw import CategoricalDraw
 from atat_zoo.samplers.order import RandomOrder
 from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.samplers.remask import NoRemask
 from atat_zoo.samplers.stop import StepsStop
-from atat_zoo.testing import check_draw, check_order, check_pace, check_remask, check_sampler, check_stop
+from atat_zoo.testing import (
+    check_draw,
+    check_order,
+    check_pace,
+    check_policy,
+    check_remask,
+    check_sampler,
+    check_stop,
+)
+from atat_zoo.testing.sampling import assemble
 
 BROKEN = (AssertionError, Flaky)  # Flaky: broken in another way each time
 
 
-class Wrapped:
+class Wrapped(Sampler):
     name = "wrapped"
 
     def __init__(self, change):
@@ -88,6 +98,58 @@ def test_a_sampler_whose_rows_share_a_seed():
 
     with pytest.raises(AssertionError, match="depends on its batch"):
         check_sampler(Shared(lambda made, *_: made))
+
+
+class Covered(Wrapped):
+    """Says that it is covered, and changes the text that it reveals, or its prices."""
+
+    uncovered = None
+
+    def __init__(self, reveal):
+        super().__init__(lambda made, tokens, seeds: made)
+        self.along = reveal
+
+    def reveal(self, denoiser, tokens, seeds, revealed, **options):
+        made = AncestralSampler(steps=4).reveal(denoiser, tokens, self.along(revealed, seeds), revealed, **options)
+        revealed.nats.mul_(getattr(self, "scale", 1))
+        return made
+
+
+def test_a_sampler_that_is_covered_passes():
+    check_sampler(Covered(lambda revealed, seeds: seeds))
+    check_policy(Covered(lambda revealed, seeds: seeds))
+    check_policy(Wrapped(None))  # says nothing, so there is nothing to hold
+
+
+def test_a_sampler_that_takes_other_steps_along_a_text():
+    with pytest.raises(AssertionError, match=r"other steps|more or less"):
+        check_sampler(Covered(lambda revealed, seeds: seeds + 1))
+
+
+def test_a_sampler_whose_steps_depend_on_the_text_itself():
+    with pytest.raises(AssertionError, match="sum to 1"):
+        check_policy(Covered(lambda revealed, seeds: seeds + revealed.tokens.sum(1)))
+
+
+def test_a_sampler_with_other_prices():
+    sampler = Covered(lambda revealed, seeds: seeds)
+    sampler.scale = 0.9
+    with pytest.raises(AssertionError, match="sum to 1"):
+        check_policy(sampler)
+
+
+def test_a_random_order_that_says_that_it_is_not():
+    order = Part(RandomOrder(), deterministic=True)
+    with pytest.raises(AssertionError, match="depends on the seed"):
+        check_policy(assemble(order=order, pace=FixedPace(steps=2)))
+
+
+def test_a_draw_from_another_distribution_than_it_says():
+    warm = CategoricalDraw(temperature=3.0)
+    with pytest.raises(AssertionError, match="not from what it says"):
+        check_draw(Part(CategoricalDraw(), call=warm))
+    with pytest.raises(AssertionError, match="does not sum to 1"):
+        check_draw(Part(CategoricalDraw(), log_prob=lambda tokens, *_: -torch.ones(len(tokens)).double()))
 
 
 class Part:

@@ -143,6 +143,7 @@ class FixedPace(SteppedPace):
     name = "fixed"
     summary = "the same number of positions in every step"
     refs = ("arXiv:2406.04329",)
+    deterministic = True
 
     def take(self, step: Step) -> Tensor:
         """Return what brings each row to its share, int64 [A] on the CPU."""
@@ -156,6 +157,7 @@ class OneAtATimePace(Pace):
 
     name = "one_at_a_time"
     summary = "one position in every step, as many steps as positions"
+    deterministic = True
 
     def most(self, n: int) -> int:
         """Return n."""
@@ -177,6 +179,7 @@ class CosinePace(SteppedPace):
     name = "cosine"
     summary = "few positions in the first steps, many in the last, along a quarter of a cosine"
     refs = ("arXiv:2202.04200",)
+    deterministic = True
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return cos(π/2 · k/T) and cos(π/2 · (k + 1)/T)."""
@@ -289,10 +292,43 @@ class EverythingPace(SteppedPace):
     name = "everything"
     summary = "all masked positions in every step, for a remask that hides most of them again"
     refs = ("arXiv:2502.03540",)
+    deterministic = True
 
     def take(self, step: Step) -> Tensor:
         """Return the number of open positions, int64 [A] on the CPU."""
         return step.remaining
+
+
+@component
+class StridedPace(Pace):
+    """As many positions in step j as are open at j, j + s, j + 2s, …: with the order `strided`, one class a step.
+
+    A row skips the classes in which everything is given.
+    """
+
+    name = "strided"
+    summary = "one class of the order strided in every step"
+    deterministic = True
+
+    stride: int = param(16, help="s, the number of classes, as in the order", ge=1)
+
+    def most(self, n: int) -> int:
+        """Return s."""
+        return self.stride
+
+    def take(self, step: Step) -> Tensor:
+        """Return the size of the class, int64 [A] on the CPU; the first step reads all sizes from the device."""
+        from torch.nn.functional import pad
+
+        from atat_zoo.diffusion.positions import to_host
+
+        sizes = step.memory.get("strided")
+        if sizes is None:
+            rows, length = step.free.shape
+            stride = min(self.stride, length)
+            classes = pad(step.free, (0, -length % stride)).view(rows, -1, stride)
+            sizes = step.memory["strided"] = to_host(classes.sum(1))
+        return sizes[:, min(step.number, sizes.shape[1] - 1)]
 
 
 def quota(step: Step, steps: int | None) -> Tensor:

@@ -27,6 +27,7 @@ class AdaptivePace(Pace):
     summary = "between min_steps and max_steps: few positions while the mean uncertainty is high"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
+    deterministic = True
 
     min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
     max_steps: int = param(100, help="steps for a text that is uncertain throughout; no fewer than min_steps", ge=1)
@@ -59,6 +60,7 @@ class ConfidenceThresholdPace(CappedPace):
     name = "confidence_threshold"
     summary = "every position whose prediction is above a confidence, at least one"
     refs = ("arXiv:2505.22618",)
+    deterministic = True
 
     threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
 
@@ -80,6 +82,7 @@ class EntropyBoundedPace(CappedPace):
     name = "entropy_bounded"
     summary = "as many positions as a bound on the sum of their entropies, less the largest, allows"
     refs = ("arXiv:2505.24857",)
+    deterministic = True
 
     gamma: float = param(0.1, help="γ in nats; 0 takes one uncertain position at a time", ge=0)
 
@@ -113,6 +116,7 @@ class KLStablePace(CappedPace):
     name = "kl_stable"
     summary = "every position with a confident prediction that no longer changes, at least one"
     refs = ("arXiv:2511.05664",)
+    deterministic = True
 
     confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
     kl: float = param(0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0)
