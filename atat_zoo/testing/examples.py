@@ -59,6 +59,7 @@ EXAMPLES: Examples = {
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
     ("objective", "block"): lambda _: {"size": 3},
+    ("objective", "strided"): lambda _: {"stride": 2},
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
 }

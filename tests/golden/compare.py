@@ -24,12 +24,19 @@ IN_BF16 = {"training.everything": 1e-2}
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return a line for each difference of two records; keys of the old one are read by their new names."""
     found = list(_walk(old["shards"], new["shards"], "shards"))
-    found += _walk(renamed(old["resolved"]), complete(new["resolved"]), "resolved")
+    then, now = renamed(old["resolved"]), complete(new["resolved"])
+    # An experiment that is new has nothing to differ from.
+    found += _walk(then, {name: paths for name, paths in now.items() if name in then}, "resolved")
     same = same_machine(old["machine"], new["machine"])
     for part in ("training", "bounds"):
         found += _walk(old[part], new[part], part, 0 if same else TOLERANCE)
     if same:
-        found += _walk(old["texts"], new["texts"], "texts")
+        # A part that is new has no text to differ from.
+        texts = {
+            model: {part: text for part, text in each.items() if part in old["texts"].get(model, {})}
+            for model, each in new["texts"].items()
+        }
+        found += _walk(old["texts"], texts, "texts")
     return found
 
 
