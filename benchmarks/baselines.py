@@ -10,12 +10,27 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "baselines"
 # The first is what the others are held against.
-BASELINES = ("mdlm", "autoregressive", "block", "sedd", "d3pm", "mlm", "adaptive_position", "adaptive_importance")
+BASELINES = (
+    "mdlm",
+    "autoregressive",
+    "strided",
+    "block",
+    "sedd",
+    "d3pm",
+    "mlm",
+    "adaptive_position",
+    "adaptive_importance",
+)
 # Other settings that were tried: run -> baseline and overrides. Seeds say how far two trainings of one thing lie apart.
 SETTINGS = {
     "mdlm-seed18": ("mdlm", "seed=18"),
     "mdlm-no-local-heads": ("mdlm", "backbone.local_heads=0"),
     "mdlm-four-local-heads": ("mdlm", "backbone.local_heads=4"),
+    "block_2": ("block_2",),
+    "block_4": ("block_4",),
+    "block_16": ("block_16",),
+    "strided-8": ("strided", "objective.stride=8"),
+    "strided-32": ("strided", "objective.stride=32"),
     "adaptive_position-bound": ("adaptive_position", "objective.weight=bound"),
     "adaptive_position-strength8": ("adaptive_position", "objective.strength=8.0"),
 }

@@ -98,8 +98,10 @@ def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: in
 
 def policy_lines(policy: PolicyValue) -> list[str]:
     """Return the bound of a sampler as readable lines."""
+    from atat_zoo.evaluation.perplexity import number
+
     exact = policy.quantity != naming.POLICY_BOUND
-    how = "exact: its order is deterministic" if exact else f"{_number(policy.orders, 'order')}, seed {policy.seed}"
+    how = "exact: its order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
     settings = ", ".join(
         f"{key} = {value['use'] if isinstance(value, dict) else value}"
         for key, value in policy.sampler.items()

@@ -84,9 +84,9 @@ class Denoiser(Protocol):
         reads_time: whether the prediction depends on t; false by default.
         window: maximum number of tokens that it sees at once; no limit if None, the default.
         block_size: tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an
-            autoregressive model; None, the default, for one that reads a text in any order. No block before a predicted
-            one may have a mask. With `where` as pairs the caller checks this once, because a check would wait for the
-            device at every step.
+            autoregressive model; None, the default, for one that does not read block by block.
+        stride: number of classes, for a model that predicts position i, of class i mod stride, from earlier classes;
+            None, the default, for one that does not read class by class.
         estimates_importance: whether `importance` returns a tensor; false by default.
         gives_order_weights: whether it has `ordered`; false by default.
         scores_visible_tokens: whether it has `everywhere`; false by default.
@@ -96,6 +96,7 @@ class Denoiser(Protocol):
     reads_time: bool = False
     window: int | None = None
     block_size: int | None = None
+    stride: int | None = None
     estimates_importance: bool = False
     gives_order_weights: bool = False
     scores_visible_tokens: bool = False
@@ -108,7 +109,8 @@ class Denoiser(Protocol):
             t: diffusion time [B]; if None, it follows from the share of masked tokens.
             where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order. Both
                 index the N entries of an x [B, L, …] as `x[where]`; a denoiser uses it in no other way. All N positions
-                are masked.
+                are masked, and none has a mask in an earlier block or class, see `turn`. With pairs the caller checks
+                this once, because a check would wait for the device at every step.
 
         Returns:
             float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.
@@ -118,6 +120,15 @@ class Denoiser(Protocol):
     def time_at(self, rate: Tensor) -> Tensor:
         """Return the time at which the model's noise masks this share of the tokens; by default the share itself."""
         return rate
+
+    def turn(self, position: Tensor) -> Tensor | None:
+        """Return the turn in which positions are predicted, int64 like these; None for a model without an order.
+
+        It is the number of the block or of the class. A position is predicted when all earlier turns are complete.
+        """
+        if self.block_size is not None:
+            return position // self.block_size
+        return None if self.stride is None else position % self.stride
 
     def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
         """Return the importance of a draft's tokens, [B, L] in [0, 1], or None, the default, without an estimator.
@@ -142,7 +153,7 @@ class Denoiser(Protocol):
     def begin(self, batch: int, window: int) -> BlockDecoder:
         """Begin B empty texts; `window` is the maximum number of tokens that are seen at once.
 
-        Only for models with a `block_size`.
+        Only for models with a `block_size` or a `stride`; with classes, `window` is the length of the texts.
         """
         raise _unable("does not read block by block")
 
@@ -156,14 +167,14 @@ def _unable(what: str) -> NotImplementedError:
 
 
 class BlockDecoder(Denoiser, Protocol):
-    """A batch of texts whose finished blocks have been read: a denoiser of the next block.
+    """A batch of texts whose finished blocks, or classes, have been read: a denoiser of the next one.
 
-    It caches their keys and values, so each block is read once. As a denoiser it takes only the tokens of the next
-    block, int64 [B, S].
+    It caches their keys and values, so each is read once. As a denoiser it takes only the tokens of the next block or
+    class, int64 [B, S].
     """
 
     def read(self, tokens: Tensor) -> None:
-        """Read n finished blocks, int64 [B, n · S], and move on to the next one."""
+        """Read n finished blocks, int64 [B, n · S], or one finished class, and move on to the next one."""
         ...
 
     def of(self, rows: Tensor) -> BlockDecoder:

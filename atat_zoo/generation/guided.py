@@ -38,7 +38,7 @@ class Guided(Denoiser):
         """Take a denoiser, a change of its log-probabilities, and optionally an importance that replaces its own."""
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
-        self.block_size = denoiser.block_size
+        self.block_size, self.stride = denoiser.block_size, denoiser.stride
         self.estimates_importance = importance is not None or denoiser.estimates_importance
         self.gives_order_weights = denoiser.gives_order_weights
         self.scores_visible_tokens = denoiser.scores_visible_tokens
@@ -69,9 +69,12 @@ class Guided(Denoiser):
         log_probs, own = self.denoiser.everywhere(tokens, t, where, visible)
         return self.guide(log_probs, tokens, t, where), own
 
-    def begin(self, batch: int, window: int) -> GuidedBlocks:
+    def begin(self, batch: int, window: int) -> BlockDecoder:
         """Begin a batch of texts; see `Denoiser`."""
-        return GuidedBlocks(self, self.denoiser.begin(batch, window), window)
+        decoder = self.denoiser.begin(batch, window)
+        if self.stride is None:
+            return GuidedBlocks(self, decoder, window)
+        return GuidedClasses(self, decoder, self.stride, torch.full((batch, window), self.mask_id))
 
 
 class GuidedBlocks(Guided, BlockDecoder):
@@ -104,6 +107,38 @@ class GuidedBlocks(Guided, BlockDecoder):
         """Return the denoiser of some of the rows, int64 [A]."""
         past = None if self.past is None else self.past[rows]
         return GuidedBlocks(self, self.decoder.of(rows), self.seen, past)
+
+
+class GuidedClasses(Guided, BlockDecoder):
+    """The same for texts that are read class by class; a guidance sees the text with its unfinished classes masked."""
+
+    def __init__(self, guided: Guided, decoder: BlockDecoder, classes: int, text: Tensor, start: int = 0) -> None:
+        """Take a decoder that is at class `start`, and the texts so far, int64 [B, L]."""
+        super().__init__(decoder, guided.change, guided.weigh)
+        self.decoder, self.classes, self.text, self.start = decoder, classes, text, start
+        # As above: these two see one class alone.
+        self.gives_order_weights = self.scores_visible_tokens = False
+
+    def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return guided log-probabilities [N, V] for those of a class, int64 [B, n]."""
+        row, position = pairs(where)
+        return super().guide(log_probs, self.having(tokens), t, (row, self.start + self.classes * position))
+
+    def having(self, tokens: Tensor) -> Tensor:
+        """Return the texts with the tokens of the next class."""
+        text = self.text.to(tokens.device, copy=True)
+        text[:, self.start :: self.classes] = tokens
+        return text
+
+    def read(self, tokens: Tensor) -> None:
+        """Read a finished class; see `BlockDecoder`."""
+        self.decoder.read(tokens)
+        self.text, self.start = self.having(tokens), self.start + 1
+
+    def of(self, rows: Tensor) -> GuidedClasses:
+        """Return the denoiser of some of the rows, int64 [A]."""
+        rows_here = rows.to(self.text.device)
+        return GuidedClasses(self, self.decoder.of(rows), self.classes, self.text[rows_here], self.start)
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:

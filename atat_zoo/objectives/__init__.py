@@ -110,11 +110,13 @@ class Objective(Protocol):
     Attributes:
         uses: the kinds of parts that it takes.
         exact: whether `bound` returns the exact likelihood, without random masks.
+        shifted: whether its network reads at each place the token before it, as in next-token prediction.
     """
 
     name: str
     uses: ClassVar[frozenset[str]]
     exact: ClassVar[bool] = False
+    shifted: ClassVar[bool] = False
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`.

@@ -71,6 +71,7 @@ class AutoregressiveObjective(Objective):
     refs = ("arXiv:1706.03762",)
     uses = frozenset({"backbone"})
     exact = True
+    shifted = True
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems: a choice that does not fit a causal model."""
@@ -104,6 +105,12 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[str]:
             'as it is set, asks for more; use = "semi_autoregressive" or "left_to_right"'
         )
     yield from has_no_time(experiment)
+    yield from has_own_bound(experiment)
+
+
+def has_own_bound(experiment: Experiment) -> Iterator[str]:
+    """Yield a sentence if the evaluation's bound follows a noise schedule, which the objective does not."""
+    objective = experiment.parts["objective"]
     bound = experiment.evaluation.bound
     if bound.follows_noise:
         yield (

@@ -141,6 +141,8 @@ def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterat
 class AutoregressiveModule(DenoisingModule):
     """A denoiser that reads only the preceding text."""
 
+    name = "autoregressive"
+
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
@@ -165,7 +167,7 @@ class AutoregressiveModule(DenoisingModule):
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
-        refuse_method(method, "autoregressive", "the likelihood is exact and nothing is estimated")
+        refuse_method(method, self.name, "the likelihood is exact and nothing is estimated")
         return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
 
     def denoiser(self) -> Denoiser:
@@ -185,7 +187,8 @@ class BlockPredictor(Predictor):
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return SUBS log-probabilities; with `where` a mask, a position behind a gap raises `UserError`."""
         if isinstance(where, Tensor):
-            refuse_gaps(tokens, where, self.mask_id, self.block_size, self.objective)
+            advice = "use a causal sampler, such as left_to_right, or semi_autoregressive"
+            refuse_gaps(self, tokens, where, self.objective, "the text before it", advice)
         return super().__call__(tokens, t, where)
 
     def begin(self, batch: int, window: int) -> CachedBlocks:
@@ -274,12 +277,13 @@ def refuse_method(method: Bound, objective: str, why: str) -> None:
         )
 
 
-def refuse_gaps(tokens: Tensor, where: Tensor, mask_id: int, size: int, objective: str) -> None:
-    """Refuse to predict positions, `where` [B, L], that have a mask of z [B, L] in an earlier block of `size`."""
-    block = torch.arange(tokens.shape[1], device=tokens.device) // size
-    first = torch.where(tokens == mask_id, block, tokens.shape[1]).amin(1)
-    if bool((where & (block > first[:, None])).any()):
+def refuse_gaps(denoiser: Denoiser, tokens: Tensor, where: Tensor, objective: str, sees: str, advice: str) -> None:
+    """Refuse to predict positions, `where` [B, L], that have a mask of z [B, L] in an earlier turn."""
+    turn = denoiser.turn(torch.arange(tokens.shape[1], device=tokens.device))
+    assert turn is not None
+    first = torch.where(tokens == denoiser.mask_id, turn, tokens.shape[1]).amin(1)
+    if bool((where & (turn > first[:, None])).any()):
         raise UserError(
-            f"objective {objective!r} predicts a token from the text before it, and the sampler asked for one behind "
-            "a gap; use a causal sampler, such as left_to_right, or semi_autoregressive"
+            f"objective {objective!r} predicts a token from {sees}, and the sampler asked for one behind a gap; "
+            + advice
         )

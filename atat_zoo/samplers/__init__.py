@@ -40,8 +40,8 @@ class Sample:
 class Sampler(Protocol):
     """A component of the kind sampler.
 
-    Objectives whose model reads a text from left to right take only samplers that are `causal` or `blockwise`; a class
-    that inherits from this one is neither.
+    Objectives whose model reads a text from left to right take only samplers that are `causal` or `blockwise`, and one
+    whose model reads class by class only those that are `classwise`; a class that inherits from this one is none.
     """
 
     name: str
@@ -56,6 +56,14 @@ class Sampler(Protocol):
         """Whether it goes block by block, from left to right, and shows no more than the denoiser sees at once.
 
         One that does has an attribute `size`: tokens in a block, or None for those of the model.
+        """
+        return False
+
+    @property
+    def classwise(self) -> bool:
+        """Whether it goes class by class: position i is of class i mod s.
+
+        One that does has an attribute `stride`: s, or None for that of the model.
         """
         return False
 
@@ -123,12 +131,17 @@ class SamplerPart(Protocol):
         return False
 
 
-def shifted(observe: Observer, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer:
-    """Return an observer that adds these offsets to the rows, positions and steps it reports to `observe`."""
-    by = {"rows": rows, "positions": positions}
+def shifted(observe: Observer, *, rows: int = 0, positions: int = 0, apart: int = 1, steps: int = 0) -> Observer:
+    """Return an observer that adds these offsets to the rows, positions and steps it reports to `observe`.
+
+    Positions that are neighbours become `apart`.
+    """
+    by = {"rows": (1, rows), "positions": (apart, positions)}
 
     def moved(record: dict[str, Any]) -> dict[str, Any]:
-        return {key: [i + by[key] for i in value] if key in by else value for key, value in record.items()}
+        return {
+            key: [i * by[key][0] + by[key][1] for i in value] if key in by else value for key, value in record.items()
+        }
 
     def report(record: dict[str, Any]) -> None:
         record = moved(record) | {"step": record["step"] + steps}

@@ -36,6 +36,16 @@ if TYPE_CHECKING:
     from atat_zoo.samplers.revealed import Revealed
 
 
+BLOCKS = (
+    "this model predicts a text block by block from the text before, and the sampler asks for more than one block at "
+    'once; choose the sampler "semi_autoregressive", or "left_to_right"'
+)
+CLASSES = (
+    "this model predicts a text class by class, and the sampler asks for a class before the earlier ones are complete; "
+    'choose the sampler "by_class"'
+)
+
+
 def run(
     parts: SamplerParts,
     denoiser: Denoiser,
@@ -111,10 +121,7 @@ class _Run:
         facts = torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
         host_seeds, total, masks, gaps = to_host(facts)
         if gaps.any():
-            raise UserError(
-                "this model predicts a text block by block from the text before, and the sampler asks for more than "
-                'one block at once; choose the sampler "semi_autoregressive", or "left_to_right"'
-            )
+            raise UserError(BLOCKS if denoiser.stride is None else CLASSES)
         longest = int(total.max()) if len(tokens) else 0
         most = [parts.pace.most(n) if longest else 0 for n in total.tolist()]
         self.counts = Counts(
@@ -130,12 +137,11 @@ class _Run:
         self.providers = providers(parts, denoiser, tokens, self.max_nfe)
 
     def gaps(self, masked: Tensor) -> Tensor:
-        """Return whether a denoiser that reads block by block would have to predict behind a gap, int64 [B]."""
-        size = self.denoiser.block_size
-        if size is None or self.parts.causal:
+        """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
+        turn = self.denoiser.turn(torch.arange(masked.shape[1], device=masked.device))
+        if turn is None or (self.denoiser.block_size is not None and self.parts.causal):
             return torch.zeros_like(self.rows)
-        block = torch.arange(masked.shape[1], device=masked.device) // size
-        return (torch.where(self.free, block, -1) > torch.where(masked, block, len(block)).amin(1, True)).any(1).long()
+        return (torch.where(self.free, turn, -1) > torch.where(masked, turn, len(turn)).amin(1, True)).any(1).long()
 
     def sample(self) -> Sample:
         """Run the steps."""

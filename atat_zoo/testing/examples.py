@@ -61,6 +61,7 @@ EXAMPLES: Examples = {
     # Few bins, so that a few steps see them all.
     ("rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"size": 3},
+    ("objective", "strided"): lambda _: {"stride": 2},
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
 }

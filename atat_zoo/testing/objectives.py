@@ -118,7 +118,11 @@ def check_objective_bound(objective: Any) -> None:
     """
     joint = toy()
     context = Context(vocabulary_size=joint.vocabulary_size, length=joint.length, width=joint.vocabulary_size)
-    module = _assembled(objective, context, backbone=ExactBackbone(joint)).double().eval()
+    module = (
+        _assembled(objective, context, backbone=ExactBackbone(joint, shifted=getattr(objective, "shifted", False)))
+        .double()
+        .eval()
+    )
     x = joint.states.repeat(_REPEATS, 1)
     keys = _keys(len(x))
     with torch.no_grad():
@@ -140,10 +144,12 @@ def check_denoiser(objective: Any) -> None:
     """Check that the denoiser returns a distribution over the V tokens at the given positions, row by row."""
     module = _small(objective).eval()
     denoiser = module.denoiser()
-    # The leftmost mask of each row, which a causal model can predict too.
-    first = torch.arange(N) % L
-    z = torch.where(torch.arange(L) >= first[:, None], V, _batch().tokens)
-    where = torch.arange(L) == first[:, None]
+    # The leftmost mask of each row, or the first in the order of a model that has one.
+    position, first = torch.arange(L), torch.arange(N) % L
+    turn = denoiser.turn(position)
+    order = position if turn is None else turn * L + position
+    z = torch.where(order >= order[first][:, None], V, _batch().tokens)
+    where = position == first[:, None]
     with torch.no_grad():
         log_probs = denoiser(z, None, where)
         assert log_probs.shape == (N, V), f"there is a row for each position asked for, [N, V], not {log_probs.shape}"

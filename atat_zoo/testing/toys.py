@@ -100,14 +100,15 @@ class ExactBackbone(nn.Module):
     """A backbone that knows a joint: its hidden states are log p(x_i | what the attention lets place i see).
 
     D = V and the head is the identity; everything is float64. To the logits it adds `shift`, log V by default, which
-    is what an objective of ratios takes off.
+    is what an objective of ratios takes off. If `shifted`, place i reads the token before it, or a mask for none;
+    under `"causal"` attention it always does.
     """
 
     reads_time = False
 
-    def __init__(self, joint: Joint, shift: float | None = None) -> None:
+    def __init__(self, joint: Joint, shift: float | None = None, *, shifted: bool = False) -> None:
         super().__init__()
-        V = joint.vocabulary_size
+        self.shifted, V = shifted, joint.vocabulary_size
         self.joint, self.shift, self.head = joint, math.log(V) if shift is None else shift, nn.Identity()
         self.embedding = nn.Embedding(V + 1, V, dtype=torch.float64)
 
@@ -120,19 +121,18 @@ class ExactBackbone(nn.Module):
         attention: Any = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return hidden states [B, L, V]; `"causal"` means that the start was put before the tokens."""
-        m, L = self.joint.mask_id, self.joint.length
-        if isinstance(attention, str):  # place i has read the start and the i tokens after it
-            tokens = torch.cat([tokens[:, 1:], torch.full_like(tokens[:, :1], m)], 1)
-            attention = torch.ones(L, L).tril(-1).bool()
-        if attention is None:
-            attention = torch.ones(tokens.shape[1], tokens.shape[1]).bool()
+        """Return hidden states [B, L, V]."""
+        m, L, shifted = self.joint.mask_id, self.joint.length, self.shifted or isinstance(attention, str)
+        if attention is None or isinstance(attention, str):
+            seen = torch.ones(tokens.shape[1], tokens.shape[1]).bool()
+            attention = seen if attention is None else seen.tril()
         place = torch.arange(tokens.shape[1]) if positions is None else positions
         found = []
         for i in range(tokens.shape[1]):
             z = torch.full((len(tokens), L), m)
             for j in attention[i].nonzero()[:, 0].tolist():
-                z[:, place[j]] = torch.where(tokens[:, j] != m, tokens[:, j], z[:, place[j]])
+                k = place[j] - int(shifted)
+                z[:, k] = torch.where(tokens[:, j] != m, tokens[:, j], z[:, k])
             found.append(self.joint.marginals(z)[:, place[i]].log() + self.shift)
         return torch.stack(found, 1)
 

@@ -18,12 +18,12 @@ class Least(Denoiser):
 
 
 TEXT = torch.full((2, 4), 3)
-FACTS = ("mask_id", "reads_time", "window", "block_size", "estimates_importance", "gives_order_weights")
+FACTS = ("mask_id", "reads_time", "window", "block_size", "stride", "estimates_importance", "gives_order_weights")
 
 
 def test_every_fact_has_a_default():
     least, rate = Least(), torch.tensor([0.25])
-    assert [getattr(least, fact) for fact in FACTS] == [3, False, None, None, False, False]
+    assert [getattr(least, fact) for fact in FACTS] == [3, False, None, None, None, False, False]
     assert least.importance(TEXT, TEXT > 0) is None
     assert least.time_at(rate) is rate
     assert least.of(torch.tensor([0])) is least
@@ -53,7 +53,7 @@ def test_it_is_enough_for_a_sampler(name):
 
 def test_a_guided_denoiser_has_the_facts_of_the_other_one():
     class More(Least):
-        reads_time, window, block_size = True, 7, 2
+        reads_time, window, block_size, stride = True, 7, 2, 3
         estimates_importance = gives_order_weights = True
 
         def time_at(self, rate):

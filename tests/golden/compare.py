@@ -24,7 +24,9 @@ IN_BF16 = {"training.everything": 1e-2}
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return a line for each difference of two records; keys of the old one are read by their new names."""
     found = list(_walk(old["shards"], new["shards"], "shards"))
-    found += _walk(renamed(old["resolved"]), complete(new["resolved"]), "resolved")
+    then, now = renamed(old["resolved"]), complete(new["resolved"])
+    # An experiment that is new has nothing to differ from.
+    found += _walk(then, {name: paths for name, paths in now.items() if name in then}, "resolved")
     same = same_machine(old["machine"], new["machine"])
     for part in ("training", "bounds"):
         found += _walk(old[part], new[part], part, 0 if same else TOLERANCE)

@@ -25,6 +25,7 @@ def test_nothing_that_is_computed_has_changed() -> None:
 def test_a_difference_is_seen() -> None:
     other = {**json.loads(json.dumps(RECORD)), "resolved": {"each": renamed(RECORD["resolved"])}}
     other["texts"]["mdlm"]["a new sampler"] = [[[1]]]
+    other["resolved"]["each"]["a/new experiment"] = {"seed": 1}
     assert differences(RECORD, other) == []
     text = other["texts"]["mdlm"].pop("ancestral")
     assert differences(RECORD, other) == ["texts.mdlm.ancestral is gone"]

@@ -45,14 +45,18 @@ def model() -> Model:
     return made()
 
 
-@pytest.fixture(scope="module")
-def autoregressive() -> Model:
+def without_estimator(**changes) -> Model:
     table = {key: value for key, value in TABLE.items() if key not in ("estimator", "masking")}
-    experiment = from_table(table | {"objective": "autoregressive", "sampler": "left_to_right"})
+    experiment = from_table(table | changes)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
     context = Context(vocabulary_size=258, length=L)
     module = assemble(experiment, context).eval()
     return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+
+
+@pytest.fixture(scope="module")
+def autoregressive() -> Model:
+    return without_estimator(objective="autoregressive", sampler="left_to_right")
 
 
 def test_one_text_or_several(model):
@@ -128,6 +132,25 @@ def test_an_autoregressive_model_fills_and_reads_what_it_can(autoregressive):
     assert len(autoregressive.uncertainty("We the")) == 6
     with pytest.raises(UserError, match="predicts nothing behind a gap"):
         autoregressive.infill("We [MASK:1-3] of")
+
+
+def test_a_model_that_writes_class_by_class_says_what_it_cannot_see():
+    data = {"length": L, "special": "none"}
+    model = without_estimator(objective={"use": "strided", "stride": 8}, sampler="by_class", data=data)
+    for length, evaluations in ((None, 8), (10, 8), (5, 5)):
+        assert model.sample(2, length=length).sample.nfe.tolist() == [evaluations] * 2
+    assert len(model.uncertainty("We the")) == 6
+    for write in (
+        lambda: model.sample(prompt="We"),
+        lambda: model.sample(suffix="of"),
+        lambda: model.infill("We [MASK:3] of"),
+    ):
+        with pytest.raises(UserError, match=r"would not see a given token.*write without prompt, suffix and gaps"):
+            write()
+    with pytest.raises(UserError, match="'strided' predicts a token from the tokens of earlier classes"):
+        model.infill("We [MASK:1-3] of")
+    with pytest.raises(UserError, match="more than the 24 tokens the model has learned"):
+        model.sample(length=L + 1)
 
 
 @pytest.mark.slow

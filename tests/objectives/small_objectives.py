@@ -16,6 +16,7 @@ BASELINES = {
     "d3pm": {"use": "d3pm", "steps": 10},
     "mlm": {"use": "mlm", "rate": 0.4},
     "block": {"use": "block", "size": 2},
+    "strided": {"use": "strided", "stride": 3},
 }
 
 

@@ -38,8 +38,9 @@ def plugged(objective, joint=None, shift=None, noise=None):
     joint = joint or toy()
     v = joint.vocabulary_size
     context = Context(vocabulary_size=v, length=joint.length, width=v)
-    parts = {"backbone": ExactBackbone(joint, shift), "noise": noise or LinearNoise()}
-    module = Zoo.load().spec("objective", objective).build(context, parts, 1).double().eval()
+    spec = Zoo.load().spec("objective", objective)
+    parts = {"backbone": ExactBackbone(joint, shift, shifted=spec.shifted), "noise": noise or LinearNoise()}
+    module = spec.build(context, parts, 1).double().eval()
     x = joint.states
     return module, x, torch.ones_like(x, dtype=torch.bool), torch.arange(len(x))
 

@@ -1,4 +1,4 @@
-"""What holds for every baseline: autoregressive, sedd, d3pm, mlm and block."""
+"""What holds for every baseline: autoregressive, strided, sedd, d3pm, mlm and block."""
 
 import math
 
@@ -16,7 +16,10 @@ ALL = sorted(BASELINES)
 EXACT_K = Zoo.load().spec("bound", "exact_k")
 LEFT = Zoo.load().spec("sampler", "left_to_right")
 # Where the loss is the bound itself and not the likelihood of one rate.
-BOUNDED = ["autoregressive", "block", "d3pm", "sedd"]
+BOUNDED = ["autoregressive", "block", "d3pm", "sedd", "strided"]
+EXACT = ["autoregressive", "strided"]
+# What writes a model that has an order of its own.
+WRITES = {"autoregressive": LEFT, "block": LEFT, "strided": Zoo.load().spec("sampler", "by_class")}
 
 
 def gradients(module, pieces):
@@ -141,7 +144,7 @@ def test_the_figures_are_what_they_say(name):
     assert float(found["cross_entropy"]) == pytest.approx(float(found["token_loss"][found["masked"]].mean()), rel=1e-6)
     assert not any(value.requires_grad for key, value in found.items() if key != "loss")
     # The cross-entropy is that of the denoiser whose bound is reported.
-    if name not in ("autoregressive", "block"):
+    if name not in WRITES:
         with torch.no_grad():
             z = torch.where(found["masked"], V, given.tokens)
             log_p = module.denoiser()(z, None, found["masked"])
@@ -163,7 +166,7 @@ def test_before_training_the_prediction_is_the_bias_and_nothing_is_wasted(name, 
         found = module.bound(given.tokens, given.maskable, torch.arange(N), 200, EXACT_K)
     for key, each in found.items():
         expected = float(surprise.sum(1).mean())
-        if name == "autoregressive" or key == "sedd":
+        if name in EXACT or key == "sedd":
             torch.testing.assert_close(each.loss_sum / each.loss_count, surprise.double(), rtol=1e-4, atol=1e-4)
         # The mask takes 1/(V + 1) of the prediction of `d3pm`, and adds at most log(1 + 1/V) a token.
         room = L * math.log1p(1 / V) if key == "d3pm" else 0.0
@@ -255,9 +258,14 @@ def test_it_learns_and_writes(name):
     if name == "autoregressive":
         # The first token is any of five, the others are known.
         assert bounds["nelbo"] == pytest.approx(unigram / 12, abs=0.05)
-    samplers = [LEFT] if name in ("autoregressive", "block") else [LEFT, Zoo.load().spec("sampler", "ancestral")]
-    for sampler in samplers:
-        writer = Writer(denoiser=module.denoiser(), tokenizer=Digits(5), length=12)
+    writer = Writer(denoiser=module.denoiser(), tokenizer=Digits(5), length=12)
+    if name == "strided":
+        # The four tokens of its first class are drawn apart; every other one follows the token before it.
+        made = writer.write(WRITES[name], number=6, seed=1, batch_size=4)
+        assert all((int(text[i + 1]) - int(text[i])) % 5 == 1 for text in made.texts for i in (0, 1, 3, 4, 6, 7))
+        assert made.sample.max_nfe == 3
+        return
+    for sampler in [WRITES[name]] if name in WRITES else [LEFT, Zoo.load().spec("sampler", "ancestral")]:
         made = writer.write(sampler, number=6, seed=1, prompt="23", batch_size=4)
         assert all(text.startswith("23") and len(text) == 12 for text in made.texts)
         if name == "autoregressive":
@@ -275,9 +283,9 @@ def table(**changes):
 @pytest.mark.parametrize("name", ALL)
 def test_an_experiment_with_it_is_accepted_and_resolves_to_itself(name):
     objective = BASELINES[name]
-    made = from_table(table(objective=objective, sampler="left_to_right"))
+    made = from_table(table(objective=objective, sampler=WRITES.get(name, LEFT).name))
     assert from_table(made.to_table()) == made
-    assert getattr(made.parts["objective"], "exact", False) == (name == "autoregressive")
+    assert made.parts["objective"].exact == (name in EXACT)
 
 
 @pytest.mark.parametrize(

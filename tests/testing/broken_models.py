@@ -12,6 +12,7 @@ import torch
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.objectives.masked import MDLMObjective
+from atat_zoo.testing.toys import FunctionDenoiser
 from atat_zoo.tokenizers.tables import BytesModel
 
 
@@ -102,12 +103,16 @@ def of_other_masks(original, self, tokens, maskable, keys, *arguments):
 
 def raw_logits(original, self):
     denoiser = original()
-    return lambda tokens, t, where: denoiser(tokens, t, where) + 1
+    return FunctionDenoiser(lambda tokens, t, where: denoiser(tokens, t, where) + 1, denoiser.mask_id)
 
 
 def over_the_batch(original, self):
     denoiser = original()
-    return lambda tokens, t, where: (denoiser(tokens, t, where) * (1 + len(tokens))).log_softmax(-1)
+
+    def sharpened(tokens, t, where):
+        return (denoiser(tokens, t, where) * (1 + len(tokens))).log_softmax(-1)
+
+    return FunctionDenoiser(sharpened, denoiser.mask_id)
 
 
 OBJECTIVES = {

@@ -215,13 +215,14 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root: Path, sou
     [
         ["objective=autoregressive", "sampler=left_to_right"],
         ["objective={use='block', size=4}", "sampler=left_to_right"],
+        ["objective={use='strided', stride=4}", "sampler=by_class"],
         ["objective=sedd"],
         ["objective=d3pm"],
         ["objective=mlm"],
         ["objective={use='adaptive', bias='left_to_right'}", "sampler=learned_order"],
         ["objective=adaptive", "sampler=learned_order", ATAT[0]],
     ],
-    ids=["autoregressive", "block", "sedd", "d3pm", "mlm", "adaptive position", "adaptive importance"],
+    ids=["autoregressive", "block", "strided", "sedd", "d3pm", "mlm", "adaptive position", "adaptive importance"],
 )
 def test_every_objective_can_begin_with_mdlm_and_with_itself(
     root: Path, source: Path, tmp_path: Path, overrides: list[str]

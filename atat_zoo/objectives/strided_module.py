@@ -1,0 +1,102 @@
+"""The training step of strided, and its denoiser. B rows, L tokens, s classes, n tokens of a class, D width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from atat_zoo.backbones.cache import Cache
+from atat_zoo.diffusion.contracts import BlockDecoder
+from atat_zoo.objectives.causal_module import AutoregressiveModule, refuse_gaps
+from atat_zoo.objectives.denoising import DenoisingModule, Predictor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.registry import Context
+
+
+class StridedModule(AutoregressiveModule):
+    """A denoiser that reads only the tokens of earlier classes."""
+
+    name = "strided"
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, stride: int) -> None:
+        """Take the parts, and the parameter of `StridedObjective`."""
+        super().__init__(context, parts, batch_size)
+        # In the base, a stride of the rows of a batch.
+        self.classes = stride
+
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D]; place i has read the z_k of earlier classes, as place k + 1 shows them."""
+        c = torch.arange(z.shape[1], device=z.device) % self.classes
+        before = z.roll(1, dims=1).masked_fill(c == 0, self.context.mask_id)
+        return self.backbone(before, attention=c[:, None] >= c)
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | z) at positions of the first class that has masks."""
+        return StridedPredictor(self)
+
+
+class StridedPredictor(Predictor):
+    """p_θ of a module that reads class by class."""
+
+    stride: int
+
+    def __init__(self, module: StridedModule) -> None:
+        super().__init__(module)
+        self.stride = module.classes
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier class raises `UserError`."""
+        if isinstance(where, torch.Tensor):
+            refuse_gaps(
+                self, tokens, where, "strided", "the tokens of earlier classes", 'choose the sampler "by_class"'
+            )
+        return super().__call__(tokens, t, where)
+
+    def begin(self, batch: int, window: int) -> CachedClasses:
+        """See `Denoiser`; reads the mask at the places of class 0."""
+        decoder = CachedClasses(self.module, self.stride, window, batch)
+        places = -(-window // self.stride)
+        decoder.read(torch.full((batch, places), self.mask_id, device=self.module.backbone.embedding.weight.device))
+        return decoder
+
+
+class CachedClasses(Predictor, BlockDecoder):
+    """Texts whose finished classes are cached as keys and values of every layer.
+
+    Reading the tokens of a class predicts the next one: reading costs a pass of the network over the next class,
+    predicting only the head. The logits are those of a pass over the whole text.
+    """
+
+    def __init__(self, module: DenoisingModule, stride: int, length: int, batch: int) -> None:
+        super().__init__(module)
+        self.classes, self.length, self.batch = stride, length, batch
+        self.cache, self.start = Cache(), -1
+        self.cache.grows = True
+        self.last: Tensor
+
+    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, n, D] of the class to predict."""
+        return self.last
+
+    def read(self, tokens: Tensor) -> None:
+        """See `BlockDecoder`; place i reads the token before it, so the last of a text is not read."""
+        self.start += 1
+        positions = torch.arange(self.start, self.length, self.classes, device=tokens.device)
+        before = tokens[:, : len(positions)]
+        self.last = self.module.backbone(before, positions=positions, cache=self.cache)
+
+    def of(self, rows: Tensor) -> CachedClasses:
+        """See `BlockDecoder`; it predicts one class and does not read further."""
+        if len(rows) == self.batch:
+            return self
+        some = CachedClasses(self.module, self.classes, self.length, len(rows))
+        some.last = self.last[rows]
+        return some

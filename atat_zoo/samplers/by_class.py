@@ -1,0 +1,96 @@
+"""The sampler `by_class`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, param, part
+from atat_zoo.samplers import Observer, Sample, Sampler, shifted
+from atat_zoo.samplers import draw as draws
+from atat_zoo.samplers.pace import FixedPace
+from atat_zoo.samplers.parts import SamplerParts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
+    from atat_zoo.experiment import Experiment
+
+
+@component
+class ByClassSampler(Sampler):
+    """Position i is of class i mod s; the classes come in turn, each drawn in one step.
+
+    A text of any length takes s evaluations. What is drawn in one step is drawn apart, and lies s positions apart.
+
+    A model that reads class by class (objective `strided`) caches the keys and values of finished classes, so that an
+    evaluation reads L/s tokens, and its text is drawn exactly from its likelihood. It does not see a given token of a
+    class later than a missing one; such texts are refused. Any other model sees the complete text in each evaluation.
+    """
+
+    name = "by_class"
+    summary = "positions i mod s in turn, each class in one step; as strided models need"
+    classwise = True
+
+    stride: int | None = param(None, help="s, the number of classes; if none, as in the model, or 16", ge=1)
+    draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield the problems of the draw."""
+        if hasattr(self.draw, "check"):
+            yield from self.draw.check(experiment)
+
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
+        """Fill every mask; see `Sampler.sample`.
+
+        Raises:
+            UserError: when the stride is not the model's, or the model would not see a given token.
+        """
+        import torch
+
+        from atat_zoo.diffusion.positions import to_host
+        from atat_zoo.diffusion.randomness import fold
+        from atat_zoo.errors import UserError
+        from atat_zoo.samplers.loop import run
+
+        own, length = denoiser.stride, tokens.shape[1]
+        stride = self.stride or own or 16
+        if own is not None and own != stride:
+            raise UserError(f"sampler.stride = {stride} is not the {own} classes of the model; leave it out")
+        classes, masked = min(stride, length), tokens == denoiser.mask_id
+        turn = torch.arange(length, device=tokens.device) % classes
+        unseen = ~masked & (turn > torch.where(masked, turn, classes).amin(1, keepdim=True))
+        padded = torch.nn.functional.pad(masked, (0, -length % classes)).view(
+            len(tokens), -(-length // classes), classes
+        )
+        *open_, given = to_host(torch.cat([padded.any(1).any(0), unseen.any()[None]])).tolist()
+        if own is not None and given:
+            raise UserError(
+                f"this model writes position i in turn i mod {own}, and would not see a given token whose turn comes "
+                "after that of a missing one; write without prompt, suffix and gaps, or with another objective's model"
+            )
+        last = max((c for c in range(classes) if open_[c]), default=-1)
+        decoder: BlockDecoder | None = None
+        if own is not None and last >= 0:
+            with torch.no_grad():
+                decoder = denoiser.begin(len(tokens), length)
+        parts = SamplerParts(pace=FixedPace(steps=1), draw=self.draw)
+        z, nfe, most = tokens.clone(), torch.zeros_like(seeds), 0
+        for c in range(last + 1):
+            places = slice(c, None, classes)
+            if open_[c] and decoder is not None:
+                observer = observe and shifted(observe, positions=c, apart=classes, steps=most)
+                made = run(parts, decoder, z[:, places], fold(seeds, c), observe=observer)
+                z[:, places] = made.tokens
+            elif open_[c]:
+                observer = observe and shifted(observe, steps=most)
+                made = run(parts, denoiser, z, fold(seeds, c), fill=turn == c, observe=observer)
+                z = made.tokens
+            if open_[c]:
+                nfe, most = nfe + made.nfe, most + made.max_nfe
+            if decoder is not None and c < last:
+                with torch.no_grad():
+                    decoder.read(z[:, places])
+        return Sample(tokens=z, nfe=nfe, max_nfe=most)

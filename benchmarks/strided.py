@@ -1,0 +1,72 @@
+"""What the objective strided saves in sampling: its wall-clock over that of an autoregressive model, both with caches.
+
+The same network (`experiments/base/sotu.toml`: 4 × 256, texts of 64 tokens, a vocabulary of 2,048) with the same random
+weights writes by both objectives, in pairs, and each reads every token once. Both multiply as many numbers, those of s
+classes in fewer, larger pieces: the more texts at once, the less there is to save. The bar: with s = 16 at most half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atat_zoo import Zoo
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.experiment import load
+from atat_zoo.model import assemble
+from atat_zoo.registry import Context
+from benchmarks.pairs import interleave, report
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "baselines"
+V = 2048
+
+
+def denoiser(name: str, *overrides: str) -> Any:
+    """Return the denoiser of an experiment with random weights, the same for every objective."""
+    experiment = load(str(FOLDER / f"{name}.toml"), list(overrides))
+    module = assemble(experiment, Context(vocabulary_size=V, length=experiment.data.length)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            parameter.data = 0.03 * torch.randn(parameter.shape, generator=generator)
+    return module.denoiser()
+
+
+def writing(model: Any, sampler: Any, texts: int) -> Any:
+    """Return a function that writes texts of the training length and says how many evaluations a text took."""
+    z, seeds = torch.full((texts, model.window), V), row_keys(0, "sample", torch.arange(texts))
+
+    def write() -> float:
+        return float(sampler.sample(model, z, seeds).nfe.double().mean())
+
+    return write
+
+
+def main() -> None:
+    """Measure; fails when the bar is not met for a single text."""
+    parser = argparse.ArgumentParser(prog="strided")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of each setting")
+    parser.add_argument("--texts", type=int, nargs="*", default=[1, 16, 64], help="texts at once")
+    parser.add_argument("--strides", type=int, nargs="*", default=[8, 16, 32], help="numbers of classes")
+    given, _ = parser.parse_known_args()
+    spec = Zoo.load().spec
+    token_by_token = spec("sampler", {"use": "semi_autoregressive", "size": 1, "within": "left_to_right"})
+    autoregressive, met = denoiser("autoregressive"), {}
+    for texts in given.texts:
+        other = writing(autoregressive, token_by_token, texts)
+        for stride in given.strides:
+            ours = writing(denoiser("strided", f"objective.stride={stride}"), spec("sampler", "by_class"), texts)
+            print(f"{texts} at once: {ours():.0f} evaluations a text against {other():.0f}")
+            ratio = report(f"strided, s = {stride}", "autoregressive", interleave(ours, other, given.pairs))
+            if stride == 16:
+                met[texts] = ratio <= 0.5
+    for texts, is_met in met.items():
+        print(
+            f"bar (s = 16 at most half of the autoregressive time), {texts} at once: {'met' if is_met else 'NOT met'}"
+        )
+    if not met.get(1, True):
+        sys.exit(1)

@@ -1,0 +1,175 @@
+"""Class by class: exact, and with a cache, with a model that reads so; an order like others with one that does not."""
+
+import pytest
+import torch
+from exactness import fit, masks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion.positions import pairs
+from atat_zoo.generation import Writer
+from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
+from atat_zoo.registry import Context
+from atat_zoo.samplers.by_class import ByClassSampler
+from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.testing.sampling import check_sampler, noisy, traced
+from atat_zoo.testing.toys import Hashed, Joint, toy
+from atat_zoo.tokenizers import CharactersTokenizer
+
+V, L, STRIDE = 7, 14, 4
+GREEDY = Zoo.load().spec("sampler", {"use": "by_class", "draw": {"use": "categorical", "temperature": 0}})
+BACKBONE = {"use": "dit", "layers": 3, "width": 16, "heads": 2, "local_heads": 2, "max_length": 64}
+
+
+def model(stride=STRIDE, length=L, v=V, std=0.4):
+    """A small model with random weights, in float64."""
+    context = Context(vocabulary_size=v, length=length, width=16, steps=10)
+    torch.manual_seed(0)
+    parts = {"backbone": Zoo.load().build("backbone", BACKBONE, context)}
+    built = Zoo.load().spec("objective", {"use": "strided", "stride": stride}).build(context, parts, 8)
+    for name, parameter in built.named_parameters():
+        if "norm" not in name and "scale" not in name:
+            torch.nn.init.normal_(parameter, std=std)
+    return built.double().eval()
+
+
+def anew(denoiser, z, stride):
+    """The most probable tokens class by class, the whole text read anew for each class."""
+    z, c = z.clone(), torch.arange(z.shape[1]) % stride
+    for turn in range(stride):
+        where = (z == denoiser.mask_id) & (c == turn)
+        if where.any():
+            with torch.no_grad():
+                z[where] = denoiser(z, None, where).argmax(-1)
+    return z
+
+
+@settings(deadline=None, max_examples=min(30, settings.default.max_examples))
+@given(data=st.data(), length=st.integers(1, 13))
+def test_logits_with_the_cache_are_those_without(data, length):
+    stride = data.draw(st.integers(1, length + 2))
+    built, rows = model(stride, length), 3
+    z = noisy(rows, length, V, data.draw(st.integers(0, 99))).clamp(max=V - 1)
+    some = torch.tensor(data.draw(st.sampled_from([[0, 1, 2], [0, 2], [1]])))
+    c = torch.arange(length) % stride
+    with torch.no_grad():
+        decoder = built.denoiser().begin(rows, length)
+        for turn in range(min(stride, length)):
+            if turn:
+                decoder.read(z[:, c == turn - 1])
+            masked = torch.where(c >= turn, V, z)[some]
+            own = torch.ones_like(masked[:, c == turn], dtype=torch.bool)
+            found = decoder.of(some)(masked[:, c == turn], None, pairs(own))
+            whole = built.denoiser()(masked, None, (c == turn).expand(masked.shape))
+            torch.testing.assert_close(found, whole, rtol=1e-11, atol=1e-11)
+
+
+def test_the_text_is_that_of_a_loop_without_a_cache():
+    built = model()
+    z = torch.full((5, L), V)
+    z[1, ::STRIDE] = 2  # a complete class
+    z[2, 0] = z[2, STRIDE] = 3  # a part of one
+    z[3, ::STRIDE] = z[3, 1::STRIDE] = 1
+    z[4] = 5
+    made = GREEDY.sample(built.denoiser(), z, torch.arange(5))
+    assert torch.equal(made.tokens, anew(built.denoiser(), z, STRIDE))
+    assert made.nfe.tolist() == [4, 3, 4, 2, 0]
+    assert made.max_nfe == 4
+
+
+@pytest.mark.parametrize(("stride", "length", "passes"), [(4, 14, 4), (16, 16, 16), (16, 5, 5), (1, 9, 1), (4, 40, 4)])
+def test_every_place_is_read_once_and_a_class_is_one_evaluation(stride, length, passes):
+    built = model(stride, length)
+    sizes = []
+    built.backbone.register_forward_hook(lambda _, args, out: sizes.append(args[0].shape[1]))
+    made = ByClassSampler().sample(built.denoiser(), torch.full((2, length), V), torch.arange(2))
+    assert made.nfe.tolist() == [passes] * 2
+    assert made.max_nfe == len(sizes) == passes
+    assert sum(sizes) == length
+    assert max(sizes) == -(-length // stride)
+    sizes.clear()
+    ByClassSampler().sample(built.denoiser(), torch.zeros(2, length, dtype=torch.int64), torch.arange(2))
+    assert not sizes
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_texts_are_drawn_from_the_likelihood(stride):
+    """With the bound that is reported as perplexity: what is measured is what is written."""
+    built = model(stride, 4, 2, std=0.7)
+    x = torch.cartesian_prod(*[torch.arange(2)] * 4)
+    bound = Zoo.load().spec("bound", "exact_k")
+    with torch.no_grad():
+        found = built.bound(x, torch.ones_like(x, dtype=torch.bool), torch.arange(16), 1, bound)["nelbo"]
+    joint = Joint((-found.nelbo).exp(), 4, 2)
+    made = ByClassSampler().sample(built.denoiser(), *masks(joint, 20_000))
+    assert fit(made, joint) > 0.001
+    assert fit(made, Joint(torch.ones(16), 4, 2)) < 1e-6
+
+
+def test_rows_and_records():
+    built, z = model(), torch.full((4, L), V)
+    z[2, ::STRIDE] = 1
+    made, trace = traced(ByClassSampler(), built.denoiser(), z, torch.arange(4))
+    assert [record["step"] for record in trace] == [0, 1, 2, 3]
+    replayed = z.clone()
+    for turn, record in enumerate(trace):
+        assert {position % STRIDE for position in record["positions"]} == {turn}
+        replayed[record["rows"], record["positions"]] = torch.tensor(record["tokens"])
+    assert torch.equal(replayed, made.tokens)
+    for row in range(4):
+        alone = ByClassSampler().sample(built.denoiser(), z[row : row + 1], torch.tensor([row]))
+        assert torch.equal(alone.tokens[0], made.tokens[row])
+
+
+def test_a_given_token_that_would_not_be_seen_is_refused():
+    built, z = model(), torch.full((2, L), V)
+    z[1, 1] = 3  # of the second class, and the first is open
+    with pytest.raises(UserError, match=r"^this model writes position i in turn i mod 4, and would not see .* gaps"):
+        ByClassSampler().sample(built.denoiser(), z, torch.arange(2))
+    assert (ByClassSampler().sample(Hashed(V), z, torch.arange(2)).tokens[1, 1] == 3).all()
+
+
+def test_samplers_with_another_order_are_refused():
+    built, z = model(), torch.full((2, L), V)
+    for sampler in (AncestralSampler(), LeftToRightSampler(), Zoo.load().spec("sampler", "semi_autoregressive")):
+        with pytest.raises(UserError, match=r'class by class.*"by_class"'):
+            sampler.sample(built.denoiser(), z, torch.arange(2))
+    with pytest.raises(UserError, match=r"sampler\.stride = 2 is not the 4 classes of the model"):
+        ByClassSampler(stride=2).sample(built.denoiser(), z, torch.arange(2))
+    # One class alone may be filled in any order.
+    z[:] = 1
+    z[:, 2::STRIDE] = V
+    assert (AncestralSampler(steps=3).sample(built.denoiser(), z, torch.arange(2)).tokens < V).all()
+
+
+def test_any_other_model_is_asked_for_a_class_at_a_time():
+    denoiser, z = Hashed(9), torch.full((2, 7), 9)
+    z[0, 1::3] = 4
+    made, trace = traced(ByClassSampler(stride=3), denoiser, z, torch.arange(2))
+    assert made.nfe.tolist() == [2, 3]
+    assert made.max_nfe == 3
+    assert [record["positions"] for record in trace] == [[0, 3, 6] * 2, [1, 4], [2, 5] * 2]
+    assert ByClassSampler().sample(Hashed(9), torch.full((2, 40), 9), torch.arange(2)).max_nfe == 16
+    check_sampler(ByClassSampler(stride=3), 10)
+
+
+def test_with_an_exact_denoiser_a_class_of_one_is_exact():
+    joint = toy()
+    assert fit(ByClassSampler(stride=3).sample(joint.denoiser, *masks(joint, 20_000)), joint) > 0.001
+    assert fit(ByClassSampler(stride=1).sample(joint.denoiser, *masks(joint, 20_000)), joint) < 1e-6
+
+
+LETTERS = CharactersTokenizer().train(lambda: iter(()))
+
+
+def test_guidance_sees_the_text_so_far():
+    writer = Writer(denoiser=model(3, 12, 27).denoiser(), tokenizer=LETTERS, length=12)
+    guided = TokenBiasGuidance(words=("abc", "de"), strength=60.0, ban=("e d",)).guide(writer)
+    z = torch.full((3, 12), 27)
+    z[1, ::3] = 5
+    made = guided.fill(GREEDY, z)
+    assert torch.equal(made.tokens, anew(guided.denoiser, z, 3))
+    assert not torch.equal(made.tokens, writer.fill(GREEDY, z).tokens)
+    with pytest.raises(UserError, match="guidance: classifier_free conditions on a prompt, and this model"):
+        ClassifierFreeGuidance(condition="ab").guide(writer)
