@@ -17,7 +17,7 @@ LINES = {path: len(text.splitlines()) for path, text in FILES.items()}
 
 def test_there_are_few_rooms():
     rooms = {path.parts[0] for path in FILES} - {"__init__.py", "__main__.py", "train.py"}
-    assert len(rooms) <= 26, sorted(rooms)
+    assert len(rooms) <= 28, sorted(rooms)
 
 
 def test_there_are_few_files():
@@ -25,7 +25,7 @@ def test_there_are_few_files():
 
 
 def test_there_are_few_lines():
-    assert sum(LINES.values()) <= 25_000
+    assert sum(LINES.values()) <= 28_000
 
 
 def test_no_file_is_long():

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atat_zoo import machine
 from atat_zoo.data import manifest
 from atat_zoo.data.manifest import array_of
 from atat_zoo.data.neighbours import Counted, CountTable
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
-from atat_zoo.run import machine
 from atat_zoo.run.atomic import replacing
 
 if TYPE_CHECKING:

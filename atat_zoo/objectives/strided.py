@@ -31,7 +31,7 @@ class StridedObjective(Objective):
 
     Every token has weight 1, and the likelihood is exact in one pass, without draws. With s = L it is `autoregressive`.
     A given token is seen only by later classes, so texts are written without prompts and gaps; see the sampler
-    `by_class`.
+    `strided`.
     """
 
     name = "strided"
@@ -49,7 +49,7 @@ class StridedObjective(Objective):
         if not sampler.classwise:
             yield (
                 f"sampler: objective 'strided' writes the positions i mod {self.stride} in turn, and {sampler.name!r} "
-                'has another order; use = "by_class"'
+                'has another order; use = "strided"'
             )
         elif sampler.stride not in (None, self.stride):
             yield (

@@ -55,9 +55,7 @@ class StridedPredictor(Predictor):
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier class raises `UserError`."""
         if isinstance(where, torch.Tensor):
-            refuse_gaps(
-                self, tokens, where, "strided", "the tokens of earlier classes", 'choose the sampler "by_class"'
-            )
+            refuse_gaps(self, tokens, where, "strided", "the tokens of earlier classes", 'choose the sampler "strided"')
         return super().__call__(tokens, t, where)
 
     def begin(self, batch: int, window: int) -> CachedClasses:

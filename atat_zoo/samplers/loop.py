@@ -42,7 +42,7 @@ BLOCKS = (
 )
 CLASSES = (
     "this model predicts a text class by class, and the sampler asks for a class before the earlier ones are complete; "
-    'choose the sampler "by_class"'
+    'choose the sampler "strided"'
 )
 
 

@@ -262,25 +262,6 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 
 @component
-class StridedSampler(TemperedSampler):
-    """Positions s apart at once: position i belongs to class i mod s, and each step fills a class.
-
-    s evaluations for a text of any length. Nothing in it adapts, so it is what an adaptive sampler of as many
-    evaluations is to be compared with.
-    """
-
-    name = "strided"
-    summary = "positions s apart at once, in s evaluations for a text of any length"
-
-    stride: int = param(16, help="s, the number of classes and the maximum of network evaluations", ge=1)
-
-    def parts(self) -> SamplerParts:
-        """Return the combination."""
-        order, pace = orders.StridedOrder(stride=self.stride), paces.StridedPace(stride=self.stride)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
-
-
-@component
 class LearnedOrderSampler(CappedSampler):
     """The reverse process that the objective `adaptive` learns: choose a position by ŵ, then draw its token.
 

@@ -37,6 +37,6 @@ class Revealed:
         self.nats[where] = -draw.log_prob(true, log_probs, step, row)
         return true
 
-    def within(self, low: int, high: int) -> Revealed:
-        """Return the part between two positions, which writes its prices into this one."""
-        return Revealed(self.tokens[:, low:high], self.nats[:, low:high])
+    def at(self, places: slice) -> Revealed:
+        """Return the part at some positions, which writes its prices into this one."""
+        return Revealed(self.tokens[:, places], self.nats[:, places])

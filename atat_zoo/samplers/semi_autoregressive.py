@@ -140,7 +140,7 @@ class SemiAutoregressiveSampler(Sampler):
             within[:, start - low : stop - low] = True
             parts, seen = self.parts_of(block, blocks), z[:, low:high]
             observer = observe and shifted(observe, positions=low, steps=steps)
-            true = revealed and revealed.within(low, high)
+            true = revealed and revealed.at(slice(low, high))
             keys = fold(seeds, block)
             sample = run(parts, decoder or denoiser, seen, keys, fill=within, observe=observer, revealed=true)
             z[:, low:high] = sample.tokens

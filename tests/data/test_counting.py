@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 
+from atat_zoo import machine
 from atat_zoo.data import counting, manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.counting import FILE, count_table
 from atat_zoo.data.neighbours import CountTable
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
-from atat_zoo.run import machine
 from tests.limited import limited
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from atat_zoo.registry import Context
 from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import EverythingPace, FixedPace, OneAtATimePace
-from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler, StridedSampler
+from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
 from atat_zoo.samplers.revealed import Revealed
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.samplers.strided import StridedSampler
 from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, hashed_importance, toy
 from atat_zoo.uncertainty import EntropyUncertainty

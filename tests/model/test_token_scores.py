@@ -136,7 +136,7 @@ def test_an_autoregressive_model_fills_and_reads_what_it_can(autoregressive):
 
 def test_a_model_that_writes_class_by_class_says_what_it_cannot_see():
     data = {"length": L, "special": "none"}
-    model = without_estimator(objective={"use": "strided", "stride": 8}, sampler="by_class", data=data)
+    model = without_estimator(objective={"use": "strided", "stride": 8}, sampler="strided", data=data)
     for length, evaluations in ((None, 8), (10, 8), (5, 5)):
         assert model.sample(2, length=length).sample.nfe.tolist() == [evaluations] * 2
     assert len(model.uncertainty("We the")) == 6

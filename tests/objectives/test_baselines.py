@@ -19,7 +19,7 @@ LEFT = Zoo.load().spec("sampler", "left_to_right")
 BOUNDED = ["autoregressive", "block", "d3pm", "sedd", "strided"]
 EXACT = ["autoregressive", "strided"]
 # What writes a model that has an order of its own.
-WRITES = {"autoregressive": LEFT, "block": LEFT, "strided": Zoo.load().spec("sampler", "by_class")}
+WRITES = {"autoregressive": LEFT, "block": LEFT, "strided": Zoo.load().spec("sampler", "strided")}
 
 
 def gradients(module, pieces):

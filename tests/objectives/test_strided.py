@@ -124,7 +124,7 @@ def test_a_gap_in_an_earlier_class_is_refused():
     with torch.no_grad():
         assert module.denoiser()(z, None, where).shape == (1, V)
         z[0, 3] = V
-        with pytest.raises(UserError, match=r"'strided' predicts a token from the tokens of earlier.*by_class"):
+        with pytest.raises(UserError, match=r"'strided' predicts a token from the tokens of earlier.*strided"):
             module.denoiser()(z, None, where)
 
 
@@ -140,9 +140,9 @@ def test_every_token_has_weight_one():
     [
         ({"objective": {"stride": 33}}, "objective.stride = 33 is more than data.length = 32"),
         ({"sampler": "ancestral"}, "writes the positions i mod 8 in turn, and 'ancestral'"),
-        ({"sampler": "left_to_right"}, 'use = "by_class"'),
-        ({"sampler": "semi_autoregressive"}, 'use = "by_class"'),
-        ({"sampler": {"use": "by_class", "stride": 4}}, "sampler.stride = 4 is not objective.stride = 8"),
+        ({"sampler": "left_to_right"}, 'use = "strided"'),
+        ({"sampler": "semi_autoregressive"}, 'use = "strided"'),
+        ({"sampler": {"use": "strided", "stride": 4}}, "sampler.stride = 4 is not objective.stride = 8"),
         ({"data": {"special": "sequence"}}, "data.special: objective 'strided'"),
         ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided'"),
         ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided'"),
@@ -150,7 +150,7 @@ def test_every_token_has_weight_one():
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(changes, said):
-    table = {"name": "x", "objective": {"use": "strided", "stride": 8}, "sampler": "by_class", "data": {"length": 32}}
+    table = {"name": "x", "objective": {"use": "strided", "stride": 8}, "sampler": "strided", "data": {"length": 32}}
     assert from_table(table).parts["objective"].exact
     for key, value in changes.items():
         old = table.get(key, {})
@@ -165,5 +165,5 @@ def test_a_stride_may_be_the_length_and_need_not_divide_it():
     for stride in (1, 5, 32):
         objective = {"use": "strided", "stride": stride}
         table = {"name": "x", "objective": objective, "data": {"length": 32}}
-        for sampler in ("by_class", {"use": "by_class", "stride": stride}):
+        for sampler in ("strided", {"use": "strided", "stride": stride}):
             assert from_table(table | {"sampler": sampler}).parts["objective"].stride == stride

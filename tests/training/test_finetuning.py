@@ -215,7 +215,7 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root: Path, sou
     [
         ["objective=autoregressive", "sampler=left_to_right"],
         ["objective={use='block', size=4}", "sampler=left_to_right"],
-        ["objective={use='strided', stride=4}", "sampler=by_class"],
+        ["objective={use='strided', stride=4}", "sampler=strided"],
         ["objective=sedd"],
         ["objective=d3pm"],
         ["objective=mlm"],

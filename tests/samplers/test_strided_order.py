@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from atat_zoo import Zoo
 from atat_zoo.samplers.order import StridedOrder
 from atat_zoo.samplers.pace import FixedPace, StridedPace
-from atat_zoo.samplers.published import LeftToRightSampler, StridedSampler
+from atat_zoo.samplers.published import LeftToRightSampler
+from atat_zoo.samplers.strided import StridedSampler
 from atat_zoo.testing import check_order, check_pace, check_policy, check_sampler
 from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed

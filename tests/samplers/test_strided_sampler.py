@@ -11,14 +11,14 @@ from atat_zoo.diffusion.positions import pairs
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.registry import Context
-from atat_zoo.samplers.by_class import ByClassSampler
 from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.samplers.strided import StridedSampler
 from atat_zoo.testing.sampling import check_sampler, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint, toy
 from atat_zoo.tokenizers import CharactersTokenizer
 
 V, L, STRIDE = 7, 14, 4
-GREEDY = Zoo.load().spec("sampler", {"use": "by_class", "draw": {"use": "categorical", "temperature": 0}})
+GREEDY = Zoo.load().spec("sampler", {"use": "strided", "draw": {"use": "categorical", "temperature": 0}})
 BACKBONE = {"use": "dit", "layers": 3, "width": 16, "heads": 2, "local_heads": 2, "max_length": 64}
 
 
@@ -83,13 +83,13 @@ def test_every_place_is_read_once_and_a_class_is_one_evaluation(stride, length, 
     built = model(stride, length)
     sizes = []
     built.backbone.register_forward_hook(lambda _, args, out: sizes.append(args[0].shape[1]))
-    made = ByClassSampler().sample(built.denoiser(), torch.full((2, length), V), torch.arange(2))
+    made = StridedSampler().sample(built.denoiser(), torch.full((2, length), V), torch.arange(2))
     assert made.nfe.tolist() == [passes] * 2
     assert made.max_nfe == len(sizes) == passes
     assert sum(sizes) == length
     assert max(sizes) == -(-length // stride)
     sizes.clear()
-    ByClassSampler().sample(built.denoiser(), torch.zeros(2, length, dtype=torch.int64), torch.arange(2))
+    StridedSampler().sample(built.denoiser(), torch.zeros(2, length, dtype=torch.int64), torch.arange(2))
     assert not sizes
 
 
@@ -102,7 +102,7 @@ def test_texts_are_drawn_from_the_likelihood(stride):
     with torch.no_grad():
         found = built.bound(x, torch.ones_like(x, dtype=torch.bool), torch.arange(16), 1, bound)["nelbo"]
     joint = Joint((-found.nelbo).exp(), 4, 2)
-    made = ByClassSampler().sample(built.denoiser(), *masks(joint, 20_000))
+    made = StridedSampler().sample(built.denoiser(), *masks(joint, 20_000))
     assert fit(made, joint) > 0.001
     assert fit(made, Joint(torch.ones(16), 4, 2)) < 1e-6
 
@@ -110,7 +110,7 @@ def test_texts_are_drawn_from_the_likelihood(stride):
 def test_rows_and_records():
     built, z = model(), torch.full((4, L), V)
     z[2, ::STRIDE] = 1
-    made, trace = traced(ByClassSampler(), built.denoiser(), z, torch.arange(4))
+    made, trace = traced(StridedSampler(), built.denoiser(), z, torch.arange(4))
     assert [record["step"] for record in trace] == [0, 1, 2, 3]
     replayed = z.clone()
     for turn, record in enumerate(trace):
@@ -118,7 +118,7 @@ def test_rows_and_records():
         replayed[record["rows"], record["positions"]] = torch.tensor(record["tokens"])
     assert torch.equal(replayed, made.tokens)
     for row in range(4):
-        alone = ByClassSampler().sample(built.denoiser(), z[row : row + 1], torch.tensor([row]))
+        alone = StridedSampler().sample(built.denoiser(), z[row : row + 1], torch.tensor([row]))
         assert torch.equal(alone.tokens[0], made.tokens[row])
 
 
@@ -126,17 +126,17 @@ def test_a_given_token_that_would_not_be_seen_is_refused():
     built, z = model(), torch.full((2, L), V)
     z[1, 1] = 3  # of the second class, and the first is open
     with pytest.raises(UserError, match=r"^this model writes position i in turn i mod 4, and would not see .* gaps"):
-        ByClassSampler().sample(built.denoiser(), z, torch.arange(2))
-    assert (ByClassSampler().sample(Hashed(V), z, torch.arange(2)).tokens[1, 1] == 3).all()
+        StridedSampler().sample(built.denoiser(), z, torch.arange(2))
+    assert (StridedSampler().sample(Hashed(V), z, torch.arange(2)).tokens[1, 1] == 3).all()
 
 
 def test_samplers_with_another_order_are_refused():
     built, z = model(), torch.full((2, L), V)
     for sampler in (AncestralSampler(), LeftToRightSampler(), Zoo.load().spec("sampler", "semi_autoregressive")):
-        with pytest.raises(UserError, match=r'class by class.*"by_class"'):
+        with pytest.raises(UserError, match=r'class by class.*"strided"'):
             sampler.sample(built.denoiser(), z, torch.arange(2))
     with pytest.raises(UserError, match=r"sampler\.stride = 2 is not the 4 classes of the model"):
-        ByClassSampler(stride=2).sample(built.denoiser(), z, torch.arange(2))
+        StridedSampler(stride=2).sample(built.denoiser(), z, torch.arange(2))
     # One class alone may be filled in any order.
     z[:] = 1
     z[:, 2::STRIDE] = V
@@ -146,18 +146,18 @@ def test_samplers_with_another_order_are_refused():
 def test_any_other_model_is_asked_for_a_class_at_a_time():
     denoiser, z = Hashed(9), torch.full((2, 7), 9)
     z[0, 1::3] = 4
-    made, trace = traced(ByClassSampler(stride=3), denoiser, z, torch.arange(2))
+    made, trace = traced(StridedSampler(stride=3), denoiser, z, torch.arange(2))
     assert made.nfe.tolist() == [2, 3]
     assert made.max_nfe == 3
     assert [record["positions"] for record in trace] == [[0, 3, 6] * 2, [1, 4], [2, 5] * 2]
-    assert ByClassSampler().sample(Hashed(9), torch.full((2, 40), 9), torch.arange(2)).max_nfe == 16
-    check_sampler(ByClassSampler(stride=3), 10)
+    assert StridedSampler().sample(Hashed(9), torch.full((2, 40), 9), torch.arange(2)).max_nfe == 16
+    check_sampler(StridedSampler(stride=3), 10)
 
 
 def test_with_an_exact_denoiser_a_class_of_one_is_exact():
     joint = toy()
-    assert fit(ByClassSampler(stride=3).sample(joint.denoiser, *masks(joint, 20_000)), joint) > 0.001
-    assert fit(ByClassSampler(stride=1).sample(joint.denoiser, *masks(joint, 20_000)), joint) < 1e-6
+    assert fit(StridedSampler(stride=3).sample(joint.denoiser, *masks(joint, 20_000)), joint) > 0.001
+    assert fit(StridedSampler(stride=1).sample(joint.denoiser, *masks(joint, 20_000)), joint) < 1e-6
 
 
 LETTERS = CharactersTokenizer().train(lambda: iter(()))

@@ -1,4 +1,4 @@
-"""The sampler `by_class`."""
+"""The sampler `strided`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
     from atat_zoo.experiment import Experiment
+    from atat_zoo.samplers.revealed import Revealed
 
 
 @component
-class ByClassSampler(Sampler):
+class StridedSampler(Sampler):
     """Position i is of class i mod s; the classes come in turn, each drawn in one step.
 
     A text of any length takes s evaluations. What is drawn in one step is drawn apart, and lies s positions apart.
+    Nothing in it adapts, so it is what an adaptive sampler of as many evaluations is to be compared with.
 
     A model that reads class by class (objective `strided`) caches the keys and values of finished classes, so that an
     evaluation reads L/s tokens, and its text is drawn exactly from its likelihood. It does not see a given token of a
     class later than a missing one; such texts are refused. Any other model sees the complete text in each evaluation.
     """
 
-    name = "by_class"
+    name = "strided"
     summary = "positions i mod s in turn, each class in one step; as strided models need"
     classwise = True
+    deterministic = True
+    uncovered = None
 
     stride: int | None = param(None, help="s, the number of classes; if none, as in the model, or 16", ge=1)
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
@@ -48,6 +52,22 @@ class ByClassSampler(Sampler):
         Raises:
             UserError: when the stride is not the model's, or the model would not see a given token.
         """
+        return self._fill(denoiser, tokens, seeds, observe, None)
+
+    def reveal(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    ) -> Sample:
+        """See `Sampler.reveal`."""
+        return self._fill(denoiser, tokens, seeds, observe, revealed)
+
+    def _fill(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        observe: Observer | None,
+        revealed: Revealed | None,
+    ) -> Sample:
         import torch
 
         from atat_zoo.diffusion.positions import to_host
@@ -82,11 +102,13 @@ class ByClassSampler(Sampler):
             places = slice(c, None, classes)
             if open_[c] and decoder is not None:
                 observer = observe and shifted(observe, positions=c, apart=classes, steps=most)
-                made = run(parts, decoder, z[:, places], fold(seeds, c), observe=observer)
+                true = revealed and revealed.at(places)
+                made = run(parts, decoder, z[:, places], fold(seeds, c), observe=observer, revealed=true)
                 z[:, places] = made.tokens
             elif open_[c]:
                 observer = observe and shifted(observe, steps=most)
-                made = run(parts, denoiser, z, fold(seeds, c), fill=turn == c, observe=observer)
+                keys = fold(seeds, c)
+                made = run(parts, denoiser, z, keys, fill=turn == c, observe=observer, revealed=revealed)
                 z = made.tokens
             if open_[c]:
                 nfe, most = nfe + made.nfe, most + made.max_nfe
