@@ -70,7 +70,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CPU, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CPU, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
     from atat_zoo.training import train
 
