@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from atat_zoo.experiment import from_table, load
+from atat_zoo.registry import Context
 
 ROOT = Path(__file__).parents[1] / "experiments"
 ALL = sorted(p for p in ROOT.rglob("*.toml") if "base" not in p.relative_to(ROOT).parts)
-CPU = [p for p in ALL if p.parent == ROOT]
+CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "documented")]
 # The source documents' table.
 TABLE = {"mdlm", "atat", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
@@ -42,13 +43,34 @@ def test_the_variants_differ_in_what_their_names_say() -> None:
     }
 
 
+def test_the_documented_ones_differ_in_what_their_names_say() -> None:
+    folder, kinds = ROOT / "documented", ("masking", "curriculum", "sampler")
+    found = {p.stem: load(str(p)) for p in sorted(folder.glob("*.toml"))}
+    assert {name: tuple(made.parts[kind].name for kind in kinds) for name, made in found.items()} == {
+        "atat": ("importance", "three_stage", "combination"),
+        "curriculum_only": ("uniform", "three_stage", "ancestral"),
+        "importance_only": ("uniform", "none", "ancestral"),
+        "masking_only": ("importance", "none", "ancestral"),
+        "sampling_only": ("uniform", "none", "combination"),
+        "thresholds": ("importance", "three_stage", "combination"),
+        "time_conditioned": ("importance", "three_stage", "combination"),
+    }
+    assert all(made.parts["target"].name == "was_masked" for made in found.values())
+    assert all(made.parts["estimator"].own_embedding for made in found.values())
+    assert [name for name, made in found.items() if made.parts["estimator"].reads_time] == ["time_conditioned"]
+    # The easy stage has the full strength, at this number of steps.
+    for name, medium in (("atat", 0.2), ("curriculum_only", 0.2), ("thresholds", 0.3)):
+        schedule = found[name].parts["curriculum"].build(Context(vocabulary_size=4, length=4, steps=450))
+        assert [schedule.strength(share * medium) for share in (0.0, 0.2, 0.99, 1.01)] == [0, -2, -2, 0]
+
+
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shards")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CPU, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CPU, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
     from atat_zoo.training import train
 
@@ -59,3 +81,31 @@ def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
     assert len(result.folder.read_metrics()) == 3
     assert result.evaluation is not None
     assert 1 < result.evaluation.nelbo.value < 2 * (result.evaluation.unigram_perplexity or 0)
+
+
+@pytest.mark.slow
+def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    from atat_zoo.training import train
+
+    small = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
+    # So small a norm that every step is clipped.
+    together, apart = "train.clip=0.01", "train.algorithms=[{use='gradient_clipping', by='part', threshold=0.01}]"
+    runs = {
+        "mdlm": ["mdlm.toml", together],
+        "importance": ["documented/importance_only.toml", apart],
+        "coupled": ["documented/importance_only.toml", "train.algorithms=[]", together],
+    }
+    weights = {}
+    for name, (path, *clipping) in runs.items():
+        experiment = load(str(ROOT / path), [*small, *clipping, f'data.root="{shards}"'])
+        train(experiment, tmp_path / name)
+        weights[name] = load_file(tmp_path / name / "model" / "model.safetensors")
+    assert {key.partition(".")[0] for key in weights["importance"]} == {"backbone", "estimator"}
+    assert {key.partition(".")[0] for key in weights["mdlm"]} == {"backbone"}
+    assert weights["importance"]["estimator.out.weight"].any(), "it starts at zero, and is trained"
+    differing = {name: [k for k, w in weights["mdlm"].items() if not w.equal(weights[name][k])] for name in runs}
+    assert differing["importance"] == []
+    # One norm of all gradients is what would couple them.
+    assert differing["coupled"] != []

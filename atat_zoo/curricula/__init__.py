@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from atat_zoo.registry import Context
 
 
+_WARMUP = 0.1  # share of the easy stage
+
+
 class CurriculumModule(Protocol):
     """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
 
@@ -75,8 +78,9 @@ class ThreeStageCurriculum:
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
     - `exponential`: between the same ends, fast at first, then slowly.
 
-    During warm-up the strength grows from 0. Warm-up ends with the easy stage
-    at the latest, so that a short training also has a curriculum.
+    During warm-up the strength grows from 0: over the first tenth of the easy stage, whatever the length of the
+    training. A number of `warmup_steps` is taken as it is, and cut off where the easy stage ends; one that is not small
+    beside the stage takes the stage away, since its strength is reached at the end or, if it falls, never.
     """
 
     name = "three_stage"
@@ -85,7 +89,9 @@ class ThreeStageCurriculum:
 
     sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
     boundaries: tuple[float, float] = param((0.2, 0.8), help="progress at which medium and hard begin", ge=0, le=1)
-    warmup_steps: int = param(1000, help="optimizer steps over which the strength grows from 0", ge=0)
+    warmup_steps: int | None = param(
+        None, help="optimizer steps over which the strength grows from 0; if none, a tenth of the easy stage", ge=0
+    )
     progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
 
     def __attrs_post_init__(self) -> None:
@@ -96,12 +102,12 @@ class ThreeStageCurriculum:
         """Return the schedule of a training of `context.steps` steps."""
         from atat_zoo.curricula.modules import ThreeStageSchedule
 
-        share = self.warmup_steps / max(context.steps, 1)
+        easy, steps = self.boundaries[0], self.warmup_steps
         return ThreeStageSchedule(
             sharpness=self.sharpness,
             boundaries=self.boundaries,
             movement=self.progress,
-            warmup=min(share, self.boundaries[0]),
+            warmup=_WARMUP * easy if steps is None else min(steps / max(context.steps, 1), easy),
         )
 
 

@@ -31,21 +31,30 @@ class Algorithm(Protocol):
 
 @component
 class GradientClippingAlgorithm:
-    """Composer's GradientClipping by value, or adaptively by the norm of each weight (Brock et al., 2021).
+    """Composer's GradientClipping by value, or adaptively by the norm of each weight (Brock et al., 2021); or by part.
+
+    `part` is clipping by norm, but the importance estimator's gradients have a norm of their own, so that they do not
+    change the steps of the denoiser; without an estimator it is `train.clip`.
 
     `train.clip` clips before it; set that to 0 to have this alone.
     """
 
     name = "gradient_clipping"
-    summary = "clips gradients by value, or by the norm of each weight"
+    summary = "clips gradients by value, by the norm of each weight, or by those of denoiser and estimator"
     refs = ("arXiv:2102.06171",)
-    by: Literal["value", "adaptive"] = param(
-        "adaptive", help="value: each entry; adaptive: the norm of each gradient, relative to its weight's"
+    by: Literal["value", "adaptive", "part"] = param(
+        "adaptive",
+        help="value: each entry; adaptive: the norm of each gradient, relative to its weight's; part: the norm of all "
+        "of the denoiser's, and that of all of the estimator's",
     )
-    threshold: float = param(0.01, help="largest absolute entry, or largest share of the weight's norm", gt=0)
+    threshold: float = param(0.01, help="largest absolute entry, share of the weight's norm, or norm", gt=0)
 
     def build(self) -> ComposerAlgorithm:
         """See `Algorithm`."""
+        if self.by == "part":
+            from atat_zoo.training.clipping import ClippingByPart
+
+            return ClippingByPart(self.threshold)
         from composer.algorithms import GradientClipping
 
         return GradientClipping(clipping_type=self.by, clipping_threshold=self.threshold)

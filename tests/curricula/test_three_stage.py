@@ -83,6 +83,22 @@ def test_warm_up_starts_from_equal_weights():
     assert schedule.strength(0.1) == schedule.strength(0.15) == -2.0
 
 
+@given(
+    st.integers(1, 2_000_000),
+    st.floats(0.01, 50),
+    st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(sorted).map(tuple),
+    st.sampled_from(["step", "linear", "exponential"]),
+)
+def test_the_easy_stage_has_its_full_strength_whatever_the_length_of_the_training(steps, sharpness, boundaries, how):
+    schedule = built(steps, sharpness=sharpness, boundaries=boundaries, progress=how, warmup_steps=None)
+    plain = built(steps, sharpness=sharpness, boundaries=boundaries, progress=how)
+    assert schedule.strength(0.0) == 0
+    for share in (0.1001, 0.3, 0.5, 0.99):
+        assert schedule.strength(share * boundaries[0]) == plain.strength(share * boundaries[0]) < 0
+    # A tenth of a falling strength is lost, and no more than it would have lost by then.
+    assert schedule.strength(0.1001 * boundaries[0]) <= -sharpness * (0.6 if how == "exponential" else 0.89)
+
+
 def test_in_a_short_training_warm_up_ends_with_the_easy_stage():
     schedule = built(steps=100, warmup_steps=1000)
     assert schedule.warmup == 0.2

@@ -76,7 +76,7 @@ RUNS: dict[str, list[str]] = {
         LEARNED,
         "masking.use=importance",
         "mask_drawing.use=systematic",
-        'curriculum={use="three_stage", sharpness=0.5}',
+        'curriculum={use="three_stage", sharpness=0.5, warmup_steps=1000}',
         'schedule={use="linear", warmup_steps=4, final_rate=0.1}',
         "backbone.time_conditioning=true",
         "noise.use=log_linear",

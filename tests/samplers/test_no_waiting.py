@@ -136,6 +136,18 @@ def test_a_sampler_asks_the_device_through_one_function_alone(name, asked):
     assert elsewhere.max_nfe == made.max_nfe
 
 
+def test_neither_does_a_pace_that_no_named_sampler_has(asked):
+    answers, replay = asked
+    sampler = Zoo.load().spec("sampler", {"use": "combination", "pace": {"use": "extended", "max_steps": 12}})
+    made = run(sampler, given())
+    assert len(answers) <= made.max_nfe + 1
+    replay()
+    z = given().to("meta")
+    with NoBlockingCopies():
+        assert run(sampler, z).max_nfe == made.max_nfe
+    assert not answers
+
+
 @pytest.mark.parametrize("name", ["ancestral", "uncertainty_guided", "strided", "semi_autoregressive"])
 def test_neither_does_a_run_along_a_known_text(name, asked):
     answers, replay = asked

@@ -1,5 +1,7 @@
 """Paces take what they say."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +12,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.noise import CosineNoise, LinearNoise, LogLinearNoise
 from atat_zoo.registry import Zoo
 from atat_zoo.samplers.pace import BinomialPace, FixedPace, OneAtATimePace
-from atat_zoo.samplers.pace.predicted import AdaptivePace
+from atat_zoo.samplers.pace.predicted import AdaptivePace, ExtendedPace
 from atat_zoo.testing import check_pace
 from atat_zoo.testing.sampling import assemble, example_step
 from atat_zoo.testing.toys import Hashed
@@ -30,6 +32,8 @@ from atat_zoo.uncertainty import EntropyUncertainty
         OneAtATimePace(),
         AdaptivePace(min_steps=1, max_steps=1, uncertainty=EntropyUncertainty()),
         AdaptivePace(min_steps=2, max_steps=7, uncertainty=EntropyUncertainty()),
+        ExtendedPace(min_steps=2, max_steps=7, added=1, threshold=0.9, uncertainty=EntropyUncertainty()),
+        ExtendedPace(min_steps=1, max_steps=1, uncertainty=EntropyUncertainty()),
     ],
     ids=str,
 )
@@ -112,7 +116,9 @@ class Fake:
     """A step whose uncertainty is given."""
 
     def __init__(self, open_, total, uncertainty):
-        self.open, self.total, self.uncertainty = open_, total, uncertainty
+        self.open, self.total, self.remaining, self.uncertainty = open_, total, total, uncertainty
+        self.number, self.batch, self.rows, self.tokens = 0, len(open_), torch.arange(len(open_)), open_.long()
+        self.memory = {}
 
     def measure(self, metric):
         return torch.where(self.open, self.uncertainty, 0.0).float()
@@ -129,9 +135,47 @@ def test_adaptive_spends_its_steps_on_what_is_uncertain(sharpness, nfe):
     assert made.max_nfe == 8
 
 
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 12), st.integers(0, 5), st.data())
+def test_extended_ends_in_as_many_steps_as_it_planned_and_never_in_more_than_its_maximum(n, low, more, added, data):
+    pace = ExtendedPace(
+        min_steps=low, max_steps=low + more, added=added, threshold=0.5, uncertainty=EntropyUncertainty()
+    )
+    step = Fake(torch.ones(1, n, dtype=torch.bool), torch.tensor([n]), 0.0)
+    planned, left, number = low, n, 0
+    while left:
+        unsure = data.draw(st.booleans())
+        step.number, step.uncertainty, step.remaining = number, 0.75 if unsure else 0.25, torch.tensor([left])
+        step.open = torch.arange(n)[None] < left
+        taken = pace.take(step).item()
+        planned = min(planned + added * unsure, low + more)
+        assert taken == math.ceil(left / (planned - number))
+        left, number = left - taken, number + 1
+    assert number <= min(n, planned) <= pace.most(n)
+
+
+# 16 positions by 4, 2, 2 and then 1: the plan is of 5 steps, 8, 11 and then 12, of which rounding up saves one.
+@pytest.mark.parametrize(("sharpness", "nfe"), [(0.0, 11), (1e4, 2)])
+def test_extended_adds_steps_to_what_is_uncertain(sharpness, nfe):
+    pace = ExtendedPace(min_steps=2, max_steps=12, added=3, uncertainty=EntropyUncertainty())
+    made = assemble(pace=pace).sample(Hashed(50, sharpness=sharpness), torch.full((3, 16), 50), torch.arange(3))
+    assert made.nfe.tolist() == [nfe] * 3
+    assert made.max_nfe == 12
+
+
+def test_the_plan_of_a_row_is_its_own():
+    pace = ExtendedPace(min_steps=2, max_steps=8, added=2, threshold=0.5, uncertainty=EntropyUncertainty())
+    step = Fake(torch.ones(2, 8, dtype=torch.bool), torch.tensor([8, 8]), torch.tensor([[0.75], [0.25]]))
+    assert pace.take(step).tolist() == [2, 4]
+    step.rows, step.number = torch.tensor([1]), 1
+    step.open, step.remaining, step.uncertainty = step.open[:1], torch.tensor([4]), 0.25
+    assert pace.take(step).tolist() == [4]
+
+
 def test_out_of_range():
     with pytest.raises(UserError, match="max_steps must be at least min_steps, 10, not 5"):
         Zoo.load().spec("pace", {"use": "adaptive", "min_steps": 10, "max_steps": 5})
+    with pytest.raises(UserError, match="max_steps must be at least min_steps, 10, not 5"):
+        Zoo.load().spec("pace", {"use": "extended", "max_steps": 5})
     with pytest.raises(UserError, match="sampler: max_steps must be at least min_steps"):
         Zoo.load().spec("sampler", {"use": "uncertainty_guided", "min_steps": 10, "max_steps": 5})
     with pytest.raises(UserError, match=r"pace\.steps must be at least 1, not 0"):

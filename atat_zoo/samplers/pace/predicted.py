@@ -35,8 +35,7 @@ class AdaptivePace(Pace):
 
     def __attrs_post_init__(self) -> None:
         """Refuse bounds in the wrong order."""
-        if self.max_steps < self.min_steps:
-            raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
+        _ascending(self.min_steps, self.max_steps)
 
     def most(self, n: int) -> int:
         """Return max_steps."""
@@ -48,6 +47,57 @@ class AdaptivePace(Pace):
         steps = self.min_steps + u * (self.max_steps - self.min_steps)
         # ⌈x − tiny⌉, so that rounding errors of the quotient do not raise the result.
         return (step.total.to(u.device, non_blocking=True) / steps - 1e-9).ceil().long()
+
+
+@component
+class ExtendedPace(Pace):
+    """Few steps at first, and more for as long as the model is unsure.
+
+    A row plans `min_steps`. Whenever the mean uncertainty over its masked positions is above the threshold, `added`
+    steps are added to its plan, up to `max_steps`. With S planned steps, of which k are done, ⌈remaining/(S − k)⌉
+    positions are unmasked. The maximum is what the rule as documented lacks: steps that are added in every step leave
+    the end as far away as before, or farther.
+    """
+
+    name = "extended"
+    summary = "min_steps, and some more whenever the mean uncertainty is high, up to max_steps"
+    refs = ("ATAT",)
+    needs = frozenset({"log_probs"})
+    deterministic = True
+
+    min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
+    added: int = param(10, help="steps that an uncertain evaluation adds", ge=0)
+    max_steps: int = param(100, help="maximum of steps; no fewer than min_steps", ge=1)
+    threshold: float = param(0.3, help="mean uncertainty above which steps are added", ge=0, le=1)
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse bounds in the wrong order."""
+        _ascending(self.min_steps, self.max_steps)
+
+    def most(self, n: int) -> int:
+        """Return max_steps."""
+        return self.max_steps
+
+    def take(self, step: Step) -> Tensor:
+        """Return ⌈remaining/(S − k)⌉, int64 [A]."""
+        import torch
+
+        if "extended" not in step.memory:
+            step.memory["extended"] = torch.full((step.batch,), self.min_steps, device=step.tokens.device)
+        planned = step.memory["extended"]
+        unsure = step.mean_open(step.measure(self.uncertainty)) > self.threshold
+        now = (planned[step.rows] + self.added * unsure).clamp(max=self.max_steps)
+        planned[step.rows] = now
+        # Rows to which a remask gave something back may be behind their plan.
+        left = (now - step.number).clamp(min=1)
+        return -(-step.remaining.to(left.device, non_blocking=True) // left)
+
+
+def _ascending(min_steps: int, max_steps: int) -> None:
+    """Refuse bounds in the wrong order."""
+    if max_steps < min_steps:
+        raise ValueError(f"max_steps must be at least min_steps, {min_steps}, not {max_steps}")
 
 
 @component
