@@ -10,24 +10,11 @@ from atat_zoo.run.renamed import today
 NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algorithms": []}
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
-# Keys that were taken out of experiments on purpose: path -> what the record has, and the experiments. The warm-up of
-# 1,000 steps took the whole easy stage of a training of 450.
-DROPPED: dict[str, tuple[Any, set[str]]] = {
-    "curriculum.warmup_steps": (
-        1000,
-        {"atat", "curriculum_only", "no_importance", "quickstart", "finetuning/atat"},
-    )
-}
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a record's resolved experiments: by name, every key path of today with its value."""
-    found = {name: {**NEW, **_of_kinds(paths), **_today(paths)} for name, paths in complete(resolved).items()}
-    for path, (value, names) in DROPPED.items():
-        for name in names & found.keys():
-            if found[name].get(path) == value:
-                del found[name][path]
-    return found
+    return {name: {**NEW, **_of_kinds(paths), **_today(paths)} for name, paths in complete(resolved).items()}
 
 
 def _of_kinds(paths: dict[str, Any]) -> dict[str, Any]:
