@@ -75,8 +75,8 @@ class UncertaintyOrder(Order):
     et al., arXiv:2502.06768). It is known to lower diversity; there is no published evidence for most uncertain first.
     Report the unigram entropy of texts written with either.
 
-    The importance is that of a draft, z with the most probable token at every mask, because the estimator was trained
-    on text without masks. Without an estimator the factor is 1.
+    If the estimator was trained on text without masks, the importance is that of a draft, z with the most probable
+    token at every mask; if it reads z, that of the hidden token. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -88,7 +88,7 @@ class UncertaintyOrder(Order):
     first: Literal["most_certain", "most_uncertain"] = param(
         "most_certain", help="which comes first: the lowest or the highest score"
     )
-    importance: bool = param(False, help="multiply the uncertainty by the importance of the draft's token")
+    importance: bool = param(False, help="multiply the uncertainty by the importance of the token")
 
     @property
     def needs(self) -> frozenset[str]:
