@@ -23,7 +23,7 @@ class Masked:
         maskable: which tokens may be masked (not padding, prompts), bool [B, L].
         t: diffusion time, float32 [B], in (0, 1].
         rate: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it.
-        p: probability with which each token was masked, float32 [B, L].
+        p: probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate.
     """
 
     x: Tensor

@@ -159,7 +159,7 @@ def test_an_estimator_says_whether_it_reads_masks():
 
 def test_estimators_inside_another_read_the_same():
     table = {"name": "a", "estimator": {"use": "hybrid", "learned": {"use": "transformer", "reads": "z"}}}
-    with pytest.raises(UserError, match="estimator.prior: 'frequency' reads x and the learned one z"):
+    with pytest.raises(UserError, match=r"estimator\.prior: 'frequency' reads x and the learned one z"):
         from_table(table, where="here")
     table["estimator"]["prior"] = {"use": "transformer", "reads": "z"}
     assert from_table(table, where="here").parts["estimator"].reads == "z"
