@@ -104,6 +104,40 @@ class UncertaintyOrder(Order):
 
 
 @component
+class ImportanceOrder(Order):
+    """By the importance of the hidden tokens: the scores by which the masking `reveal` trains the same model.
+
+    With an estimator that reads z it is known before the network is evaluated, which then predicts the chosen positions
+    alone. Any other estimator weighs a draft. Without one all positions are alike, and the leftmost comes first.
+    """
+
+    name = "importance"
+    summary = "by how hard the estimator says that the hidden token is, easiest or hardest first"
+    refs = ("ATAT",)
+    deterministic = True
+    needs = frozenset({"importance"})
+
+    first: Literal["easy", "hard"] = param("easy", help="which comes first: the lowest or the highest score")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield a sentence if the model estimates no importance that it could have learned."""
+        objective, estimator = experiment.parts["objective"], experiment.parts.get("estimator")
+        if "estimator" not in objective.uses or not getattr(estimator, "learns", False):
+            yield (
+                "sampler: the order importance follows an estimator that was trained with the model, and this "
+                'experiment has none; set estimator.use = "transformer" and its reads to "z", or choose another sampler'
+            )
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the importance with its sign, float [A, L]."""
+        import torch
+
+        if step.importance is None:
+            return torch.zeros(step.open.shape, device=step.open.device)
+        return step.importance if self.first == "hard" else -step.importance
+
+
+@component
 class LearnedOrder(Order):
     """The model's own: masked position i comes next with probability ŵ_i / Ŵ, learned by the objective `adaptive`.
 

@@ -52,7 +52,7 @@ def check_rate(strategy: Any, examples: int = 50) -> None:
         mask = _mask(strategy, tokens, torch.full((_DRAWN,), rate), torch.ones_like(tokens, dtype=torch.bool), keys)
         share = expected % 1
         error = (mask.sum(-1).double().mean() - expected).abs() / (share * (1 - share) / _DRAWN + 1e-12) ** 0.5
-        holds(error <= _ERRORS, "the mean number of masked tokens is that of the rate", lambda at=error: float(at))
+        holds(error <= _ERRORS, "the mean number of masked tokens is that of the rate", error.item)
 
 
 def check_visible(strategy: Any, examples: int = 50) -> None:
