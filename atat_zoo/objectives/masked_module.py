@@ -75,9 +75,10 @@ class MDLMModule(DenoisingModule):
         """Draw z by what it shows of x: MATH 7, with one key per row."""
 
         def scores(hidden: Tensor) -> Tensor:
-            with torch.no_grad():
-                z = torch.where(hidden, self.context.mask_id, batch.tokens)
-                return self.importance(z, batch.maskable, levels.t)
+            # Not under no_grad: autocast remembers the weights as it has cast them, and these would have no gradient
+            # in the second pass either.
+            z = torch.where(hidden, self.context.mask_id, batch.tokens)
+            return self.importance(z, batch.maskable, levels.t).detach()
 
         keys = row_keys(self.context.seed, "mask", batch.index)
         drawn = self.masking.reveal(scores, levels.rate, batch.maskable, keys) & batch.maskable

@@ -54,9 +54,11 @@ def test_visible_tokens_change_the_mask():
     assert moved
 
 
-def test_the_estimator_learns_from_what_it_says_of_the_final_mask():
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_estimator_learns_from_what_it_says_of_the_final_mask(bf16):
     made = module(importance_loss_weight=0.5)
-    found = made.loss(batch(1))
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        found = made.loss(batch(1))
     found["loss"].backward()
     assert all(p.grad.abs().max() > 0 for p in made.estimator.parameters())
     assert not made.backbone.embedding.weight.grad[V].isnan().any()
