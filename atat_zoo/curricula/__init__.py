@@ -1,4 +1,8 @@
-"""Curricula: loss weights that move the training from easy to hard tokens."""
+"""Curricula: loss weights that move the training from easy to hard tokens, or follow what is shown of a text.
+
+Weights by the importance of x tilt what is learned towards the tokens that weigh more; those in `shown`, and any by the
+importance of z, do not.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class CurriculumModule(Protocol):
 
         Args:
             masked: the step.
-            importance: I in [0, 1], [B, L], detached.
+            importance: I in [0, 1], [B, L], detached: of the clean tokens, or of z, as the estimator reads.
             progress: completed share of the training, in [0, 1].
         """
         ...

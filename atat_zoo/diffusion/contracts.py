@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import attrs
 
@@ -23,7 +23,7 @@ class Masked:
         maskable: which tokens may be masked (not padding, prompts), bool [B, L].
         t: diffusion time, float32 [B], in (0, 1].
         rate: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it.
-        p: probability with which each token was masked, float32 [B, L].
+        p: probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate.
     """
 
     x: Tensor
@@ -88,6 +88,8 @@ class Denoiser(Protocol):
         stride: number of classes, for a model that predicts position i, of class i mod stride, from earlier classes;
             None, the default, for one that does not read class by class.
         estimates_importance: whether `importance` returns a tensor; false by default.
+        importance_reads: "x", the default, if it is that of a complete draft, or "z" if it is that of hidden tokens,
+            given the text with its masks.
         gives_order_weights: whether it has `ordered`; false by default.
         scores_visible_tokens: whether it has `everywhere`; false by default.
     """
@@ -98,6 +100,7 @@ class Denoiser(Protocol):
     block_size: int | None = None
     stride: int | None = None
     estimates_importance: bool = False
+    importance_reads: Literal["x", "z"] = "x"
     gives_order_weights: bool = False
     scores_visible_tokens: bool = False
 
@@ -130,12 +133,12 @@ class Denoiser(Protocol):
             return position // self.block_size
         return None if self.stride is None else position % self.stride
 
-    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the importance of a draft's tokens, [B, L] in [0, 1], or None, the default, without an estimator.
+    def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
+        """Return the importance of a text's tokens, [B, L] in [0, 1], or None, the default, without an estimator.
 
         Args:
-            draft: a text without masks, int64 [B, L].
-            masked: which of its tokens are masked in z, bool [B, L].
+            tokens: a draft without masks; or z, if `importance_reads` says so; int64 [B, L].
+            masked: which tokens are masked in z, bool [B, L].
         """
         return None
 

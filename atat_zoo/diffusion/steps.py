@@ -49,7 +49,8 @@ class Step:
         denoiser: the denoiser, for parts that need more than its distributions.
         log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
         order_weights: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
-        importance: needs "importance". Of the draft, float [A, L] in [0, 1], or None if there is no estimator.
+        importance: needs "importance". Of a draft's tokens or of the hidden ones, see `Denoiser.importance_reads`,
+            float [A, L] in [0, 1], or None if there is no estimator.
         drawn: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
         drawn_log_probs: needs "drawn". Its log-probability under p_θ, [N].
         history: needs "history". Mean over open positions of max p_θ, one column per evaluation, the latest last,

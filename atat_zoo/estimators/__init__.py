@@ -1,12 +1,16 @@
 """Importance estimators: which tokens of a text are hard to predict.
 
-The module of an estimator maps clean tokens to importance in [0, 1]. It gets the backbone's embedding as a detached
-input, so its loss does not train the backbone.
+The module of an estimator maps tokens to importance in [0, 1]. It gets the backbone's embedding as a detached input,
+so its loss does not train the backbone.
+
+An estimator reads x, the clean text, or z, the text with masks. One on x knows the tokens that it weighs: masks and
+weights by it tilt what the model learns, since the posterior of a hidden token is then no longer what fits best. One on
+z says how hard a hidden token is, given what is shown: nothing that follows from it tilts anything.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 from atat_zoo.machine import require
 from atat_zoo.registry import component, component_base, param, part, values_of
@@ -20,16 +24,21 @@ if TYPE_CHECKING:
     from atat_zoo.registry import Context
 
 
+# The clean text, or the text with masks.
+Reads: TypeAlias = Literal["x", "z"]
+
+
 class EstimatorModule(Protocol):
     """The result of `build`: an `nn.Module` with this `forward`."""
 
+    reads: Reads  # which tokens it gets
     reads_time: bool  # whether `t` changes the result
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1].
 
         Args:
-            tokens: clean tokens, int64 [B, L].
+            tokens: x or z, as `reads` says, int64 [B, L]; the mask is the id after the last.
             embedded: the backbone's embedding of them, detached, [B, L, D].
             t: diffusion time [B], or None for an estimator that does not read it.
             maskable: bool [B, L]; importance elsewhere is not used.
@@ -41,6 +50,11 @@ class Estimator(Protocol):
     """A component of the kind estimator."""
 
     name: str
+
+    @property
+    def reads(self) -> Reads:
+        """Whether its module reads the clean text, "x", or the one with masks, "z"."""
+        ...
 
     @property
     def reads_time(self) -> bool:
@@ -62,6 +76,7 @@ class UniformEstimator:
     """Importance ½ for every token, so masking and curriculum treat all tokens alike."""
 
     name = "uniform"
+    reads: ClassVar[Reads] = "x"
     reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     summary = "the same importance for every token"
@@ -82,6 +97,7 @@ class FrequencyEstimator:
     """
 
     name = "frequency"
+    reads: ClassVar[Reads] = "x"
     reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = False
     summary = "rare tokens are important: the unigram surprisal over its largest value"
@@ -95,7 +111,9 @@ class FrequencyEstimator:
 
 @component
 class TransformerEstimator:
-    """Two transformer layers over the clean text, with importance σ(·) for each token.
+    """Two transformer layers over the text, with importance σ(·) for each token.
+
+    With `reads = "z"` they see the text with masks, and learn how hard each hidden token is, given the others.
 
     It reads the backbone's token embedding through a projection, so it adds
     about 2 % to a backbone of 124M. `own_embedding` gives it its own embedding,
@@ -106,6 +124,7 @@ class TransformerEstimator:
     learns: ClassVar[bool] = True
     summary = "two small transformer layers over the backbone's detached embedding"
     refs = ("ATAT",)
+    reads: Reads = param("x", help="x, the clean text, or z, the text with masks")
     layers: int = param(2, help="transformer layers", ge=1, le=10_000)
     width: int = param(256, help="width of the layers", ge=2)
     heads: int = param(4, help="attention heads", ge=1)
@@ -151,14 +170,25 @@ class _ComposedEstimator:
         return getattr(self, self.inside[0]).learns
 
     @property
+    def reads(self) -> Reads:
+        """See `Estimator`; the same for all."""
+        first: Reads = getattr(self, self.inside[0]).reads
+        return first
+
+    @property
     def reads_time(self) -> bool:
         """See `Estimator`."""
         return any(getattr(self, name).reads_time for name in self.inside)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems of the estimators inside."""
+        """Yield the problems of the estimators inside; they read the same text."""
         for key in self.inside:
             inner = getattr(self, key)
+            if inner.reads != self.reads:
+                yield (
+                    f"estimator.{key}: {inner.name!r} reads {inner.reads} and the {self.inside[0]} one "
+                    f'{self.reads}; set reads = "{inner.reads}" there too, or take it without the other'
+                )
             if hasattr(inner, "check"):
                 # Its messages name the table `estimator`; here it is nested one level deeper.
                 yield from (text.replace("estimator.", f"estimator.{key}.") for text in inner.check(experiment))

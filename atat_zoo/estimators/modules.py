@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from atat_zoo.estimators import Reads
     from atat_zoo.tokenizers.terms import Terms
 
 
 class TransformerModule(nn.Module):
-    """Clean tokens to importance [B, L] in [0, 1]; starts at ½ everywhere."""
+    """Tokens to importance [B, L] in [0, 1]; starts at ½ everywhere."""
 
     def __init__(
         self,
@@ -27,6 +28,7 @@ class TransformerModule(nn.Module):
         embedded_width: int,
         length: int,
         *,
+        reads: Reads,
         layers: int,
         width: int,
         heads: int,
@@ -35,7 +37,7 @@ class TransformerModule(nn.Module):
         own_embedding: bool,
     ) -> None:
         super().__init__()
-        self.reads_time = time_conditioning
+        self.reads, self.reads_time = reads, time_conditioning
         if own_embedding:
             self.embedding = nn.Embedding(vocabulary_size + 1, width)
             nn.init.normal_(self.embedding.weight, std=1.0)
@@ -98,6 +100,7 @@ class EstimatorLayer(nn.Module):
 class ConstantModule(nn.Module):
     """The same importance everywhere."""
 
+    reads: Reads = "x"
     reads_time = False
 
     def __init__(self, value: float) -> None:
@@ -112,6 +115,7 @@ class ConstantModule(nn.Module):
 class TableModule(nn.Module):
     """Importance by token, from a table [V + 1]; saved with the model, so that counts are needed only once."""
 
+    reads: Reads = "x"
     reads_time = False
 
     def __init__(self, values: Tensor) -> None:
@@ -141,7 +145,7 @@ class MixModule(nn.Module):
     def __init__(self, a: nn.Module, b: nn.Module, mix: float) -> None:
         super().__init__()
         self.a, self.b, self.mix = a, b, mix
-        self.reads_time = bool(a.reads_time or b.reads_time)
+        self.reads, self.reads_time = a.reads, bool(a.reads_time or b.reads_time)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """See `EstimatorModule`."""
@@ -156,7 +160,7 @@ class BiasedModule(nn.Module):
     def __init__(self, base: nn.Module, terms: Terms, strength: float) -> None:
         super().__init__()
         self.base, self.terms, self.strength = base, terms, strength
-        self.reads_time = bool(base.reads_time)
+        self.reads, self.reads_time = base.reads, bool(base.reads_time)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """See `EstimatorModule`."""

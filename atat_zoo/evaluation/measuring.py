@@ -8,6 +8,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class Measurement:
     contribution: Mapping[str, Tensor]
     # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
     token_loss: Tensor
-    importance: Tensor | None  # float32 [n, L], or None when the objective uses no estimator
+    # float32 [n, L], or None when the objective uses no estimator; of one that reads z the average over the draws that
+    # masked the token, NaN if none did
+    importance: Tensor | None
     # the requested scores by name: weighted sum over the masks and sum of weights of each sequence, float64 [n, 2]
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)
 
@@ -72,7 +75,8 @@ def measure(
     sequences.
     """
     training, device = module.training, next(module.parameters()).device
-    estimates_importance = module.denoiser().estimates_importance
+    denoiser = module.denoiser()
+    estimates_importance = denoiser.estimates_importance
     module.eval()
     options = {"scores": scores} if scores else {}
     contribution: dict[str, list[Tensor]] = {}
@@ -92,7 +96,9 @@ def measure(
             # The losses of the first bound: the one under uniform masking, if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
-            if estimates_importance:
+            if estimates_importance and denoiser.importance_reads == "z":
+                importance.append(_importance_when_hidden(module, x, of_text, keys, draws, bound).cpu())
+            elif estimates_importance:
                 # A time-conditioned estimator is evaluated at the middle of the diffusion.
                 t = torch.full((len(x),), 0.5, device=device)
                 importance.append(module.importance(x, of_text, t).float().cpu())
@@ -111,3 +117,17 @@ def measure(
         importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
         scores={name: torch.cat(values) for name, values in scored.items() if values},
     )
+
+
+def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
+    """Return each token's importance by an estimator that reads z, averaged over the masks of the bound that hide it.
+
+    Float32 [n, L]; NaN where none does.
+    """
+
+    def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+        return {"importance": module.importance(z, maskable, t)[masked]}
+
+    masks = module.masks(maskable, keys, draws, bound)
+    found = average(at_masked, x, masks, module.denoiser().mask_id)["importance"]
+    return (found.loss_sum / found.loss_count).float()

@@ -148,7 +148,10 @@ class ImportanceBiasGuidance:
             return writer
 
         def importance(draft: Tensor, masked: Tensor) -> Tensor:
-            own = writer.denoiser.importance(draft, masked)
+            # The words are those of the draft, whatever the model's estimator reads.
+            reads_x = writer.denoiser.importance_reads == "x"
+            z = draft if reads_x else draft.masked_fill(masked, writer.denoiser.mask_id)
+            own = writer.denoiser.importance(z, masked)
             if own is None:
                 own = torch.full(draft.shape, 0.5, device=draft.device)
             return biased(own, terms.occurrences(draft), self.strength)

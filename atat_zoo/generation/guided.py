@@ -40,6 +40,7 @@ class Guided(Denoiser):
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
         self.block_size, self.stride = denoiser.block_size, denoiser.stride
         self.estimates_importance = importance is not None or denoiser.estimates_importance
+        self.importance_reads = "x" if importance is not None else denoiser.importance_reads
         self.gives_order_weights = denoiser.gives_order_weights
         self.scores_visible_tokens = denoiser.scores_visible_tokens
 
@@ -55,9 +56,9 @@ class Guided(Denoiser):
         """Return the time of the model's noise; see `Denoiser`."""
         return self.denoiser.time_at(rate)
 
-    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+    def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
         """Return the given importance, or the model's; see `Denoiser`."""
-        return self.weigh(draft, masked) if self.weigh else self.denoiser.importance(draft, masked)
+        return self.weigh(tokens, masked) if self.weigh else self.denoiser.importance(tokens, masked)
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
         """Return guided log-probabilities and the model's log ŵ; see `Denoiser`."""

@@ -1,6 +1,10 @@
-"""Masking strategies: importance and a rate to the probability of masking each token.
+"""Masking strategies: which tokens of a text are masked, at a given rate.
 
-With r a row's rate and n its maskable tokens, every strategy has these properties
+There are two contracts. A `Masking` turns importance and a rate into the probability of masking each token; importance
+of x makes these depend on what is masked, which tilts what the model learns. A `Revealing` strategy draws a mask by
+what is visible under it, and tilts nothing; it stands in `revealing`.
+
+With r a row's rate and n its maskable tokens, every `Masking` has these properties
 
     (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
     (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
@@ -15,11 +19,13 @@ With r a row's rate and n its maskable tokens, every strategy has these properti
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from atat_zoo.registry import component, component_base, param, part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from atat_zoo.masking.modules import PositionModule
@@ -42,6 +48,32 @@ class Masking(Protocol):
             importance: I in [0, 1], [B, L], detached.
             rate: r in [0, 1], [B].
             maskable: bool [B, L].
+        """
+        ...
+
+
+# Which tokens are hidden, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
+Scores: TypeAlias = "Callable[[Tensor], Tensor]"
+
+
+@runtime_checkable
+class Revealing(Protocol):
+    """A component of the kind masking that draws a mask by what is visible under it.
+
+    The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the keys. Changing the tokens that are masked changes
+    nothing: scores may be asked for more than once, but only under masks that hide at least what is hidden at the end.
+    """
+
+    name: str
+
+    def reveal(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
+        """Return which tokens are masked, bool [B, L].
+
+        Args:
+            scores: the estimator of z: how hard each hidden token is, if these tokens are hidden, in [0, 1].
+            rate: r in [0, 1], [B].
+            maskable: bool [B, L].
+            keys: one counter-based key per row, int64 [B] (`diffusion.randomness`).
         """
         ...
 

@@ -23,7 +23,7 @@ from atat_zoo.run.atomic import replacing
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -188,7 +188,8 @@ class Model:
     def importance(self, text: str) -> list[TokenScore]:
         """Return the importance of each token of a text by the model's estimator, in [0, 1].
 
-        An estimator that reads the time is evaluated in the middle of the diffusion, as in evaluations.
+        An estimator that reads z is asked for each token with this one masked. One that reads the time is evaluated in
+        the middle of the diffusion, as in evaluations.
 
         Raises:
             UserError: when the model has no estimator, or the text does not fit.
@@ -200,10 +201,15 @@ class Model:
                 'train with objective.use = "mdlm" or "adaptive" and an estimator'
             )
         row, inner = self._row(text)
+        whole = torch.zeros_like(row[None], dtype=torch.bool)
+        whole[:, inner] = True
+        reads_x = module.denoiser().importance_reads == "x"
+        values = []
         with torch.no_grad():
-            t = torch.full((1,), 0.5, device=row.device)
-            values = module.importance(row[None], torch.ones_like(row[None], dtype=torch.bool), t)[0]
-        return self._scores(row[inner], values[inner])
+            for tokens, where in [(row[None], whole)] if reads_x else self._each_masked(row, inner):
+                t = torch.full((len(tokens),), 0.5, device=row.device)
+                values.append(module.importance(tokens, torch.ones_like(where), t)[where])
+        return self._scores(row[inner], torch.cat(values))
 
     def uncertainty(
         self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64
@@ -221,14 +227,16 @@ class Model:
         measure = Zoo.load().spec("uncertainty", metric) if isinstance(metric, str) else metric
         row, inner = self._row(text)
         denoiser = self.writer().denoiser
+        with torch.no_grad():
+            values = [measure(denoiser(z, None, where)) for z, where in self._each_masked(row, inner, batch_size)]
+        return self._scores(row[inner], torch.cat(values))
+
+    def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a row with each of its inner tokens masked in turn, int64 [b, L], and where, bool [b, L]."""
         position = torch.arange(len(row), device=row.device)
-        values = []
         for start in range(inner.start, inner.stop, batch_size):
             where = position == position[start : min(start + batch_size, inner.stop), None]
-            z = row.expand(len(where), -1).masked_fill(where, denoiser.mask_id)
-            with torch.no_grad():
-                values.append(measure(denoiser(z, None, where)))
-        return self._scores(row[inner], torch.cat(values))
+            yield row.expand(len(where), -1).masked_fill(where, self.context.mask_id), where
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
         """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""

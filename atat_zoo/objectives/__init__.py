@@ -88,7 +88,7 @@ class ObjectiveModule(Protocol):
         ...
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        """Return the importance of clean tokens, float32 [B, L]; for objectives that use an estimator."""
+        """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
         ...
 
     def stage(self, progress: float) -> str:

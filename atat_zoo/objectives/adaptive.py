@@ -78,8 +78,13 @@ class AdaptiveObjective(Objective):
         return self.draws or (2 if self.learns else 1)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems: an estimator that reads t, or one that cannot be learned."""
+        """Yield the problems: an estimator that reads z or t, or one that cannot be learned."""
         estimator = experiment.parts["estimator"]
+        if estimator.reads != "x":
+            yield (
+                "estimator: objective 'adaptive' draws the order of a text by the importance of its tokens, and this "
+                'estimator reads the text with masks; set its reads to "x"'
+            )
         if estimator.reads_time:
             yield (
                 "estimator: objective 'adaptive' fixes the order of a text before any time, and this estimator reads "

@@ -35,7 +35,7 @@ class DenoisingModule(nn.Module):
         self.context, self.batch_size = context, batch_size
         self.backbone, self.noise = parts["backbone"], parts["noise"]
         self.rates: Any = parts.get("rates", NoiseRates())
-        # The importance of clean tokens, in objectives that use an estimator.
+        # The importance of tokens, in objectives that use an estimator.
         self.estimator: Any = None
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
@@ -180,18 +180,20 @@ class Predictor(Denoiser):
         self.mask_id, self.window = module.context.mask_id, module.context.length
         self.reads_time = module.backbone.reads_time
         self.estimates_importance = module.estimator is not None
+        if module.estimator is not None:
+            self.importance_reads = module.estimator.reads
 
     def time_at(self, rate: Tensor) -> Tensor:
         """See `Denoiser`."""
         t: Tensor = self.module.noise.time_at(rate)
         return t
 
-    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
-        """See `Denoiser`; all tokens of the draft count as maskable."""
+    def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
+        """See `Denoiser`; all tokens count as maskable."""
         if not self.estimates_importance:
             return None
         t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
-        return self.module.importance(draft, torch.ones_like(masked), t)
+        return self.module.importance(tokens, torch.ones_like(masked), t)
 
     def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from atat_zoo.masking import Revealing
 from atat_zoo.objectives import Objective
 from atat_zoo.objectives.causal import has_no_time, infinite_weights
 from atat_zoo.registry import component, param, values_of
@@ -24,7 +25,9 @@ class MDLMObjective(Objective):
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
 
     ω is the NELBO's weight 1/(r·f(r)), f the density of the rates, or 1; h_i is 1 or r/p_i
-    (Horvitz–Thompson), c_i the curriculum's weight. The importance estimator is
+    (Horvitz–Thompson), c_i the curriculum's weight. An estimator that reads z has no
+    part in what masking strategies with probabilities do; it scores for those that
+    draw a mask by what is visible, and its importance of the final z is the curriculum's. The importance estimator is
     trained at the same time, towards the experiment's target. Only uniform masking
     with `nelbo` weights, whatever the rates, makes this loss an estimate of the bound; it is never
     reported as one: the bound is computed separately, under uniform masking.
@@ -44,8 +47,25 @@ class MDLMObjective(Objective):
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems: rates whose weights have no variance."""
+        """Yield the problems: rates whose weights have no variance, masking that needs another importance."""
         yield from infinite_weights(experiment)
+        masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
+        if isinstance(masking, Revealing):
+            if estimator.reads != "z":
+                yield (
+                    f"masking: {masking.name!r} asks how hard tokens are that it has hidden, and estimator "
+                    f'{estimator.name!r} reads the clean text; set estimator.use = "transformer" and its reads to "z"'
+                )
+            if self.correction == "horvitz_thompson":
+                yield (
+                    f"objective.correction: masking {masking.name!r} has no probability for each token to correct by, "
+                    'and tilts nothing that needs a correction; set it to "none"'
+                )
+        elif estimator.reads == "z" and getattr(masking, "direction", 1):
+            yield (
+                f"masking: {masking.name!r} needs the importance before anything is masked, and the estimator reads "
+                'the text with masks; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"'
+            )
 
     def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
         """See `Objective`."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from atat_zoo.diffusion.bounds import WeightedMask, average, counts, reveal, uniform_order
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.masking import Revealing
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
@@ -59,6 +60,30 @@ class MDLMModule(DenoisingModule):
             rates=self.rates, masking=self.masking, curriculum=self.curriculum, target=self.target
         )
 
+    def noised(self, batch: Batch, levels: Levels) -> tuple[Masked, Tensor]:
+        """Draw z from x; return the step, and the importance [B, L] of x or of z, with its gradient."""
+        if self.estimator.reads == "x":
+            importance = self.importance(batch.tokens, batch.maskable, levels.t)
+            return self.mask(batch, importance.detach(), levels), importance
+        if isinstance(self.masking, Revealing):
+            step = self.reveal(batch, levels)
+        else:  # before a mask is drawn, all tokens are alike
+            step = self.mask(batch, torch.full(batch.tokens.shape, 0.5, device=batch.tokens.device), levels)
+        return step, self.importance(step.z, batch.maskable, levels.t)
+
+    def reveal(self, batch: Batch, levels: Levels) -> Masked:
+        """Draw z by what it shows of x: MATH 7, with one key per row."""
+
+        def scores(hidden: Tensor) -> Tensor:
+            # Not under no_grad: autocast remembers the weights as it has cast them, and these would have no gradient
+            # in the second pass either.
+            z = torch.where(hidden, self.context.mask_id, batch.tokens)
+            return self.importance(z, batch.maskable, levels.t).detach()
+
+        keys = row_keys(self.context.seed, "mask", batch.index)
+        drawn = self.masking.reveal(scores, levels.rate, batch.maskable, keys) & batch.maskable
+        return self.masked(batch, drawn, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
+
     def mask(self, batch: Batch, importance: Tensor, levels: Levels) -> Masked:
         """Draw z from x: MATH 3, with one key per row."""
         p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
@@ -71,9 +96,8 @@ class MDLMModule(DenoisingModule):
         """See `ObjectiveModule`."""
         self.begin(batch)
         levels = self.levels(self.times(batch.index), batch)
-        importance = self.importance(batch.tokens, batch.maskable, levels.t)
+        step, importance = self.noised(batch, levels)
         detached = importance.detach()
-        step = self.mask(batch, detached, levels)
         ce = self.dense_cross_entropy(step)
 
         weight = self.curriculum.weights(step, detached, batch.progress)

@@ -135,6 +135,7 @@ class _Run:
         self.most = parts.pace.most(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
         self.providers = providers(parts, denoiser, tokens, self.max_nfe)
+        self.looks = parts.looks_with(denoiser)
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
@@ -202,7 +203,10 @@ class _Run:
         self.counts.nfe[slice(None) if some is None else some] += 1
         step.denoiser = self.denoiser.of(step.rows)
         log_probs = None
-        if step.final or self.parts.looks:
+        if not step.final:
+            for provider in self.providers:
+                provider.ahead(step)
+        if step.final or self.looks:
             log_probs = self.look(step, some)
             chosen, taken = (step.open, step.remaining) if step.final else self.choose(step, count)
         else:

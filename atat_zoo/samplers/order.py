@@ -75,8 +75,8 @@ class UncertaintyOrder(Order):
     et al., arXiv:2502.06768). It is known to lower diversity; there is no published evidence for most uncertain first.
     Report the unigram entropy of texts written with either.
 
-    The importance is that of a draft, z with the most probable token at every mask, because the estimator was trained
-    on text without masks. Without an estimator the factor is 1.
+    If the estimator was trained on text without masks, the importance is that of a draft, z with the most probable
+    token at every mask; if it reads z, that of the hidden token. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -88,7 +88,7 @@ class UncertaintyOrder(Order):
     first: Literal["most_certain", "most_uncertain"] = param(
         "most_certain", help="which comes first: the lowest or the highest score"
     )
-    importance: bool = param(False, help="multiply the uncertainty by the importance of the draft's token")
+    importance: bool = param(False, help="multiply the uncertainty by the importance of the token")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -101,6 +101,40 @@ class UncertaintyOrder(Order):
         if self.importance and step.importance is not None:
             score = score * step.importance
         return score if self.first == "most_uncertain" else -score
+
+
+@component
+class ImportanceOrder(Order):
+    """By the importance of the hidden tokens: the scores by which the masking `reveal` trains the same model.
+
+    With an estimator that reads z it is known before the network is evaluated, which then predicts the chosen positions
+    alone. Any other estimator weighs a draft. Without one all positions are alike, and the leftmost comes first.
+    """
+
+    name = "importance"
+    summary = "by how hard the estimator says that the hidden token is, easiest or hardest first"
+    refs = ("ATAT",)
+    deterministic = True
+    needs = frozenset({"importance"})
+
+    first: Literal["easy", "hard"] = param("easy", help="which comes first: the lowest or the highest score")
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield a sentence if the model estimates no importance that it could have learned."""
+        objective, estimator = experiment.parts["objective"], experiment.parts.get("estimator")
+        if "estimator" not in objective.uses or not getattr(estimator, "learns", False):
+            yield (
+                "sampler: the order importance follows an estimator that was trained with the model, and this "
+                'experiment has none; set estimator.use = "transformer" and its reads to "z", or choose another sampler'
+            )
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the importance with its sign, float [A, L]."""
+        import torch
+
+        if step.importance is None:
+            return torch.zeros(step.open.shape, device=step.open.device)
+        return step.importance if self.first == "hard" else -step.importance
 
 
 @component

@@ -49,6 +49,11 @@ class SamplerParts:
         """Whether the distributions at all open positions are needed; a stop may fill them all."""
         return self.stop.active or bool(self.needs - {"confidence"})
 
+    def looks_with(self, denoiser: Denoiser) -> bool:
+        """Return whether they are needed with this model; importance of z is known without them."""
+        known = {"importance"} if denoiser.importance_reads == "z" else set()
+        return self.stop.active or bool(self.needs - {"confidence"} - known)
+
     @property
     def causal(self) -> bool:
         """See `Sampler.causal`."""

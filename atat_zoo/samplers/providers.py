@@ -39,6 +39,9 @@ class Provider:
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Begin a run on int64 [B, L], in which a row takes part in at most `max_nfe` evaluations."""
 
+    def ahead(self, step: Step) -> None:
+        """Provide what follows from z alone, before the network is evaluated; not in the last step."""
+
     def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
         """Return the log-probabilities [M, V]; `among` are the N open positions among the M."""
         raise NotImplementedError
@@ -117,15 +120,21 @@ class Rescored(Confidence):
 
 
 class Importance(Provider):
-    """Evaluates the model's estimator on a draft: z with the most probable token at every mask."""
+    """Evaluates the model's estimator: on z, or on a draft, z with the most probable token at every mask."""
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
-        """Note whether there is an estimator."""
-        # The estimator reads a complete text, so masks that are not to be filled need a draft too.
-        self.everywhere = denoiser.estimates_importance
+        """Note whether there is an estimator, and what it reads."""
+        self.estimates, self.drafts = denoiser.estimates_importance, denoiser.importance_reads == "x"
+        # An estimator of complete texts needs a draft of the masks that are not to be filled, too.
+        self.everywhere = self.estimates and self.drafts
+
+    def ahead(self, step: Step) -> None:
+        """Provide the importance of an estimator that reads z."""
+        if self.estimates and not self.drafts:
+            step.importance = step.denoiser.importance(step.tokens, step.tokens == step.mask_id)
 
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
-        """Provide the importance, or None without an estimator."""
+        """Provide the importance of one that reads a draft; None stays without an estimator."""
         if self.everywhere:
             step.importance = step.denoiser.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
 

@@ -262,6 +262,26 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 
 @component
+class PolicySampler(TemperedSampler):
+    """The places that the estimator finds easiest (or hardest) first, as many in each step as the pace says.
+
+    With an estimator that reads z, this is the policy that the masking `reveal` trains for, if both name the same
+    `first`. The places follow from z alone, so that the policy bound covers it.
+    """
+
+    name = "policy"
+    summary = "the order that the model's estimator has learned: easiest or hardest places first, at any pace"
+    refs = ("ATAT",)
+
+    first: Literal["easy", "hard"] = param("easy", help="which places come first")
+    pace: paces.Pace = part("pace", "fixed", help="how many positions are unmasked in a step")
+
+    def parts(self) -> SamplerParts:
+        """Return the combination."""
+        return SamplerParts(order=orders.ImportanceOrder(first=self.first), pace=self.pace, draw=self.draw)
+
+
+@component
 class LearnedOrderSampler(CappedSampler):
     """The reverse process that the objective `adaptive` learns: choose a position by ŵ, then draw its token.
 

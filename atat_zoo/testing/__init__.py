@@ -16,7 +16,7 @@ defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
 
 A masking strategy may state two facts: `direction = -1` if p falls with importance, 0 if it ignores it (+1 without the
 attribute); and `positional = True` if equal importance at two positions may give different p. The limits of a
-`temperature` are tested.
+`temperature` are tested. One that draws a mask by what is visible has the method `reveal`, and promises of its own.
 
 Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 """
@@ -29,6 +29,7 @@ from atat_zoo.testing.masking import check_masking
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
 from atat_zoo.testing.rates import check_rates
+from atat_zoo.testing.revealing import check_revealing
 from atat_zoo.testing.sampling import (
     check_draw,
     check_order,
@@ -79,6 +80,7 @@ __all__ = [
     "check_position_bias",
     "check_rates",
     "check_remask",
+    "check_revealing",
     "check_sampler",
     "check_schedule",
     "check_stop",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.registry import KINDS, Zoo
-from atat_zoo.testing import masking, objectives, sampling, steps
+from atat_zoo.testing import masking, objectives, revealing, sampling, steps
 from atat_zoo.testing.description import check_description, check_imports
 from atat_zoo.testing.examples import EXAMPLES
 from atat_zoo.testing.functions import check_noise, check_uncertainty
@@ -58,6 +58,10 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "callback": {"contract": check_callback},
     "algorithm": {"contract": check_algorithm},
 }
+
+
+# Kinds with a second contract: the promises of the parts that have this method.
+SECOND: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {"masking": ("reveal", revealing.PROMISES)}
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -120,5 +124,11 @@ def _of_entry(zoo: Zoo, entry: Entry, example: Callable[[Path], dict[str, Any]] 
     }
     # Without an example, a part with required parameters has only its description tested.
     if example or not any(parameter.get("required") for parameter in entry.parameters.values()):
-        promises |= {promise: (check, made) for promise, check in CHECKS[kind].items()}
+        promises |= {promise: (check, made) for promise, check in _checks(entry).items()}
     return [Case(kind=kind, name=name, promise=key, check=value[0], makes=value[1]) for key, value in promises.items()]
+
+
+def _checks(entry: Entry) -> dict[str, Callable[..., None]]:
+    """Return the promises of a part's kind, or of the second contract of its kind."""
+    method, promises = SECOND.get(entry.kind, ("", {}))
+    return promises if method and hasattr(entry.load(), method) else CHECKS[entry.kind]

@@ -105,13 +105,16 @@ def check_estimator(estimator: Any, examples: int = 10) -> None:
     width = 8
     module = built(estimator, length=64, width=width)
     assert isinstance(module, nn.Module), "an estimator's build returns an nn.Module"
+    assert estimator.reads in ("x", "z"), 'an estimator reads "x" or "z"'
+    assert module.reads == estimator.reads, "its module reads what it says"
     module.eval()
-    table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(0))
+    ids = VOCABULARY + (estimator.reads == "z")  # the mask is the last one
+    table = torch.randn(ids, width, generator=torch.Generator().manual_seed(0))
 
     @for_examples(examples, drawn=rows())
     def holds_range(drawn: Rows) -> None:
         shape = (drawn.rate.shape[0], min(drawn.importance.shape[-1], 64))
-        tokens = (drawn.uniform(*shape) * VOCABULARY).long()
+        tokens = (drawn.uniform(*shape) * ids).long()
         maskable, t = drawn.maskable[:, : shape[1]], drawn.rate
         with torch.no_grad():
             importance = module(tokens, table[tokens], t, maskable)

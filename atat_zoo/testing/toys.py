@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,9 @@ class FunctionDenoiser(Denoiser):
         reads_time: bool = False,
         window: int | None = None,
         importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+        importance_reads: Literal["x", "z"] = "x",
     ) -> None:
+        self.importance_reads = importance_reads
         self.function, self.mask_id, self.reads_time, self.window = function, mask_id, reads_time, window
         self.weigh, self.estimates_importance = importance, importance is not None
 
@@ -42,9 +44,9 @@ class FunctionDenoiser(Denoiser):
         """Return the result of the function; see `Denoiser`."""
         return self.function(tokens, t, where)
 
-    def importance(self, draft: Tensor, masked: Tensor) -> Tensor | None:
+    def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
         """Return the given importance, or None."""
-        return self.weigh(draft, masked) if self.weigh else None
+        return self.weigh(tokens, masked) if self.weigh else None
 
 
 class Joint:
@@ -154,9 +156,12 @@ class Hashed(FunctionDenoiser):
         seed: int = 0,
         window: int | None = None,
         importance: Callable[[Tensor, Tensor], Tensor] | None = None,
+        importance_reads: Literal["x", "z"] = "x",
     ) -> None:
         """Draw logits from [0, sharpness); `importance`, such as `hashed_importance`, makes it an estimator."""
-        super().__init__(self.hashed, vocabulary_size, window=window, importance=importance)
+        super().__init__(
+            self.hashed, vocabulary_size, window=window, importance=importance, importance_reads=importance_reads
+        )
         self.vocabulary_size, self.sharpness, self.seed = vocabulary_size, sharpness, seed
         self.calls = self.evaluated = self.asked = 0
 

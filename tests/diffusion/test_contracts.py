@@ -18,12 +18,15 @@ class Least(Denoiser):
 
 
 TEXT = torch.full((2, 4), 3)
-FACTS = ("mask_id", "reads_time", "window", "block_size", "stride", "estimates_importance", "gives_order_weights")
+FACTS = (
+    *("mask_id", "reads_time", "window", "block_size", "stride"),
+    *("estimates_importance", "importance_reads", "gives_order_weights"),
+)
 
 
 def test_every_fact_has_a_default():
     least, rate = Least(), torch.tensor([0.25])
-    assert [getattr(least, fact) for fact in FACTS] == [3, False, None, None, None, False, False]
+    assert [getattr(least, fact) for fact in FACTS] == [3, False, None, None, None, False, "x", False]
     assert least.importance(TEXT, TEXT > 0) is None
     assert least.time_at(rate) is rate
     assert least.of(torch.tensor([0])) is least
@@ -55,6 +58,7 @@ def test_a_guided_denoiser_has_the_facts_of_the_other_one():
     class More(Least):
         reads_time, window, block_size, stride = True, 7, 2, 3
         estimates_importance = gives_order_weights = True
+        importance_reads = "z"
 
         def time_at(self, rate):
             return rate**2

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.backbones.dit import DiTBackbone
-from atat_zoo.estimators import FrequencyEstimator, HybridEstimator, TransformerEstimator, UniformEstimator
+from atat_zoo.errors import UserError
+from atat_zoo.estimators import (
+    FrequencyEstimator,
+    HybridEstimator,
+    TermBiasEstimator,
+    TransformerEstimator,
+    UniformEstimator,
+)
+from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context
+from atat_zoo.testing import check_estimator
 
 V, L, B, D = 6, 8, 4, 12
 COUNTS = np.array([0, 1, 3, 7, 15, 999], dtype=np.int64)
@@ -28,6 +37,7 @@ EVERY = {
     "own embedding": small(own_embedding=True),
     "timed": small(time_conditioning=True),
     "hybrid": HybridEstimator(learned=small()),
+    "masks": small(reads="z"),
 }
 
 
@@ -134,6 +144,25 @@ def test_every_parameter_is_trained(name):
 def test_estimators_without_parameters_are_not_trained():
     assert not list(UniformEstimator().build(CONTEXT).parameters())
     assert not list(FrequencyEstimator().build(CONTEXT).parameters())
+
+
+# What they read
+
+
+def test_an_estimator_says_whether_it_reads_masks():
+    for name, spec in EVERY.items():
+        assert build(spec).reads == spec.reads == ("z" if name == "masks" else "x")
+    check_estimator(small(reads="z"))
+    check_estimator(small(reads="z", own_embedding=True, time_conditioning=True))
+    assert TermBiasEstimator(base=small(reads="z")).reads == "z"
+
+
+def test_estimators_inside_another_read_the_same():
+    table = {"name": "a", "estimator": {"use": "hybrid", "learned": {"use": "transformer", "reads": "z"}}}
+    with pytest.raises(UserError, match=r"estimator\.prior: 'frequency' reads x and the learned one z"):
+        from_table(table, where="here")
+    table["estimator"]["prior"] = {"use": "transformer", "reads": "z"}
+    assert from_table(table, where="here").parts["estimator"].reads == "z"
 
 
 # Golden numbers

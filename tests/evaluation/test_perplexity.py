@@ -16,6 +16,7 @@ from torch import nn
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import NotKept, UserError
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import summarise
@@ -49,7 +50,7 @@ class Known(nn.Module):
             self.importance = lambda tokens, maskable, t: torch.tensor(importance)[tokens]
 
     def denoiser(self):
-        return SimpleNamespace(estimates_importance=hasattr(self, "importance"))
+        return SimpleNamespace(estimates_importance=hasattr(self, "importance"), importance_reads="x")
 
     def bound(self, tokens, maskable, keys, draws, method):
         self.asked.append((len(tokens), keys, self.training, torch.is_grad_enabled()))
@@ -77,7 +78,7 @@ class Real(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
     def denoiser(self):
-        return SimpleNamespace(estimates_importance=True)
+        return SimpleNamespace(estimates_importance=True, importance_reads="x")
 
     def bound(self, tokens, maskable, keys, draws, method):
         return estimated(Hashed(V), tokens, maskable, keys, draws)
@@ -199,6 +200,30 @@ def test_tokens_that_no_draw_masked_are_left_out_of_the_correlation():
 def test_the_batch_size_changes_nothing(batch_size):
     tokens, maskable = text()
     same(measured(Real(), tokens, maskable, batch_size=batch_size), measured(Real(), tokens, maskable))
+
+
+def test_an_importance_that_reads_masks_is_averaged_over_those_that_hide_the_token():
+    class OfMasks(Real):
+        """Importance is the share of the row that is hidden."""
+
+        def denoiser(self):
+            return SimpleNamespace(estimates_importance=True, importance_reads="z", mask_id=V)
+
+        def masks(self, maskable, keys, draws, method):
+            return method.masks(maskable, keys, draws, LinearNoise())
+
+        def importance(self, tokens, maskable, t):
+            return (tokens == V).float().mean(1, keepdim=True).expand(tokens.shape)
+
+    tokens, maskable = text()
+    found = measured(OfMasks(), tokens, maskable)
+    assert torch.equal(found.importance.isfinite(), found.token_loss.isfinite())
+    keys = row_keys(7, "evaluation", torch.arange(len(tokens)))
+    total, count = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
+    for mask in exact_k(maskable, keys, 2, time_at=LinearNoise().time_at):
+        total += mask.masked * mask.masked.float().mean(1, keepdim=True)
+        count += mask.masked
+    torch.testing.assert_close(found.importance, total / count, equal_nan=True)
 
 
 def test_the_masks_are_a_function_of_seed_and_row():

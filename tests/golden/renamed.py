@@ -10,11 +10,16 @@ from atat_zoo.run.renamed import today
 NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algorithms": []}
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
+# Likewise where a table uses this part, whatever the table is.
+NEW_OF_PART: dict[str, dict[str, Any]] = {"transformer": {"reads": "x"}}
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a record's resolved experiments: by name, every key path of today with its value."""
-    return {name: {**NEW, **_of_kinds(paths), **_today(paths)} for name, paths in complete(resolved).items()}
+    return {
+        name: {**NEW, **_of_kinds(paths), **_of_parts(paths), **_today(paths)}
+        for name, paths in complete(resolved).items()
+    }
 
 
 def _of_kinds(paths: dict[str, Any]) -> dict[str, Any]:
@@ -23,6 +28,16 @@ def _of_kinds(paths: dict[str, Any]) -> dict[str, Any]:
 
     uses = Zoo.load().component("objective", paths["objective.use"]).uses if "objective.use" in paths else ()
     return {path: value for kind, new in NEW_OF_KIND.items() if kind in uses for path, value in new.items()}
+
+
+def _of_parts(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return the new keys of the parts that an experiment uses."""
+    return {
+        f"{path.removesuffix('use')}{key}": value
+        for path, used in paths.items()
+        if path.endswith(".use") and used in NEW_OF_PART
+        for key, value in NEW_OF_PART[used].items()
+    }
 
 
 def complete(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:

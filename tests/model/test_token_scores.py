@@ -98,6 +98,19 @@ def test_importance_is_the_estimators(model):
     assert len({value for _, value in found}) > 1
 
 
+def test_importance_of_an_estimator_that_reads_masks_is_that_of_each_token_hidden():
+    model = made(estimator=TABLE["estimator"] | {"reads": "z"}, masking="uniform")
+    found = model.importance("We the")
+    for i, (_, value) in enumerate(found, start=1):
+        z = torch.tensor([[256, *b"We the", 257]])
+        z[0, i] = 258
+        with torch.no_grad():
+            expected = model.module.importance(z, torch.ones_like(z, dtype=torch.bool), None)[0, i]
+        assert value == pytest.approx(float(expected), abs=1e-6)
+    # The token itself is not read.
+    assert model.importance("We the")[2].value == pytest.approx(model.importance("WeXthe")[2].value, abs=1e-6)
+
+
 def test_uncertainty_is_of_each_token_given_the_others(model):
     found = model.uncertainty("We the", "margin")
     assert [token for token, _ in found] == list("We the")

@@ -568,7 +568,7 @@ class Reader(nn.Module):
 class ByToken(nn.Module):
     """An estimator that learns a number for each token."""
 
-    reads_time = False
+    reads, reads_time = "x", False
 
     def __init__(self):
         super().__init__()
@@ -661,6 +661,12 @@ def test_an_estimator_that_reads_the_time_is_refused(estimator):
         from_table(table, where="here")
     with pytest.raises(UserError, match="reads the time"):
         build(estimator=estimator)
+
+
+def test_an_estimator_that_reads_masks_is_refused():
+    table = {"name": "wrong", "objective": {"use": "adaptive"}, "estimator": {"use": "transformer", "reads": "z"}}
+    with pytest.raises(UserError, match='set its reads to "x"'):
+        from_table(table, where="here")
 
 
 @pytest.mark.parametrize("estimator", ["uniform", "frequency"])

@@ -3,8 +3,11 @@
 import torch
 
 from atat_zoo.curricula import ThreeStageCurriculum
+from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.calibration import water_fill
 from atat_zoo.diffusion.contracts import Levels
+from atat_zoo.diffusion.randomness import to_unit
+from atat_zoo.diffusion.revealing import count_hidden
 from atat_zoo.rates import UniformRates
 from atat_zoo.registry import component, param
 
@@ -86,6 +89,57 @@ class Crowd:
 
     def probabilities(self, importance, rate, maskable):
         return water_fill(importance.double() * importance.float().mean().double() * 9, rate, maskable)
+
+
+def of_highest(scores, count, maskable):
+    """The mask of the `count` highest scores of the maskable tokens."""
+    rank = scores.masked_fill(~maskable, -1.0).argsort(1, descending=True).argsort(1)
+    return (rank < count[:, None]) & maskable
+
+
+@component
+class Clairvoyant:
+    """Masks what is hard by the scores of the clean text."""
+
+    name, summary, refs = "clairvoyant", "scores the clean text", ()
+
+    def reveal(self, scores, rate, maskable, keys):
+        count = count_hidden(rate, maskable, to_unit(keys, torch.float64))
+        return of_highest(scores(torch.zeros_like(maskable)), count, maskable)
+
+
+@component
+class Fickle:
+    """Scores under one mask, then masks others."""
+
+    name, summary, refs = "fickle", "masks what was visible when it looked", ()
+
+    def reveal(self, scores, rate, maskable, keys):
+        count = count_hidden(rate, maskable, to_unit(keys, torch.float64))
+        hidden = (uniform_order(maskable, keys) < count[:, None]) & maskable
+        return of_highest(torch.where(hidden, 0.0, scores(hidden)), count, maskable)
+
+
+@component
+class RoundingDown:
+    """Never masks more than ⌊rn⌋ tokens."""
+
+    name, summary, refs = "rounding_down", "too few on average", ()
+
+    def reveal(self, scores, rate, maskable, keys):
+        count = (rate.double() * maskable.sum(-1)).floor()
+        return (uniform_order(maskable, keys) < count[:, None]) & maskable
+
+
+@component
+class Leftmost:
+    """Masks the first tokens."""
+
+    name, summary, refs = "leftmost", "the first tokens, whatever the scores", ()
+
+    def reveal(self, scores, rate, maskable, keys):
+        count = count_hidden(rate, maskable, to_unit(keys, torch.float64))
+        return (maskable.cumsum(1) <= count[:, None]) & maskable
 
 
 @component

@@ -13,6 +13,7 @@ from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.registry import Zoo, component
 from atat_zoo.registry.manifest import Manifest, entry_of
 from atat_zoo.testing.masking import PROMISES
+from atat_zoo.testing.revealing import PROMISES as REVEALING
 
 
 def fails(check, *args):
@@ -40,6 +41,22 @@ def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises)
     assert {name for name, check in PROMISES.items() if fails(check, strategy)} == promises
     with pytest.raises(AssertionError):
         testing.check_masking(strategy)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "promises"),
+    [
+        (broken.Clairvoyant(), {"visible", "symmetry"}),
+        (broken.Fickle(), {"visible", "symmetry"}),
+        (broken.RoundingDown(), {"rate"}),
+        (broken.Leftmost(), {"symmetry"}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_strategy_that_draws_masks_wrongly_breaks_its_promises_and_no_others(strategy, promises):
+    assert {name for name, check in REVEALING.items() if fails(check, strategy, 10)} == promises
+    with pytest.raises(AssertionError):
+        testing.check_revealing(strategy, 10)
 
 
 @pytest.mark.parametrize(
