@@ -4,6 +4,8 @@ On a toy in float64, where a row alone must give what it gives in a batch, and o
 adds up in another order and only the rest must hold.
 """
 
+import re
+
 import pytest
 import torch
 from attrs import evolve
@@ -112,7 +114,7 @@ def test_named_samplers_with_any_parameters(sampler, seed):
     try:
         check_sample(sampler, lambda: Hashed(5, sharpness=seed % 9, importance=hashed_importance), z, seeds)
     except UserError as error:
-        assume(not str(error).startswith("sampler: "))
+        assume(not re.match(r"sampler(\.\w+)?: ", str(error)))
         raise
 
 
