@@ -385,9 +385,12 @@ def test_every_part_of_every_kind_can_be_assembled():
     tokens = torch.arange(4 * L).view(4, L)
     # With the bound's own weights the bell is refused.
     simple = {"objective": {"use": "mdlm", "weight": "simple"}}
+    on_z = {"estimator": {**SMALL["estimator"]["learned"], "reads": "z"}, "masking": "uniform"}
+    shown = {"reveal", "planner_aware"}  # which go by the importance of what is hidden
     for kind in ("noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"):
         for name in zoo.names(kind):
-            module = assemble(from_table(SMALL | simple | {kind: name}), context)
+            reads = on_z if name in shown else {}
+            module = assemble(from_table(SMALL | simple | reads | {kind: name}), context)
             batch = Batch(
                 tokens=tokens,
                 maskable=torch.ones_like(tokens, dtype=torch.bool),
