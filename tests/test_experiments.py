@@ -11,7 +11,7 @@ from atat_zoo.registry import Context
 
 ROOT = Path(__file__).parents[1] / "experiments"
 ALL = sorted(p for p in ROOT.rglob("*.toml") if "base" not in p.relative_to(ROOT).parts)
-CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "documented")]
+CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "documented")]
 # The source documents' table.
 TABLE = {"mdlm", "atat", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 

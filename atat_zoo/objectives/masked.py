@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from atat_zoo.masking import Revealing
+from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.objectives import Objective
 from atat_zoo.objectives.causal import has_no_time, infinite_weights
 from atat_zoo.registry import component, param, values_of
@@ -61,6 +62,8 @@ class MDLMObjective(Objective):
                     f"objective.correction: masking {masking.name!r} has no probability for each token to correct by, "
                     'and tilts nothing that needs a correction; set it to "none"'
                 )
+            if not isinstance(experiment.parts["mask_drawing"], BernoulliMaskDrawing):
+                yield f"mask_drawing: masking {masking.name!r} draws its masks itself; leave mask_drawing out"
         elif estimator.reads == "z" and getattr(masking, "direction", 1):
             yield (
                 f"masking: {masking.name!r} needs the importance before anything is masked, and the estimator reads "

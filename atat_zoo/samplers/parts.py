@@ -100,7 +100,27 @@ class SamplerParts:
         return most if self.remask.active else min(most, n)
 
 
-class CompositeSampler(Sampler):
+class FillingSampler(Sampler):
+    """A sampler that fills with drawn tokens or with those of a known text, in the same steps."""
+
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+    ) -> Sample:
+        """Fill every mask: see `Sampler.sample`, and, with a known text, `Sampler.reveal`."""
+        raise NotImplementedError
+
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
+        """See `Sampler`."""
+        return self.fill(denoiser, tokens, seeds, observe, None)
+
+    def reveal(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    ) -> Sample:
+        """See `Sampler`."""
+        return self.fill(denoiser, tokens, seeds, observe, revealed)
+
+
+class CompositeSampler(FillingSampler):
     """A sampler that consists of parts, which a subclass names."""
 
     def parts(self) -> SamplerParts:
@@ -134,16 +154,10 @@ class CompositeSampler(Sampler):
                 yield from part.check(experiment)
         yield from parts.misfits()
 
-    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Fill every mask; see `Sampler.sample`."""
-        from atat_zoo.samplers.loop import run
-
-        return run(self.parts(), denoiser, tokens, seeds, observe=observe)
-
-    def reveal(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
     ) -> Sample:
-        """See `Sampler.reveal`."""
+        """See `FillingSampler`."""
         from atat_zoo.samplers.loop import run
 
         return run(self.parts(), denoiser, tokens, seeds, observe=observe, revealed=revealed)

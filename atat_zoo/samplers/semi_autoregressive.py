@@ -9,7 +9,7 @@ import attrs
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.samplers import Observer, Sample, Sampler, shifted
-from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.samplers.parts import CompositeSampler, FillingSampler, SamplerParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @component
-class SemiAutoregressiveSampler(Sampler):
+class SemiAutoregressiveSampler(FillingSampler):
     """Blocks from left to right, each filled by another sampler; texts of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
@@ -76,8 +76,10 @@ class SemiAutoregressiveSampler(Sampler):
         parts: SamplerParts = within.parts()
         return parts
 
-    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Fill every mask; see `Sampler.sample`.
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+    ) -> Sample:
+        """See `FillingSampler`.
 
         Importance is that of a draft of the denoiser's window, or, with a model that reads block by block, of the
         block alone.
@@ -85,22 +87,6 @@ class SemiAutoregressiveSampler(Sampler):
         Raises:
             UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.
         """
-        return self._fill(denoiser, tokens, seeds, observe, None)
-
-    def reveal(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
-    ) -> Sample:
-        """See `Sampler.reveal`."""
-        return self._fill(denoiser, tokens, seeds, observe, revealed)
-
-    def _fill(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        observe: Observer | None,
-        revealed: Revealed | None,
-    ) -> Sample:
         import torch
 
         from atat_zoo.diffusion.positions import to_host

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atat_zoo.registry import component, param, part
-from atat_zoo.samplers import Observer, Sample, Sampler, shifted
+from atat_zoo.samplers import Observer, Sample, shifted
 from atat_zoo.samplers import draw as draws
 from atat_zoo.samplers.pace import FixedPace
-from atat_zoo.samplers.parts import SamplerParts
+from atat_zoo.samplers.parts import FillingSampler, SamplerParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @component
-class StridedSampler(Sampler):
+class StridedSampler(FillingSampler):
     """Position i is of class i mod s; the classes come in turn, each drawn in one step.
 
     A text of any length takes s evaluations. What is drawn in one step is drawn apart, and lies s positions apart.
@@ -46,28 +46,14 @@ class StridedSampler(Sampler):
         if hasattr(self.draw, "check"):
             yield from self.draw.check(experiment)
 
-    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Fill every mask; see `Sampler.sample`.
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+    ) -> Sample:
+        """See `FillingSampler`.
 
         Raises:
             UserError: when the stride is not the model's, or the model would not see a given token.
         """
-        return self._fill(denoiser, tokens, seeds, observe, None)
-
-    def reveal(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
-    ) -> Sample:
-        """See `Sampler.reveal`."""
-        return self._fill(denoiser, tokens, seeds, observe, revealed)
-
-    def _fill(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        observe: Observer | None,
-        revealed: Revealed | None,
-    ) -> Sample:
         import torch
 
         from atat_zoo.diffusion.positions import to_host

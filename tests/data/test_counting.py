@@ -36,7 +36,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def same(one: CountTable, other: CountTable) -> None:
     assert one.sequences == other.sequences
-    for a, b in ((one.tokens, other.tokens), *zip(one.pairs, other.pairs), *zip(one.triples, other.triples)):  # noqa: B905
+    ours, theirs = [(table.tokens, *table.pairs, *table.triples) for table in (one, other)]
+    for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -85,8 +85,12 @@ def test_an_estimator_that_nothing_asks_before_the_mask_leaves_uniform_masks_as_
             {"masking": "reveal", "estimator": ON_Z, "objective": {"use": "mdlm", "correction": "horvitz_thompson"}},
             'tilts nothing that needs a correction; set it to "none"',
         ),
+        (
+            {"masking": "reveal", "estimator": ON_Z, "mask_drawing": "systematic"},
+            "mask_drawing: masking 'reveal' draws its masks itself; leave mask_drawing out",
+        ),
     ],
-    ids=["importance", "position", "default", "transformer", "correction"],
+    ids=["importance", "position", "default", "transformer", "correction", "drawing"],
 )
 def test_parts_that_do_not_go_together_are_refused(table, said):
     with pytest.raises(UserError) as caught:
