@@ -22,6 +22,9 @@ class BackboneModule(Protocol):
         embedding: `nn.Embedding` with V + 1 rows of width D.
         head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed.
         reads_time: whether `t` changes the result.
+
+    It may have `prior`, a `atat_zoo.backbones.prior.NeighbourPrior` or None: then the objective, which knows what each
+    place may read, adds the prior's scores to the head's logits.
     """
 
     embedding: nn.Embedding

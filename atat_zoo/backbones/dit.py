@@ -37,6 +37,8 @@ class DiTBackbone:
     reads the preceding token directly. `local_heads` start with this attention: constant vectors are added to queries
     and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
     weights, cost nothing, and respect the attention mask.
+
+    `neighbours` adds count tables to the head: see `atat_zoo.backbones.prior`.
     """
 
     name = "dit"
@@ -53,6 +55,12 @@ class DiTBackbone:
         0, help="heads of every layer that start by attending to a neighbour: the one before, the one after, …", ge=0
     )
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
+    neighbours: int = param(
+        0,
+        help="on either side, how many visible neighbours add what counts of the training text say to the logits",
+        ge=0,
+        le=2,
+    )
     max_length: int = param(1024, help="longest sequence", ge=1)
     time_conditioning: bool = param(False, help="whether the network reads t, by adaLN")
     dropout: float = param(0.0, help="on the outputs of the residual branches", ge=0, lt=1)
@@ -88,6 +96,7 @@ class DiTBackbone:
     def build(self, context: Context) -> nn.Module:
         """See `Backbone`."""
         from atat_zoo.backbones.dit_module import DiTModule
+        from atat_zoo.backbones.prior import NeighbourPrior
 
         layers, width, heads = self.shape
         weights = width * (
@@ -97,4 +106,10 @@ class DiTBackbone:
         require(4 * weights, asked, "its weights", "make it smaller")
         settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
         del settings["preset"]
-        return DiTModule(context.vocabulary_size, context.counts, **settings)
+        prior = None
+        if settings.pop("neighbours"):
+            tables = f"backbone.neighbours = {self.neighbours} with {context.vocabulary_size:,} different tokens"
+            require(8 * self.neighbours * context.vocabulary_size**2, tables, "tables of all pairs", "set it to 0")
+            table = None if context.count_table is None else context.count_table()
+            prior = NeighbourPrior(context.vocabulary_size, self.neighbours, table)
+        return DiTModule(context.vocabulary_size, context.counts, prior=prior, **settings)

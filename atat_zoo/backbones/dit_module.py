@@ -39,8 +39,10 @@ class DiTModule(nn.Module):
         dropout: float,
         tied: bool,
         output_bias: str,
+        prior: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.prior = prior
         self.reads_time = time_conditioning
         self.max_length = max_length
         self.embedding = nn.Embedding(vocabulary_size + 1, width)

@@ -102,6 +102,10 @@ class CountTable:
                 triples.add(_keys(V, x[:, :-2], x[:, 1:-1], x[:, 2:]))
         return cls(tokens=tokens, pairs=pairs.finish(), triples=triples.finish(), sequences=sequences)
 
+    def apart(self, distance: int) -> Counted:
+        """Return how often a token is followed by another `distance` places later, 1 or 2, by the key a·V + b."""
+        return self.pairs if distance == 1 else self._around[0]
+
     def between(self, x: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return p(x | what is visible of the two neighbours) of tokens x, all [N]."""
         V = len(self.tokens)

@@ -286,7 +286,8 @@ class Model:
                 save_file(weights, beside)
             except SafetensorError as error:  # raised when the disk is full
                 raise OSError(str(error)) from error
-        context = attrs.asdict(self.context, filter=lambda a, _: a.name not in ("counts", "device", "tokenizer"))
+        left_out = ("counts", "count_table", "device", "tokenizer")
+        context = attrs.asdict(self.context, filter=lambda a, _: a.name not in left_out)
         description = {
             "format": FORMAT,
             "step": self.step,

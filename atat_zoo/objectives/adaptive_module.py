@@ -101,9 +101,9 @@ class AdaptiveModule(DenoisingModule):
     def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
         where = pairs(masked)
-        hidden = self.hidden(z, t)[where]
-        logits = wide(self.backbone.head(hidden))
-        return F.cross_entropy(logits, x[where], reduction="none"), self.reverse(hidden, where, z.shape[1])
+        states, true = self.states(z, t).at(where), x[where]
+        ce = F.cross_entropy(self.score(states, self.counted(true)), true, reduction="none")
+        return ce, self.reverse(states.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, DrawnMask]:
         """Draw K masks of each text, the same number of tokens (or the same time) in all of them.
@@ -212,5 +212,5 @@ class _Denoiser(Predictor):
     gives_order_weights = True
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        hidden = self.hidden(tokens, t)[where]
-        return self.log_probs(hidden), self.module.reverse(hidden, where, tokens.shape[1])
+        states = self.states(tokens, t).at(where)
+        return self.log_probs(states), self.module.reverse(states.hidden, where, tokens.shape[1])

@@ -23,8 +23,8 @@ from atat_zoo.objectives.denoising import (
     golden_stride,
     metrics,
     normalised,
-    wide,
 )
+from atat_zoo.objectives.states import States, beside, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +80,17 @@ class BlockModule(DenoisingModule):
         positions = torch.arange(L, device=z.device).repeat(2)
         seen = two_streams(L, self.size, z.device)
         hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
-        return wide(self.backbone.head(hidden[masked]))
+        near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
+        return self.score(States(hidden, near).at(masked), self.counted(x[masked]))
+
+    def neighbours(self, z: Tensor, reach: int, x: Tensor | None = None) -> Tensor:
+        """See `DenoisingModule`; earlier blocks are read from x if given, and later ones not at all."""
+        place = torch.arange(z.shape[1], device=z.device)
+        block = (place[:, None] + torch.tensor(offsets(reach), device=z.device)) // self.size
+        own = (place // self.size)[:, None]
+        earlier = beside(z if x is None else x, reach, self.context.mask_id)
+        within = torch.where(block < own, earlier, super().neighbours(z, reach))
+        return within.masked_fill(block > own, self.context.mask_id)
 
     def mask(self, batch: Batch) -> tuple[Masked, Levels]:
         """Mask uniformly within every block at its own rate; returns the step, and the levels of the blocks [B, K]."""
@@ -152,6 +162,11 @@ class AutoregressiveModule(DenoisingModule):
         start = torch.full_like(z[:, :1], self.context.mask_id)
         return self.backbone(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
 
+    def neighbours(self, z: Tensor, reach: int) -> Tensor:
+        """See `DenoisingModule`; those to the left."""
+        later = torch.tensor(offsets(reach), device=z.device) > 0
+        return super().neighbours(z, reach).masked_fill(later, self.context.mask_id)
+
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`; every maskable token counts as masked."""
         self.begin(batch)
@@ -163,7 +178,7 @@ class AutoregressiveModule(DenoisingModule):
 
     def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return logits at the masked positions, each from the clean text before it, [N, V]."""
-        return self.logits(x, None, masked)
+        return super().predictions(x, None, masked, x)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
@@ -208,11 +223,24 @@ class CachedBlocks(Predictor, BlockDecoder):
         super().__init__(module)
         self.size, self.seen, self.batch = size, window, batch
         self.cache, self.start = Cache(), 0
+        self.before = torch.full((batch, self.reach), self.mask_id, device=module.backbone.embedding.weight.device)
 
-    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, S, D] of the next block, which sees itself and the blocks read before."""
+    def states(self, tokens: Tensor, t: Tensor | None) -> States:
+        """Return what the head reads of the next block, [B, S], which sees itself and the blocks read before."""
         self.cache.grows = False
-        return self.pass_through(tokens)
+        return States(self.pass_through(tokens), self.beside(tokens))
+
+    def beside(self, tokens: Tensor) -> Tensor | None:
+        """Return the visible neighbours of the next tokens, [B, S, 2R]."""
+        if self.module.prior is None:
+            return None
+        near = beside(torch.cat([self.before, tokens], dim=1), self.module.prior.reach, self.mask_id)
+        return near[:, self.reach :]
+
+    @property
+    def reach(self) -> int:
+        """How many earlier tokens the prior reads of those that are seen."""
+        return 0 if self.module.prior is None else min(self.module.prior.reach, self.seen - self.size)
 
     def read(self, tokens: Tensor) -> None:
         """See `BlockDecoder`."""
@@ -220,6 +248,8 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.last = self.pass_through(tokens)[:, -1:]
         self.start += tokens.shape[1]
         self.cache.trim(self.seen - self.size)
+        text = torch.cat([self.before, tokens], dim=1)
+        self.before = text[:, text.shape[1] - self.reach :]
 
     def pass_through(self, inputs: Tensor) -> Tensor:
         """Return hidden states [B, L, D] of the next tokens; each block sees itself and the blocks before."""
@@ -237,7 +267,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         if len(rows) == self.batch:
             return self
         some = CachedBlocks(self.module, self.size, self.seen, len(rows))
-        some.cache, some.start = self.cache.of(rows), self.start
+        some.cache, some.start, some.before = self.cache.of(rows), self.start, self.before[rows]
         return some
 
 
@@ -255,16 +285,16 @@ class AutoregressivePredictor(BlockPredictor):
 class CachedTokens(CachedBlocks):
     """Reading a token predicts the next one: reading costs a pass of the network, predicting only the head."""
 
-    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, 1, D] of the token before the one to predict."""
-        return self.last
+    def states(self, tokens: Tensor, t: Tensor | None) -> States:
+        """Return what the head reads of the token to predict, [B, 1]: the hidden state of the one before it."""
+        return States(self.last, self.beside(tokens))
 
     def of(self, rows: Tensor) -> CachedTokens:
         """See `BlockDecoder`; it predicts one token and does not read further."""
         if len(rows) == self.batch:
             return self
         some = CachedTokens(self.module, 1, self.seen, len(rows))
-        some.last = self.last[rows]
+        some.last, some.before = self.last[rows], self.before[rows]
         return some
 
 

@@ -14,6 +14,7 @@ from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import NO_SCORES
+from atat_zoo.objectives.states import States, beside
 from atat_zoo.rates import NoiseRates
 
 if TYPE_CHECKING:
@@ -87,9 +88,32 @@ class DenoisingModule(nn.Module):
             t = self.noise.time_at((z == self.context.mask_id).float().mean(1))
         return self.backbone(z, t.float())
 
+    @property
+    def prior(self) -> Any:
+        """The backbone's `NeighbourPrior`, or None."""
+        return getattr(self.backbone, "prior", None)
+
+    def neighbours(self, z: Tensor, reach: int) -> Tensor:
+        """Return the tokens beside each place that its prediction may read, int64 [B, L, 2R], V where there is none."""
+        return beside(z, reach, self.context.mask_id)
+
+    def states(self, z: Tensor, t: Tensor | None) -> States:
+        """Return what the head reads at every place, [B, L]."""
+        return States(self.hidden(z, t), None if self.prior is None else self.neighbours(z, self.prior.reach))
+
+    def score(self, states: States, x: Tensor | None = None) -> Tensor:
+        """Return logits of N places, float32 or wider, [N, V].
+
+        Args:
+            states: of the places, [N].
+            x: their true tokens in a training, [N]: those that the prior has counted, and leaves out.
+        """
+        logits = wide(self.backbone.head(states.hidden))
+        return logits if states.beside is None else self.prior(logits, states.beside, x)
+
     def logits(self, z: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return logits at N positions, float32 or wider, [N, V]; the head runs at these alone."""
-        return wide(self.backbone.head(self.hidden(z, t)[where]))
+        return self.score(self.states(z, t).at(where))
 
     def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return logits at the masked positions of z, float32 or wider, [N, V].
@@ -100,7 +124,11 @@ class DenoisingModule(nn.Module):
             masked: bool [B, L] with N true entries.
             x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
         """
-        return self.logits(z, t, masked)
+        return self.score(self.states(z, t).at(masked), self.counted(x[masked]))
+
+    def counted(self, x: Tensor) -> Tensor | None:
+        """Return the true tokens in a training, whose text the prior has counted; None for other text."""
+        return x if self.training else None
 
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) at the masked positions, nats, float32 [N]: SUBS, visible tokens cost nothing."""
@@ -195,23 +223,23 @@ class Predictor(Denoiser):
         t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
         return self.module.importance(tokens, torch.ones_like(masked), t)
 
-    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
-        """Return the backbone's hidden states [B, L, D]."""
-        return self.module.hidden(tokens, t)
+    def states(self, tokens: Tensor, t: Tensor | None) -> States:
+        """Return what the head reads at every place, [B, L]."""
+        return self.module.states(tokens, t)
 
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Return log-probabilities [N, V] from hidden states [N, D]."""
-        return wide(self.module.backbone.head(hidden)).log_softmax(-1)
+    def log_probs(self, states: States) -> Tensor:
+        """Return log-probabilities of N places, [N, V]."""
+        return self.module.score(states).log_softmax(-1)
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return SUBS log-probabilities [N, V]."""
-        return self.log_probs(self.hidden(tokens, t)[where])
+        return self.log_probs(self.states(tokens, t).at(where))
 
     def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         """Return the same, and the head's log-probability of M visible tokens [M], in one pass of the backbone."""
-        hidden = self.hidden(tokens, t)
-        logits = wide(self.module.backbone.head(hidden[visible]))
-        return self.log_probs(hidden[where]), -F.cross_entropy(logits, tokens[visible], reduction="none")
+        states = self.states(tokens, t)
+        logits = self.module.score(states.at(visible))
+        return self.log_probs(states.at(where)), -F.cross_entropy(logits, tokens[visible], reduction="none")
 
 
 def golden_stride(strata: int) -> int:

@@ -172,16 +172,16 @@ class SEDDModule(DenoisingModule):
         # the token counts behind that bias are not available when a saved model is built again.
         self.register_buffer("offset", untrained.float().logsumexp(-1)[0])
 
-    def ratios(self, z: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
-        """Return f = log(s_y/ρ) at N positions, float32 [N, V]."""
-        return self.logits(z, t, where) - self.offset
+    def ratios(self, step: Masked) -> Tensor:
+        """Return f = log(s_y/ρ) at the N masked positions, float32 [N, V]."""
+        return self.predictions(step.z, step.t, step.masked, step.x) - self.offset
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
         self.begin(batch)
         levels = self.levels(self.times(batch.index), batch)
         step = self.masked_uniformly(batch, levels.t, levels.rate)
-        ce, excess = score_entropy(self.ratios(step.z, step.t, step.masked), step.x[step.masked])
+        ce, excess = score_entropy(self.ratios(step), step.x[step.masked])
         losses = dense(step.masked, ce + excess)
         if self.weight == "nelbo":
             losses = losses * levels.weight[:, None]
@@ -230,11 +230,11 @@ class D3PMModule(DenoisingModule):
             # The mean probability of a token before training, whatever the bias of the head.
             self.mask_head.bias.copy_(untrained.logsumexp(-1) - math.log(context.vocabulary_size))
 
-    def outcomes(self, z: Tensor, t: Tensor | None, where: Tensor) -> Tensor:
-        """Return log p̃_θ over the V tokens and the mask, the last, at N positions, float32 [N, V + 1]."""
-        hidden = self.hidden(z, t)[where]
-        logits = torch.cat([self.backbone.head(hidden), self.mask_head(hidden)], dim=-1)
-        return wide(logits).log_softmax(-1)
+    def outcomes(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return log p̃_θ over the V tokens and the mask, the last, at N masked positions, float32 [N, V + 1]."""
+        states = self.states(z, t).at(masked)
+        logits = self.score(states, self.counted(x[masked]))
+        return torch.cat([logits, wide(self.mask_head(states.hidden))], dim=-1).log_softmax(-1)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
@@ -242,7 +242,7 @@ class D3PMModule(DenoisingModule):
         T = self.steps
         i = (self.times(batch.index).double() * T).ceil().long().clamp(1, T)
         step = self.masked_uniformly(batch, (i / T).float())
-        log_p = self.outcomes(step.z, step.t, step.masked)
+        log_p = self.outcomes(step.z, step.t, step.masked, step.x)
         of_x, of_mask = log_p.gather(-1, step.x[step.masked][:, None])[:, 0], log_p[:, -1]
         beta = reveal(i, T, self.noise.alpha)[:, None].expand(step.masked.shape)[step.masked]
         kl = step_kl(of_x, of_mask, beta)
@@ -273,7 +273,7 @@ class D3PMModule(DenoisingModule):
 
         def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             assert t is not None
-            log_p = self.outcomes(z, t, masked)
+            log_p = self.outcomes(z, t, masked, x)
             beta = reveal((t * T).round().long(), T, self.noise.alpha)[:, None].expand(masked.shape)[masked]
             return {"d3pm": step_kl(log_p.gather(-1, x[masked][:, None])[:, 0], log_p[:, -1], beta)}
 

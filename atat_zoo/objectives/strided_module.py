@@ -10,6 +10,7 @@ from atat_zoo.backbones.cache import Cache
 from atat_zoo.diffusion.contracts import BlockDecoder
 from atat_zoo.objectives.causal_module import AutoregressiveModule, refuse_gaps
 from atat_zoo.objectives.denoising import DenoisingModule, Predictor
+from atat_zoo.objectives.states import States, beside, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,13 @@ class StridedModule(AutoregressiveModule):
         c = torch.arange(z.shape[1], device=z.device) % self.classes
         before = z.roll(1, dims=1).masked_fill(c == 0, self.context.mask_id)
         return self.backbone(before, attention=c[:, None] >= c)
+
+    def neighbours(self, z: Tensor, reach: int) -> Tensor:
+        """See `DenoisingModule`; those of earlier classes."""
+        place = torch.arange(z.shape[1], device=z.device)[:, None]
+        theirs = (place + torch.tensor(offsets(reach), device=z.device)) % self.classes
+        absent = self.context.mask_id
+        return beside(z, reach, absent).masked_fill(theirs >= place % self.classes, absent)
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z) at positions of the first class that has masks."""
@@ -79,13 +87,19 @@ class CachedClasses(Predictor, BlockDecoder):
         self.cache, self.start = Cache(), -1
         self.cache.grows = True
         self.last: Tensor
+        self.text = torch.full((batch, length), self.mask_id, device=module.backbone.embedding.weight.device)
 
-    def hidden(self, tokens: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, n, D] of the class to predict."""
-        return self.last
+    def states(self, tokens: Tensor, t: Tensor | None) -> States:
+        """Return what the head reads of the class to predict, [B, n]."""
+        if self.module.prior is None:
+            return States(self.last)
+        near = beside(self.text, self.module.prior.reach, self.mask_id)
+        return States(self.last, near[:, self.start :: self.classes])
 
     def read(self, tokens: Tensor) -> None:
-        """See `BlockDecoder`; place i reads the token before it, so the last of a text is not read."""
+        """See `BlockDecoder`; place i reads the token before it, so the network does not read the last of a text."""
+        if self.start >= 0:
+            self.text[:, self.start :: self.classes] = tokens
         self.start += 1
         positions = torch.arange(self.start, self.length, self.classes, device=tokens.device)
         before = tokens[:, : len(positions)]
@@ -96,5 +110,5 @@ class CachedClasses(Predictor, BlockDecoder):
         if len(rows) == self.batch:
             return self
         some = CachedClasses(self.module, self.classes, self.length, len(rows))
-        some.last = self.last[rows]
+        some.last, some.text, some.start = self.last[rows], self.text[rows], self.start
         return some

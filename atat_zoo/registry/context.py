@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ class Context:
         length: L, tokens in a training sequence.
         width: D, the width of the backbone's token embedding; 0 before there is a backbone.
         counts: how often each token occurs in the training shards, int64 [V], or None.
+        count_table: returns the `CountTable` of the training shards, which may take a minute; None without shards, as
+            when a saved model is built again.
         steps: optimizer steps of the training, for parts that follow its progress.
         seed: the experiment's seed, for initial values.
         device: the device of the parts, in torch's notation.
@@ -30,6 +34,7 @@ class Context:
     length: int
     width: int = 0
     counts: NDArray[np.int64] | None = None
+    count_table: Callable[[], Any] | None = attrs.field(default=None, eq=False, repr=False)
     steps: int = 1
     seed: int = 17
     device: str = "cpu"

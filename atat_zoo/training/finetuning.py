@@ -85,8 +85,13 @@ class Beginning:
 
 
 def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of each part: the saved state of the backbone, and the trained weights of the others."""
-    state = objective.state_dict()
+    """Return the tensors of each part: the saved state of the backbone, and the trained weights of the others.
+
+    Without the counts of the backbone's prior: each training leaves out of its own text's what it predicts.
+    """
+    prior = getattr(objective.backbone, "prior", None)
+    counted = set() if prior is None else {f"backbone.prior.{name}" for name, _ in prior.named_buffers()}
+    state = {name: tensor for name, tensor in objective.state_dict().items() if name not in counted}
     parts: dict[str, dict[str, Tensor]] = {"backbone": {n: t for n, t in state.items() if n.startswith("backbone.")}}
     for name, parameter in objective.named_parameters():
         part = name.partition(".")[0]

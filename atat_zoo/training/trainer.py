@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,7 @@ from composer.algorithms import GradientClipping
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
+from atat_zoo.data.counting import count_table
 from atat_zoo.data.stream import TokenStream, refuse_sizes, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
@@ -160,6 +162,7 @@ def _run(
         vocabulary_size=shards.load(data).vocabulary_size,
         length=experiment.data.length,
         counts=shards.load_counts(data),
+        count_table=partial(count_table, data),
         steps=spec.steps,
         seed=experiment.seed,
         device=device,

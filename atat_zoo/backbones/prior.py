@@ -1,0 +1,124 @@
+"""What counts of the training text say about a token beside others, added to the logits of a network.
+
+A masked language model spends its first epochs on learning which tokens stand beside each other, and a head of width D
+can hold no more than D directions of it, while a count table has it after one reading of the text. With c(h, y) times
+that y occurs at some distance from the context h in training text, N(h) times that h has a token there, T(h) different
+ones, and p(y) the unigram distribution, the interpolated Witten–Bell estimate over p is
+
+    s(y | h) = log p(y | h) / p(y) = log (1 + c(h, y) / (T(h)·p(y))) − log (1 + N(h)/T(h))
+
+and 0 where h is not visible or was never seen. The logits are those of the head plus Σ_h γ_h·s(y | h) over the visible
+neighbours of the place, γ learned: a product of experts whose other expert, the network, learns what the counts do not
+tell (Huang et al., arXiv:1504.01576, have such a sum of logarithms; Li et al., arXiv:2210.14431, learn the residual of
+n-grams in a neural model).
+
+In a training the text that is predicted has been counted too. c(h, y) is taken less one there for the true y (and with
+T and N as they are, which is exact for the ranking of all tokens unless c = 1): leave-one-out, or the network would
+learn to trust what it will not find in held-out text.
+
+Legend: N predictions, V tokens, R the reach, M different pairs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atat_zoo.data.neighbours import CountTable
+
+
+class NeighbourPrior(nn.Module):
+    """Logits [N, V] to logits with the counts of the visible neighbours.
+
+    The counts are buffers `apart_1`, … `apart_R`, int32 [M, 3]: a token, the one so many places after it, and how often
+    they occur. They are saved with the weights; a module without a table has none until it is loaded.
+    """
+
+    def __init__(self, vocabulary_size: int, reach: int, table: CountTable | None) -> None:
+        super().__init__()
+        self.vocabulary_size, self.reach = vocabulary_size, reach
+        # γ of the places −1, 1, −2, 2 …: the adjacent ones begin with all they know, which is not far from best.
+        self.gain = nn.Parameter(torch.cat([torch.ones(2), torch.full((2 * reach - 2,), 0.3)]))
+        for distance in range(1, reach + 1):
+            counts = torch.zeros(0, 3, dtype=torch.int32)
+            if table is not None:
+                keys, times = (torch.from_numpy(each) for each in table.apart(distance))
+                counts = torch.stack([keys // vocabulary_size, keys % vocabulary_size, times], 1).int()
+            self.register_buffer(f"apart_{distance}", counts)
+        tokens = torch.zeros(vocabulary_size, dtype=torch.int64)
+        self.register_buffer("tokens", tokens if table is None else torch.from_numpy(table.tokens))
+        self.tokens: Tensor
+        self._tables: list[_Table] = []
+
+    def forward(self, logits: Tensor, beside: Tensor, x: Tensor | None = None) -> Tensor:
+        """Return logits, float32 [N, V].
+
+        Args:
+            logits: of the head, float32 [N, V].
+            beside: the tokens at −1, 1, −2, 2, … ±R places, int64 [N, 2R]; V where nothing is visible.
+            x: the true tokens, int64 [N], whose own occurrence is left out; None where they have not been counted.
+        """
+        for gain, table, context in zip(self.gain, self.tables(), beside.unbind(1), strict=True):
+            logits = logits + gain * table.at(context, x)
+        return logits
+
+    def tables(self) -> list[_Table]:
+        """Return the tables of the places −1, 1, −2, 2, …, made of the counts when they are first needed."""
+        if not self._tables or self._tables[0].scores.device != self.tokens.device:
+            self._tables = []
+            for distance in range(1, self.reach + 1):
+                first, second, times = self.get_buffer(f"apart_{distance}").long().unbind(1)
+                for context, token in ((first, second), (second, first)):
+                    self._tables.append(_Table.of(context, token, times.double(), self.tokens))
+        return self._tables
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        """Take counts of any number of pairs: a saved model is built again without its training text."""
+        errors: list[str] = rest[-1]
+        for name, own in self.named_buffers():
+            saved = state_dict.get(prefix + name)
+            if saved is None or saved.dtype != own.dtype or saved.shape[1:] != own.shape[1:]:
+                continue  # torch has the words for it
+            ids = saved[:, :2] if name != "tokens" else saved.new_zeros(0)
+            if saved.numel() and (int(saved.min()) < 0 or (ids.numel() and int(ids.max()) >= self.vocabulary_size)):
+                errors.append(f"{prefix}{name} has counts of tokens that there are not")
+            elif name != "tokens":
+                self.register_buffer(name, torch.empty_like(saved, device=own.device))
+        self._tables = []
+        super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+
+
+class _Table(NamedTuple):
+    """s(y | h) at one distance and side. Contexts that are not visible are V, and have the last row."""
+
+    scores: Tensor  # s(y | h), float32 [V + 1, V]; the last row is 0
+    unit: Tensor  # 1/p(y), float32 [V]
+    types: Tensor  # T(h), at least 1, float32 [V + 1]
+    less: Tensor  # log (1 + N(h)/T(h)), float32 [V + 1]
+
+    @classmethod
+    def of(cls, context: Tensor, token: Tensor, times: Tensor, tokens: Tensor) -> _Table:
+        """Return the table of pairs, each [M], with the counts of single tokens [V]."""
+        V = len(tokens)
+        unit = (tokens.sum() + V) / (tokens.double() + 1)
+        total = torch.zeros(V + 1, dtype=torch.float64, device=tokens.device)
+        types = total.index_add(0, context, torch.ones_like(times)).clamp(min=1)
+        less = (total.index_add(0, context, times) / types).log1p()
+        scores = torch.zeros(V + 1, V, device=tokens.device)
+        scores[context, token] = (times / types[context] * unit[token]).log1p().float()
+        return cls(scores - less.float()[:, None], unit.float(), types.float(), less.float())
+
+    def at(self, context: Tensor, x: Tensor | None) -> Tensor:
+        """Return s(· | h) of contexts [N], with one less of each true token x [N] if given; float32 [N, V]."""
+        scores = self.scores[context]
+        if x is None:
+            return scores
+        less, own = self.less[context], scores.gather(1, x[:, None])[:, 0]
+        once = self.unit[x] / self.types[context]
+        left = ((own + less).expm1() - once).clamp(min=0).log1p() - less
+        return scores.scatter(1, x[:, None], left[:, None])

@@ -1,0 +1,177 @@
+"""Count tables beside the head: what they say, what is left out in a training, and that no objective leaks by them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_objectives import BACKBONE, BASELINES, N, batch, build
+from test_baseline_bounds import EXACT_K
+
+from atat_zoo.backbones.prior import NeighbourPrior
+from atat_zoo.data.neighbours import CountTable
+from atat_zoo.registry import Context
+
+V, L, REACH = 7, 6, 2
+TEXT = np.random.default_rng(3).zipf(1.6, (200, L)) % V
+TABLE = CountTable.count([TEXT], V)
+CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5, count_table=lambda: TABLE)
+COUNTED = BACKBONE | {"neighbours": REACH}
+OBJECTIVES = {"mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive"}, **BASELINES}
+
+
+def made(name):
+    return build(OBJECTIVES[name], context=CONTEXT, backbone=COUNTED)
+
+
+def prior(table=TABLE):
+    return NeighbourPrior(V, REACH, table).double()
+
+
+def scores(module, place, context, x=None):
+    """s(· | h) of one place, float64 [N, V]."""
+    beside = torch.full((len(context), 2 * REACH), V)
+    beside[:, place] = context
+    with torch.no_grad():
+        module.gain.fill_(1.0)
+        return module(torch.zeros(len(context), V), beside, x).double()
+
+
+@pytest.mark.parametrize(("place", "of_the_right"), [(0, False), (1, True)])
+def test_beside_an_adjacent_token_it_is_the_count_table(place, of_the_right):
+    context = torch.arange(V)
+    found = scores(prior(), place, context)
+    every, alone = np.arange(V)[None], TABLE.alone(np.arange(V))
+    expected = np.log(TABLE.beside(every, np.arange(V)[:, None], of_the_right=of_the_right) / alone)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("distance", [1, 2])
+def test_pairs_are_counted_at_their_distance(distance):
+    expected = np.zeros((V, V), int)
+    np.add.at(expected, (TEXT[:, :-distance].ravel(), TEXT[:, distance:].ravel()), 1)
+    keys, times = TABLE.apart(distance)
+    found = np.zeros(V * V, int)
+    found[keys] = times
+    np.testing.assert_array_equal(found.reshape(V, V), expected)
+
+
+@pytest.mark.parametrize("place", range(2 * REACH))
+def test_each_place_gives_a_distribution_over_the_unigrams(place):
+    found = scores(prior(), place, torch.arange(V))
+    total = (found.exp() * torch.from_numpy(TABLE.alone(np.arange(V)))).sum(1)
+    torch.testing.assert_close(total, torch.ones(V).double(), rtol=1e-5, atol=0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(place=st.integers(0, 2 * REACH - 1), h=st.integers(0, V - 1), x=st.integers(0, V - 1))
+def test_the_text_that_is_predicted_is_left_out_of_the_counts(place, h, x):
+    first, second = (h, x) if place % 2 == 0 else (x, h)
+    keys, times = TABLE.apart(place // 2 + 1)
+    seen = dict(zip(keys.tolist(), times.tolist(), strict=True))
+    c = seen.get(first * V + second, 0)
+    with_it = scores(prior(), place, torch.tensor([h]))[0]
+    without = scores(prior(), place, torch.tensor([h]), torch.tensor([x]))[0]
+    others = torch.arange(V) != x
+    torch.testing.assert_close(without[others], with_it[others])
+    # c(h, x) less one beside the same T(h)·p(x); a pair that was never counted keeps its score.
+    share = float((with_it[x] - with_it.min()).expm1())
+    unseen = min((seen.get((h * V + y) if place % 2 == 0 else (y * V + h), 0) for y in range(V)), default=0) == 0
+    if unseen and c:
+        assert math.isclose(
+            float((without[x] - with_it.min()).expm1()), share * (c - 1) / c, rel_tol=1e-3, abs_tol=1e-5
+        )
+    if not c:
+        assert without[x] == with_it[x]
+
+
+def test_where_nothing_is_visible_nothing_is_added():
+    logits = torch.randn(4, V)
+    nothing = torch.full((4, 2 * REACH), V)
+    torch.testing.assert_close(prior()(logits, nothing), logits, rtol=0, atol=0)
+    torch.testing.assert_close(prior()(logits, nothing, torch.arange(4)), logits, rtol=0, atol=1e-6)
+    empty = NeighbourPrior(V, REACH, None)
+    torch.testing.assert_close(empty(logits, torch.zeros(4, 2 * REACH, dtype=torch.int64)), logits, rtol=0, atol=0)
+
+
+def test_a_saved_prior_is_loaded_where_there_is_no_text():
+    beside, logits = torch.randint(0, V + 1, (9, 2 * REACH)), torch.randn(9, V)
+    saved, empty = NeighbourPrior(V, REACH, TABLE), NeighbourPrior(V, REACH, None)
+    empty(logits, beside)  # its tables are made, and have to be made again
+    empty.load_state_dict(saved.state_dict())
+    torch.testing.assert_close(empty(logits, beside), saved(logits, beside), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("value", "column"), [(V, 0), (-1, 1), (-1, 2)])
+def test_damaged_counts_are_refused(value, column):
+    state = NeighbourPrior(V, REACH, TABLE).state_dict()
+    state["apart_2"] = state["apart_2"].clone()
+    state["apart_2"][3, column] = value
+    with pytest.raises(RuntimeError, match="apart_2 has counts of tokens that there are not"):
+        NeighbourPrior(V, REACH, None).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_learns_with_it(name):
+    module = made(name)
+    module.loss(batch(context=CONTEXT))["loss"].backward()
+    gradient = module.backbone.prior.gain.grad
+    assert gradient is not None
+    assert gradient.isfinite().all()
+    assert gradient.any()
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("autoregressive", "strided")])
+def test_a_prediction_reads_no_hidden_token(name):
+    module = made(name).eval()
+    x = batch(context=CONTEXT, padded=False).tokens
+    masked = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    masked[:, -1] = True
+    z = torch.where(masked, V, x)
+    # Of what is hidden, a model of blocks reads that of earlier blocks: only the last block changes.
+    changed = torch.where(masked & (torch.arange(L) >= L - 2 if name == "block" else True), (x + 1) % V, x)
+    with torch.no_grad():
+        one, other = (module.predictions(z, None, masked, each) for each in (x, changed))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "strided", "block"])
+def test_the_likelihoods_of_all_texts_add_up_to_one(name):
+    v, length = 3, 4
+    table = CountTable.count([TEXT % v], v)
+    context = Context(vocabulary_size=v, length=length, width=16, steps=100, seed=5, count_table=lambda: table)
+    blocks = {"use": "block", "size": 1}  # of one token: its bound is exact
+    objective = {"strided": {"use": "strided", "stride": 2}, "block": blocks}.get(name, name)
+    module = build(objective, context=context, backbone=COUNTED).eval()
+    x = torch.cartesian_prod(*[torch.arange(v)] * length)
+    every = torch.ones_like(x, dtype=torch.bool)
+    with torch.no_grad():
+        nats = module.bound(x, every, torch.arange(len(x)), 1, EXACT_K)["nelbo"].nelbo
+    assert float((-nats.double()).exp().sum()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "size"), [("autoregressive", 1), ("block", 2), ("strided", 2)])
+def test_cached_tokens_predict_as_the_whole_text_does(name, size):
+    module = made(name).eval()
+    if name == "strided":
+        module.classes = 2
+    x = batch(context=CONTEXT, padded=False).tokens
+    denoiser = module.denoiser()
+    with torch.no_grad():
+        decoder = denoiser.begin(N, L)
+        for step in range(L // size if name != "strided" else 2):
+            own = torch.arange(step, L, 2) if name == "strided" else torch.arange(step * size, (step + 1) * size)
+            done = torch.arange(L) % 2 < step if name == "strided" else torch.arange(L) < step * size
+            z = torch.where(done, x, V)
+            where = torch.zeros(N, L, dtype=torch.bool)
+            where[:, own] = True
+            some = decoder.of(torch.tensor([4, 1]))
+            everywhere = torch.ones(N, len(own), dtype=torch.bool)
+            expected = denoiser(z, None, where).view(N, len(own), V)
+            found = decoder(z[:, own], None, everywhere).view(N, len(own), V)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            part = some(z[[4, 1]][:, own], None, everywhere[:2]).view(2, len(own), V)
+            torch.testing.assert_close(part, expected[[4, 1]], rtol=1e-4, atol=1e-4)
+            decoder.read(x[:, own])
