@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
 _DEEPEST = 64
@@ -18,11 +21,7 @@ def from_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: when it is no TOML, nested too deeply, or has a number that is too long.
     """
-    try:
-        table = tomllib.loads(text)
-    except RecursionError:
-        raise ValueError(f"it is nested more than {_DEEPEST} deep") from None
-    check(table)
+    table: dict[str, Any] = _checked(tomllib.loads, text)
     return table
 
 
@@ -32,8 +31,12 @@ def from_json(data: bytes) -> Any:
     Raises:
         ValueError: as `from_toml`.
     """
+    return _checked(json.loads, data.decode("utf-8"))
+
+
+def _checked(read: Callable[[str], Any], text: str) -> Any:
     try:
-        value = json.loads(data.decode("utf-8"))
+        value = read(text)
     except RecursionError:
         raise ValueError(f"it is nested more than {_DEEPEST} deep") from None
     check(value)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from atat_zoo import study
 from atat_zoo.experiment import from_table, load
 from atat_zoo.registry import Context
 
 ROOT = Path(__file__).parents[1] / "experiments"
-ALL = sorted(p for p in ROOT.rglob("*.toml") if "base" not in p.relative_to(ROOT).parts)
+ALL = sorted(p for p in ROOT.rglob("*.toml") if not {"base", "studies"} & set(p.relative_to(ROOT).parts))
 CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "documented")]
+STUDIES = sorted((ROOT / "studies").glob("*.toml"))
+SMALL = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "train.log_every=1"]
 # The source documents' table.
 TABLE = {"mdlm", "atat", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
@@ -74,8 +77,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
     from atat_zoo.training import train
 
-    small = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "train.log_every=1"]
-    experiment = load(str(path), [*small, f'data.root="{shards}"'])
+    experiment = load(str(path), [*SMALL, f'data.root="{shards}"'])
     result = train(experiment, tmp_path / "run")
     assert result.finished
     assert len(result.folder.read_metrics()) == 3
@@ -109,3 +111,14 @@ def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards:
     assert differing["importance"] == []
     # One norm of all gradients is what would couple them.
     assert differing["coupled"] != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "arm"), [(p, arm) for p in STUDIES for arm in study.load(p).arms])
+def test_every_arm_of_a_study_trains(path: Path, arm: str, shards: Path, tmp_path: Path) -> None:
+    from atat_zoo.training import train
+
+    made = study.load(path)
+    run = made.run(arm, made.seeds[arm][0])
+    experiment = load(run.file, [*run.overrides, *SMALL, f'data.root="{shards}"'])
+    assert train(experiment, tmp_path / "run").finished

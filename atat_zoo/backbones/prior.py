@@ -8,15 +8,14 @@ ones, and p(y) the unigram distribution, the interpolated Witten–Bell estimate
     s(y | h) = log p(y | h) / p(y) = log (1 + c(h, y) / (T(h)·p(y))) − log (1 + N(h)/T(h))
 
 and 0 where h is not visible or was never seen. The logits are those of the head plus Σ_h γ_h·s(y | h) over the visible
-neighbours of the place, γ learned: a product of experts whose other expert, the network, learns what the counts do not
-tell (Huang et al., arXiv:1504.01576, have such a sum of logarithms; Li et al., arXiv:2210.14431, learn the residual of
-n-grams in a neural model).
+neighbours of the place, γ learned: log-linear interpolation of small models (Klakow, ICSLP 1998), here with a network
+that learns the residual, what they do not tell (Li et al., arXiv:2210.14431, for n-grams to the left).
 
-In a training the text that is predicted has been counted too. c(h, y) is taken less one there for the true y (and with
-T and N as they are, which is exact for the ranking of all tokens unless c = 1): leave-one-out, or the network would
-learn to trust what it will not find in held-out text.
+In a training the text that is predicted has been counted too. For the true y, c(h, y) is therefore taken less one:
+leaving-one-out (Ney, Essen & Kneser, IEEE PAMI 17, 1995), or the network would learn to trust what it will not find in
+held-out text. T and N stay as they are: N moves all tokens alike, and T changes only where c = 1, by one.
 
-Legend: N predictions, V tokens, R the reach, M different pairs.
+Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M different pairs.
 """
 
 from __future__ import annotations
@@ -30,6 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atat_zoo.data.neighbours import CountTable
+
+
+def offsets(reach: int) -> list[int]:
+    """Return −1, 1, −2, 2 … ±R."""
+    return [by for distance in range(1, reach + 1) for by in (-distance, distance)]
+
+
+def beside(tokens: Tensor, reach: int, absent: int) -> Tensor:
+    """Return the neighbours of every place of tokens [B, L] in this order, `absent` beyond the ends: [B, L, 2R]."""
+    length = tokens.shape[1]
+    padded = nn.functional.pad(tokens, (reach, reach), value=absent)
+    return torch.stack([padded[:, reach + by : reach + by + length] for by in offsets(reach)], dim=2)
 
 
 class NeighbourPrior(nn.Module):
@@ -80,7 +91,7 @@ class NeighbourPrior(nn.Module):
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         """Take counts of any number of pairs: a saved model is built again without its training text."""
         errors: list[str] = rest[-1]
-        for name, own in self.named_buffers():
+        for name, own in list(self.named_buffers()):
             saved = state_dict.get(prefix + name)
             if saved is None or saved.dtype != own.dtype or saved.shape[1:] != own.shape[1:]:
                 continue  # torch has the words for it

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.backbones.cache import Cache
+from atat_zoo.backbones.prior import beside, offsets
 from atat_zoo.diffusion.bounds import WeightedMask
 from atat_zoo.diffusion.contracts import BlockDecoder, Masked
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
@@ -20,11 +21,11 @@ from atat_zoo.objectives.denoising import (
     DenoisingModule,
     Predictor,
     StatefulParts,
+    States,
     golden_stride,
     metrics,
     normalised,
 )
-from atat_zoo.objectives.states import States, beside, offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from atat_zoo.backbones.prior import beside
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import NO_SCORES
-from atat_zoo.objectives.states import States, beside
 from atat_zoo.rates import NoiseRates
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch, Scores
     from atat_zoo.registry import Context
+
+
+class States(NamedTuple):
+    """What the head reads of places, [B, L] or [N]; R is the reach of the backbone's prior."""
+
+    hidden: Tensor  # [..., D]
+    beside: Tensor | None = None  # the visible neighbours, int64 [..., 2R], as `prior.beside` has them; None without
+
+    def at(self, where: Where) -> States:
+        """Return those of some places; `where` is anything that indexes a tensor."""
+        return States(self.hidden[where], None if self.beside is None else self.beside[where])
 
 
 class DenoisingModule(nn.Module):
@@ -110,10 +121,6 @@ class DenoisingModule(nn.Module):
         """
         logits = wide(self.backbone.head(states.hidden))
         return logits if states.beside is None else self.prior(logits, states.beside, x)
-
-    def logits(self, z: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return logits at N positions, float32 or wider, [N, V]; the head runs at these alone."""
-        return self.score(self.states(z, t).at(where))
 
     def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return logits at the masked positions of z, float32 or wider, [N, V].

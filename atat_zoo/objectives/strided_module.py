@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atat_zoo.backbones.cache import Cache
+from atat_zoo.backbones.prior import beside, offsets
 from atat_zoo.diffusion.contracts import BlockDecoder
 from atat_zoo.objectives.causal_module import AutoregressiveModule, refuse_gaps
-from atat_zoo.objectives.denoising import DenoisingModule, Predictor
-from atat_zoo.objectives.states import States, beside, offsets
+from atat_zoo.objectives.denoising import DenoisingModule, Predictor, States
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

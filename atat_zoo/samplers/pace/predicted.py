@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers.pace import CappedPace, Pace, quota
 
 if TYPE_CHECKING:
@@ -15,17 +15,10 @@ if TYPE_CHECKING:
     from atat_zoo.uncertainty import Uncertainty
 
 
-@component
-class AdaptivePace(Pace):
-    """Fewer positions per step while the model is unsure, more when it is sure.
+@component_base
+class BoundedPace(Pace):
+    """A pace between two numbers of steps, by an uncertainty metric."""
 
-    Let u be the mean uncertainty over masked positions. The complete text would take S = min_steps +
-    u · (max_steps − min_steps) steps at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
-    """
-
-    name = "adaptive"
-    summary = "between min_steps and max_steps: few positions while the mean uncertainty is high"
-    refs = ("ATAT",)
     needs = frozenset({"log_probs"})
     deterministic = True
 
@@ -35,11 +28,25 @@ class AdaptivePace(Pace):
 
     def __attrs_post_init__(self) -> None:
         """Refuse bounds in the wrong order."""
-        _ascending(self.min_steps, self.max_steps)
+        if self.max_steps < self.min_steps:
+            raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
 
     def most(self, n: int) -> int:
         """Return max_steps."""
         return self.max_steps
+
+
+@component
+class AdaptivePace(BoundedPace):
+    """Fewer positions per step while the model is unsure, more when it is sure.
+
+    Let u be the mean uncertainty over masked positions. The complete text would take S = min_steps +
+    u · (max_steps − min_steps) steps at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
+    """
+
+    name = "adaptive"
+    summary = "between min_steps and max_steps: few positions while the mean uncertainty is high"
+    refs = ("ATAT",)
 
     def take(self, step: Step) -> Tensor:
         """Return ⌈n/S⌉, int64 [A]."""
@@ -50,7 +57,7 @@ class AdaptivePace(Pace):
 
 
 @component
-class ExtendedPace(Pace):
+class ExtendedPace(BoundedPace):
     """Few steps at first, and more for as long as the model is unsure.
 
     A row plans `min_steps`. Whenever the mean uncertainty over its masked positions is above the threshold, `added`
@@ -62,22 +69,9 @@ class ExtendedPace(Pace):
     name = "extended"
     summary = "min_steps, and some more whenever the mean uncertainty is high, up to max_steps"
     refs = ("ATAT",)
-    needs = frozenset({"log_probs"})
-    deterministic = True
 
-    min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
     added: int = param(10, help="steps that an uncertain evaluation adds", ge=0)
-    max_steps: int = param(100, help="maximum of steps; no fewer than min_steps", ge=1)
     threshold: float = param(0.3, help="mean uncertainty above which steps are added", ge=0, le=1)
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse bounds in the wrong order."""
-        _ascending(self.min_steps, self.max_steps)
-
-    def most(self, n: int) -> int:
-        """Return max_steps."""
-        return self.max_steps
 
     def take(self, step: Step) -> Tensor:
         """Return ⌈remaining/(S − k)⌉, int64 [A]."""
@@ -92,12 +86,6 @@ class ExtendedPace(Pace):
         # Rows to which a remask gave something back may be behind their plan.
         left = (now - step.number).clamp(min=1)
         return -(-step.remaining.to(left.device, non_blocking=True) // left)
-
-
-def _ascending(min_steps: int, max_steps: int) -> None:
-    """Refuse bounds in the wrong order."""
-    if max_steps < min_steps:
-        raise ValueError(f"max_steps must be at least min_steps, {min_steps}, not {max_steps}")
 
 
 @component
