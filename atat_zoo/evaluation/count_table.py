@@ -103,6 +103,7 @@ def measure_table(
     draws: int,
     batch_size: int,
     bound: Bound,
+    rows: Tensor | None = None,
 ) -> TableNats | None:
     """Measure the count table of the shards `data` as `measure` measures a model; None, with a warning, without one.
 
@@ -116,6 +117,7 @@ def measure_table(
         draws: masks for each sequence.
         batch_size: sequences at once.
         bound: the estimator.
+        rows: numbers of the sequences, int64 [n], for their masks; 0 … n−1 when None.
     """
     try:
         table = count_table(data)
@@ -129,9 +131,10 @@ def measure_table(
     # What is not maskable is not text: it is hidden from the table.
     x = torch.where(maskable, tokens, mask_id)
     nats = []
-    for rows in torch.split(torch.arange(len(x)), batch_size):
-        masks = module.masks(maskable[rows], row_keys(seed, "evaluation", rows), draws, bound)
-        nats.append(average(scores, x[rows], masks, mask_id)["nats"].nelbo)
+    numbers = torch.arange(len(x)) if rows is None else rows
+    for each in torch.split(torch.arange(len(x)), batch_size):
+        masks = module.masks(maskable[each], row_keys(seed, "evaluation", numbers[each]), draws, bound)
+        nats.append(average(scores, x[each], masks, mask_id)["nats"].nelbo)
     return TableNats(reads=AFTER if causal else BETWEEN, counted=table.sequences, nats=torch.cat(nats))
 
 

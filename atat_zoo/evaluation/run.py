@@ -187,9 +187,16 @@ def measure_model(
 
 
 def table_beside(
-    model: Model, data: Path, tokens: Tensor, maskable: Tensor, spec: EvaluationSpec, *, seed: int
+    model: Model,
+    data: Path,
+    tokens: Tensor,
+    maskable: Tensor,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    rows: Tensor | None = None,
 ) -> TableNats | None:
-    """Measure the count table of the shards `data` where `measure_model` measures a model, with the same arguments."""
+    """Measure the count table of the shards `data` where `measure_model` measures a model; `rows` as in `measure`."""
     return measure_table(
         data,
         model.module,
@@ -200,4 +207,5 @@ def table_beside(
         draws=spec.draws,
         batch_size=spec.batch_size,
         bound=spec.bound,
+        rows=rows,
     )

@@ -20,9 +20,10 @@ from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.compare import sizes
+from atat_zoo.evaluation.count_table import TableNats
 from atat_zoo.evaluation.measuring import measure
 from atat_zoo.evaluation.perplexity import byte_counts, method_of
-from atat_zoo.evaluation.run import check_evaluation
+from atat_zoo.evaluation.run import check_evaluation, table_beside
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of, write_json
@@ -62,6 +63,7 @@ class Measured:
     nats: dict[str, Tensor]  # each bound by name, nats of each sequence, float64 [n]
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
+    table: TableNats | None  # the count table of its training shards, under the same masks
     parameters: int  # of the entire model
     without_embeddings: int
 
@@ -96,16 +98,22 @@ def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
         table = parsing.from_json(path.read_bytes())
         if table["settings"] != settings:
             return None
+        beside = table["count_table"]
         return Measured(
             run=run,
-            nats={name: torch.tensor(values, dtype=torch.float64) for name, values in table["nats"].items()},
+            nats={name: _nats(values) for name, values in table["nats"].items()},
             count=torch.tensor(table["count"]),
             bytes=torch.tensor(table["bytes"]),
             weights=settings["weights"],
+            table=None if beside is None else TableNats(**beside | {"nats": _nats(beside["nats"])}),
             **{key: table[key] for key in _KEPT},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # damaged: it is measured again
+
+
+def _nats(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 _KEPT = ("text", "step", "method", "parameters", "without_embeddings")
@@ -137,7 +145,8 @@ def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable
     model = Model.from_run(run.path, device)
     spec = study.spec("test" if part == "test" else "validation")
     check_evaluation(model, run.path, spec)
-    tokens, maskable = held_out(build(model.experiment), spec.split)
+    data = build(model.experiment)
+    tokens, maskable = held_out(data, spec.split)
     rows = rows_of(part, len(tokens), spec.sequences)
     if len(rows) < 2:
         raise UserError(
@@ -154,11 +163,13 @@ def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable
         batch_size=spec.batch_size,
         bound=spec.bound,
     )
+    beside = table_beside(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
     total, without = sizes(model.module, model.context.vocabulary_size)
     table = {
         "settings": settings,
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
         "step": model.step,
+        "count_table": None if beside is None else attrs.asdict(beside) | {"nats": beside.nats.tolist()},
         "method": method_of(model.experiment, spec.bound),
         "parameters": total,
         "without_embeddings": without,

@@ -27,6 +27,10 @@ def _lines(report: Table) -> Iterator[str]:
     yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
     yield from _method(report)
     yield (
+        "- *count table*: perplexity of the counts of adjacent tokens in the training text, under the same masks, and "
+        "how far the arm is from it."
+    )
+    yield (
         "- *over seeds*: mean of the differences of the seeds and its t-interval; *over sequences*: bootstrap of the "
         "difference averaged over seeds. Both 95 %, paired by sequence and mask."
     )
@@ -99,6 +103,7 @@ def _tables(part: Table) -> Iterator[str]:
                 bound,
                 _number(mean, ".2f"),
                 ", ".join(f"{run['seed']}: {_number(value, '.2f')}" for run, value in zip(runs, values, strict=True)),
+                _beside(runs),
                 _number(arm["steps"], ",.0f"),
                 _number(arm["tokens"], ",.0f"),
                 _number(arm["seconds"], ",.1f"),
@@ -107,7 +112,17 @@ def _tables(part: Table) -> Iterator[str]:
                 f"{arm['parameters']:,}",
             ]
         )
-    columns = ["arm", "bound", "geometric mean", "seed: value", "steps", "tokens", "seconds", "seconds per step"]
+    columns = [
+        "arm",
+        "bound",
+        "geometric mean",
+        "seed: value",
+        "count table",
+        "steps",
+        "tokens",
+        "seconds",
+        "seconds per step",
+    ]
     yield from _table([*columns, "peak memory", "parameters"], rows)
     yield ""
     rows = []
@@ -129,6 +144,15 @@ def _tables(part: Table) -> Iterator[str]:
     if rows:
         columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
         yield from _table([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
+
+
+def _beside(runs: Sequence[Table]) -> str:
+    """Return the count table's value, and how far the runs are above or below it: the mean of their differences."""
+    tables = [run["count_table"] for run in runs]
+    if None in tables:
+        return _NONE
+    difference = statistics.fmean(table["difference"] for table in tables)
+    return f"{tables[0]['value']:.2f} ({100 * (exponential(difference) - 1):+.1f} %)"
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

@@ -14,6 +14,7 @@ import torch
 
 from atat_zoo import parsing
 from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired
+from atat_zoo.evaluation.count_table import TableFigure
 from atat_zoo.evaluation.history import history
 from atat_zoo.evaluation.naming import title
 from atat_zoo.evaluation.perplexity import bound_value
@@ -127,7 +128,7 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(measured: Measured) -> dict[str, Any]:
-    """Return the bounds of a run: nats per token and the exponential, under its name, each with its error."""
+    """Return the bounds of a run: nats per token and the exponential, under its name, and the count table's."""
     table: dict[str, Any] = {}
     for name, nats in measured.nats.items():
         bound = bound_value(nats, measured.count, measured.bytes)
@@ -137,7 +138,9 @@ def values_of(measured: Measured) -> dict[str, Any]:
             "nats_per_token": bound.nats_per_token,
             "bits_per_byte": bound.bits_per_byte,
         }
-    return {"bounds": table, "bound": title(quantity_of(measured))}
+    quantity, beside = quantity_of(measured), measured.table
+    counted = TableFigure.of(beside, measured.nats[quantity], measured.count) if beside else None
+    return {"bounds": table, "bound": title(quantity), "count_table": counted and counted.to_table()}
 
 
 def machine_of(run: StudyRun) -> dict[str, Any]:

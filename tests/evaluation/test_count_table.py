@@ -174,6 +174,20 @@ def test_padding_is_not_read(tmp_path):
         assert torch.equal(nats(x, exact), nats(other, exact))
 
 
+def test_a_sequence_has_the_masks_of_its_number(tmp_path):
+    module = SimpleNamespace(
+        denoiser=lambda: SimpleNamespace(mask_id=258, block_size=None),
+        masks=lambda maskable, keys, draws, bound: bound.masks(maskable, keys, draws, LinearNoise()),
+    )
+    data = build(Model.from_run(make_run(tmp_path, "numbered")).experiment)
+    x = torch.randint(97, 122, (5, 6), generator=torch.Generator().manual_seed(0))
+    settings = {"exact": False, "seed": 0, "draws": 2, "batch_size": 2, "bound": ExactKBound()}
+    every = measure_table(data, module, x, torch.ones_like(x).bool(), **settings).nats
+    some = torch.tensor([1, 2, 4])
+    found = measure_table(data, module, x[some], torch.ones(3, 6).bool(), **settings, rows=some).nats
+    assert torch.equal(found, every[some])
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9), st.integers(1, 9)), min_size=2, max_size=9))
 def test_the_difference_is_a_paired_ratio_of_sums(rows):
     model, table, count = (torch.tensor(each, dtype=torch.float64) for each in zip(*rows, strict=True))

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.evaluation.count_table import TableNats
 from atat_zoo.run import RunFolder
-from atat_zoo.study import results
+from atat_zoo.study import page, results
 from atat_zoo.study.measuring import PARTS, Measured, rows_of
 
 
@@ -73,9 +74,19 @@ def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a
         nats={bound: torch.as_tensor(nats, dtype=torch.float64).expand(40) * COUNT},
         count=COUNT,
         bytes=COUNT,
+        table=TableNats(reads="two neighbours", counted=3, nats=5.0 * COUNT.double()),
         parameters=7,
         without_embeddings=3,
     )
+
+
+def test_each_arm_is_set_beside_the_count_table(tmp_path):
+    runs = {seed: run_of(tmp_path, f"r{seed}", seed, 5 + shift) for seed, shift in ((1, -0.1), (2, -0.3))}
+    tables = [results.values_of(each)["count_table"] for each in runs.values()]
+    assert [table["value"] for table in tables] == pytest.approx([math.exp(5)] * 2)
+    assert [table["difference"] for table in tables] == pytest.approx([-0.1, -0.3])
+    assert page._beside([{"count_table": table} for table in tables]) == "148.41 (-18.1 %)"  # e^−0.2
+    assert page._beside([{"count_table": tables[0]}, {"count_table": None}]) == "—"
 
 
 def test_a_difference_over_seeds_and_over_sequences(tmp_path):
