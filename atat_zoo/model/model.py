@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import from_table
+from atat_zoo.experiment import conflicts, from_table
 from atat_zoo.generation import Generation, Infilling, Writer, infill
 from atat_zoo.generation.layout import ends
 from atat_zoo.registry import Context, Zoo
@@ -257,10 +257,20 @@ class Model:
         return [TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs]
 
     def _part(self, kind: str, named: Any) -> Any:
-        """Return the specification of a named or given part, or the experiment's own."""
-        if isinstance(named, str | Mapping):
-            return Zoo.load().spec(kind, named)
-        return self.experiment.parts[kind] if named is None else named
+        """Return the specification of a named or given part, or the experiment's own.
+
+        Raises:
+            UserError: when it does not fit the model, as the same experiment with it would be refused.
+        """
+        if named is None:
+            return self.experiment.parts[kind]
+        spec = Zoo.load().spec(kind, named) if isinstance(named, str | Mapping) else named
+        with_it = attrs.evolve(self.experiment, parts={**self.experiment.parts, kind: spec})
+        before = conflicts(self.experiment)
+        problem = next((each for each in conflicts(with_it) if each not in before), None)
+        if problem is not None:
+            raise UserError(problem)
+        return spec
 
     def save(self, folder: Path) -> None:
         """Write the model folder; `model.json` comes last, so a folder that has it is complete.

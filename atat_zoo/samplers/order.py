@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import SamplerPart
 
@@ -109,7 +108,7 @@ class ImportanceOrder(Order):
     """By the importance of the hidden tokens: the scores by which the masking `reveal` trains the same model.
 
     With an estimator that reads z it is known before the network is evaluated, which then predicts the chosen positions
-    alone. Any other estimator weighs a draft.
+    alone. Any other estimator weighs a draft. Without one all positions are alike, and the leftmost comes first.
     """
 
     name = "importance"
@@ -131,8 +130,10 @@ class ImportanceOrder(Order):
 
     def __call__(self, step: Step) -> Tensor:
         """Return the importance with its sign, float [A, L]."""
+        import torch
+
         if step.importance is None:
-            raise UserError("sampler: the order importance follows an estimator, and this model has none; name another")
+            return torch.zeros(step.open.shape, device=step.open.device)
         return step.importance if self.first == "hard" else -step.importance
 
 

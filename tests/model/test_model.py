@@ -418,3 +418,10 @@ def test_words_of_an_estimator_are_looked_up_again_when_a_model_is_loaded(tmp_pa
         there = torch.tensor([[c == "#" for c in "------####-"]])
         assert torch.equal(found[~there], plain[~there])
         assert torch.allclose(found[there], (1 + plain[there]) / 2)
+
+
+def test_a_sampler_that_does_not_fit_the_model_is_refused():
+    model = small(estimator="uniform", masking="uniform", curriculum="none", target="difficulty")
+    assert len(model.sample(1, sampler="left_to_right").texts) == 1
+    with pytest.raises(UserError, match="the order importance follows an estimator that was trained with the model"):
+        model.sample(1, sampler="policy")
