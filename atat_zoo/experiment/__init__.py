@@ -1,6 +1,6 @@
 """TOML to a validated experiment, without torch; begin with `load`."""
 
-from atat_zoo.experiment.loading import conflicts, find, from_overrides, from_table, load, read_toml
+from atat_zoo.experiment.loading import conflicts, find, from_overrides, from_table, load, read_toml, shipped
 from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "from_table",
     "load",
     "read_toml",
+    "shipped",
 ]

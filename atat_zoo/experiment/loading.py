@@ -25,23 +25,31 @@ Origins = dict[str, str]  # key path -> the file or override that sets it
 _CHAIN = 32  # files of which each extends the next
 
 
+def _roots() -> list[Path]:
+    return [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
+
+
+def shipped(name: str) -> Path | None:
+    """Return the file of this name that ships with the zoo, with or without its ending."""
+    files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
+    return next((file for file in files if file.is_file()), None)
+
+
 def find(name: str) -> Path:
     """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
     path = Path(name)
-    roots = [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
     try:
         if path.is_file():
             return path
         if path.is_dir():
             raise UserError(f"{name} is a folder; name the experiment file in it")
-        for root in roots:
-            shipped = root / f"{name.removesuffix('.toml')}.toml"
-            if shipped.is_file():
-                return shipped
+        if (file := shipped(name)) is not None:
+            return file
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
-    known = sorted(str(p.relative_to(root).with_suffix("")) for root in roots for p in root.rglob("*.toml"))
+    known = sorted(str(p.relative_to(root).with_suffix("")) for root in _roots() for p in root.rglob("*.toml"))
+    known = [n for n in known if not n.startswith("studies/")]
     folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
     raise UserError(
         f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "

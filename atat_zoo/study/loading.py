@@ -36,7 +36,7 @@ _TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec}
 
 
 def load(file: Path) -> Study:
-    """Read and validate a study and all of its experiments.
+    """Read and validate a study and all of its experiments; `file` may be the name of one that ships with the zoo.
 
     Raises:
         UserError: with one sentence per problem.
@@ -44,6 +44,9 @@ def load(file: Path) -> Study:
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
+        ours = experiments.shipped(f"studies/{file}")
+        if ours is not None:
+            return load(ours)
         raise UserError(f"there is no study {clip(file)}: no such file; name a TOML file with [arms.NAME]") from None
     zoo = Zoo.load()
     name: Any = table.pop("name", file.stem)

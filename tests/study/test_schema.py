@@ -138,6 +138,12 @@ def test_no_two_runs_have_one_folder(read):
         read(text)
 
 
+def test_a_study_that_ships_goes_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("screen")).name == "screen"
+    assert load(Path("screen.toml")).file.is_absolute()
+
+
 def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = atat("study", "nothing.toml")
