@@ -179,10 +179,11 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
-def _change(difference: Table) -> str:
+def _change(difference: Table, digits: int = 2) -> str:
     if any(difference[key] is None for key in ("percent", "percent_low", "percent_high")):
         return "not finite"
-    return "{percent:+.2f} % [{percent_low:+.2f}, {percent_high:+.2f}]".format(**difference)
+    value, low, high = (f"{difference[key]:+.{digits}f}" for key in ("percent", "percent_low", "percent_high"))
+    return f"{value} % [{low}, {high}]"
 
 
 def _number(value: float | None, how: str, unit: str = "") -> str:

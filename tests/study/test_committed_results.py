@@ -1,0 +1,80 @@
+"""The numbers of README.md and docs/study.md are those of the committed results in docs/studies."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atat_zoo import study
+from atat_zoo.study import page
+
+ROOT = Path(__file__).parents[2]
+RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
+PAGES = [ROOT / "README.md", ROOT / "docs/study.md"]
+# Under this line is a table with rows | label | `arm` | value ± error | against the count table | against the baseline |.
+MARK = re.compile(r"^<!-- table of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_page_is_written_from_its_results(name: str) -> None:
+    assert (ROOT / f"docs/studies/{name}.md").read_text(encoding="utf-8") == page.page(RESULTS[name])
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_of_the_study_that_ships(name: str) -> None:
+    made, report = study.load(Path(name)), RESULTS[name]
+    assert report["study"] == name
+    assert report["half"] == made.held_out.half
+    assert not report["failed"]
+    for arm, found in report["arms"].items():
+        chain = made.chain(arm)
+        assert found["experiment"] == made.arms[chain[0]].experiment, arm
+        assert found["overrides"] == [*made.overrides, *(text for each in chain for text in made.arms[each].overrides)]
+        assert [run["seed"] for run in found["runs"]] == list(made.seeds[arm]), arm
+
+
+def row_of(report: dict[str, Any], arm: str) -> list[str]:
+    """What a table says of an arm with one seed."""
+    (run,) = report["arms"][arm]["runs"]
+    bound = run["bounds"][run["bound"]]
+    against = next((each for each in report["comparisons"] if each["arm"] == arm), None)
+    difference = "" if against is None else page._change(against["sequences"], 1)
+    return [f"{bound['value']:.1f} ± {bound['stderr']:.1f}", f"{run['count_table']['percent']:+.1f} %", difference]
+
+
+def tables() -> list[tuple[str, str, str]]:
+    """The page, the study and the rows of each table that names its study."""
+    return [(path.name, *found) for path in PAGES for found in MARK.findall(path.read_text(encoding="utf-8"))]
+
+
+def test_there_are_tables() -> None:
+    assert {name for name, _, _ in tables()} == {path.name for path in PAGES}
+
+
+@pytest.mark.parametrize(("where", "name", "text"), tables(), ids=lambda value: value if len(value) < 20 else "")
+def test_a_table_says_what_was_measured(where: str, name: str, text: str) -> None:
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines()[2:]]
+    assert rows
+    for row in rows:
+        arm = row[1].strip("`")
+        assert row[2:] == row_of(RESULTS[name], arm), (where, arm)
+
+
+def figures(value: Any) -> list[float]:
+    """Every number in a JSON value."""
+    if isinstance(value, dict | list):
+        return [found for inner in (value.values() if isinstance(value, dict) else value) for found in figures(inner)]
+    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def test_every_other_figure_of_the_study_is_in_its_results() -> None:
+    text = MARK.sub("", PAGES[1].read_text(encoding="utf-8"))
+    known = [each for report in RESULTS.values() for each in figures(report)]
+    for figure in re.findall(r"(?<![\w.:])[−+]?\d+\.\d+(?![\w.])", text):
+        decimals, value = len(figure.partition(".")[2]), float(figure.replace("−", "-"))
+        near = 0.51 * 10**-decimals
+        assert any(abs(abs(each) - abs(value)) <= near for each in known), f"{figure} is in no result"
