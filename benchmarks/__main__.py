@@ -4,7 +4,15 @@ import importlib
 import itertools
 import sys
 
-NAMES = ("startup", "importance_overhead", "composer_overhead", "evaluation_overhead", "sampling_overhead", "strided")
+NAMES = (
+    "startup",
+    "importance_overhead",
+    "counts_overhead",
+    "composer_overhead",
+    "evaluation_overhead",
+    "sampling_overhead",
+    "strided",
+)
 # These take long, or want to be told more: they run when they are named.
 STUDIES = ("baselines", "finetuning", "guidance", "importance_targets", "revisions", "samplers")
 

@@ -15,7 +15,7 @@ from atat_zoo.study import page
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
 PAGES = [ROOT / "README.md", ROOT / "docs/study.md"]
-# Under this line is a table with rows | label | `arm` | value ± error | against the count table | against the baseline |.
+# Under this line is a table: label, arm, value ± error, against the count table, against the baseline.
 MARK = re.compile(r"^<!-- table of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
 
