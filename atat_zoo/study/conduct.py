@@ -13,13 +13,14 @@ from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import results
-from atat_zoo.study.measuring import measure_all, recorded
+from atat_zoo.study.measuring import measure_all, recorded, write_all
 from atat_zoo.study.processes import ran_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from atat_zoo.study.measuring import Written
     from atat_zoo.study.processes import Workplace
     from atat_zoo.study.schema import Study, StudyRun
 
@@ -123,6 +124,7 @@ class Conduct:
             **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
             "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
             **results.tables(study, self._measured(study.held_out.half), how),
+            "samplers": results.sampler_tables(study, self._written()) if study.samplers else None,
             "test": None,
             "failed": self.failed,
         }
@@ -150,6 +152,15 @@ class Conduct:
             by_arm[each.run.arm][each.run.seed] = each
         return {
             arm: {seed: found[seed] for seed in self.study.seeds[arm] if seed in found} for arm, found in by_arm.items()
+        }
+
+    def _written(self) -> dict[str, list[list[Written]]]:
+        assert self.study.samplers is not None
+        finished = {arm: [r for r in self.runs.get(arm, ()) if r.finished] for arm in self.study.samplers.arms}
+        return {
+            arm: [write_all(self.study, run, device=self.device, say=self.say) for run in runs]
+            for arm, runs in finished.items()
+            if runs
         }
 
     def _once(self, again: bool) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.registry import Zoo, component, param
 from atat_zoo.registry.spec import fields_of, structure, unstructure
-from atat_zoo.study.schema import ArmSpec, HeldOutSpec, Study, StudyRun, SweepSpec, differences
+from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, Study, StudyRun, SweepSpec, differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +34,7 @@ class _Plain:
     overrides: tuple[str, ...] = param((), help="key=value each, for every arm")
 
 
-_TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec}
+_TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec}
 
 
 def load(file: Path) -> Study:
@@ -86,6 +88,7 @@ def load(file: Path) -> Study:
         seeds={key: arm.seeds or plain.seeds for key, arm in arms.items()},
         sweep=made["sweep"],
         held_out=made["evaluation"] or HeldOutSpec(),
+        samplers=made["samplers"],
     )
     _refuse([*_names(study), *_seeds(study), *_overrides(study)], file)
     _refuse(_runs(study), file)
@@ -112,6 +115,8 @@ def _names(study: Study) -> Iterator[str]:
             yield f"{key}: {name!r} is no arm{nearest(name, known)} (there are: {', '.join(known)})"
 
     yield from missing("baseline", study.baseline)
+    for name in study.samplers.arms if study.samplers else ():
+        yield from missing("samplers.arms", name)
     for name, arm in study.arms.items():
         where = f"arms.{name}"
         if (arm.experiment is None) == (arm.like is None):
@@ -190,7 +195,20 @@ def _runs(study: Study) -> list[str]:
                 f"arms.{arm}: {key} is {clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}: "
                 "nats per token would be of other tokens; make it the same"
             )
+    problems += [problem for arm, run in loaded.items() for problem in _samplers(study, arm, run.experiment)]
     return list(dict.fromkeys(problems))
+
+
+def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
+    """Check that an arm that writes can use each sampler, and that each has a likelihood."""
+    if study.samplers is None or arm not in study.samplers.arms:
+        return
+    for i, sampler in enumerate(study.samplers.each):
+        if sampler.uncovered:
+            yield f"samplers.each[{i}]: {sampler.name!r} has no policy bound: {sampler.uncovered}; leave it out"
+        with_it = attrs.evolve(experiment, parts={**experiment.parts, "sampler": sampler})
+        for problem in set(experiments.conflicts(with_it)) - set(experiments.conflicts(experiment)):
+            yield f"samplers.each[{i}]: arm {arm!r}: {problem}"
 
 
 def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any, Any]]:

@@ -22,7 +22,9 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.compare import sizes
 from atat_zoo.evaluation.count_table import TableNats
 from atat_zoo.evaluation.measuring import measure
-from atat_zoo.evaluation.perplexity import byte_counts, method_of
+from atat_zoo.evaluation.naming import POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.evaluation.perplexity import byte_counts, finite, method_of
+from atat_zoo.evaluation.policy import measure_policy
 from atat_zoo.evaluation.run import check_evaluation, table_beside
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
@@ -66,6 +68,19 @@ class Measured:
     table: TableNats | None  # the count table of its training shards, under the same masks
     parameters: int  # of the entire model
     without_embeddings: int
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Written:
+    """A sampler of a run."""
+
+    run: StudyRun
+    sampler: dict[str, Any]  # the specification
+    quantity: str  # `policy bound` or `policy likelihood`
+    nats: Tensor  # of each sequence, float64 [n]; infinite if the sampler cannot write it
+    count: Tensor  # tokens of each sequence, int64 [n]
+    nfe: float  # network evaluations for a held-out text, on average
+    seconds: float  # for all texts
 
 
 def measure_all(
@@ -183,3 +198,70 @@ def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable
     if made is None:
         raise UserError(f"{path} cannot be read back; is it being changed by another program?")
     return made
+
+
+def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
+    """Let a finished run write with every sampler, and measure their policy bounds; what was measured before is read.
+
+    The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Float32, as
+    for every bound.
+    """
+    spec, held = study.samplers, study.held_out
+    assert spec is not None
+    samplers = [unstructure(sampler) for sampler in spec.each]
+    settings = {
+        "half": held.half,
+        "seed": held.seed,
+        "samplers": samplers,
+        **{key: getattr(spec, key) for key in ("sequences", "orders", "texts", "repeat")},
+        "threads": torch.get_num_threads(),
+        "weights": sha256_of(run.folder.model / WEIGHTS),
+    }
+    settings = json.loads(json.dumps(settings))
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    path = run.folder.evaluations / f"study-samplers-{name}.json"
+    with claimed(run, wait=True):
+        if not _says(path, settings):
+            say(f"{run.name}: writing with {len(samplers)} samplers")
+            write_json(path, {"settings": settings, **_write(study, run, device)})
+    table = parsing.from_json(path.read_bytes())
+    nats = [[float("inf") if each is None else each for each in row] for row in table["nats"]]
+    return [
+        Written(
+            run=run,
+            sampler=sampler,
+            quantity=POLICY_LIKELIHOOD if spec.each[i].deterministic else POLICY_BOUND,
+            nats=_nats(nats[i]),
+            count=torch.tensor(table["count"]),
+            nfe=table["nfe"][i],
+            seconds=table["seconds"][i],
+        )
+        for i, sampler in enumerate(samplers)
+    ]
+
+
+def _says(path: Path, settings: dict[str, Any]) -> bool:
+    try:
+        return bool(parsing.from_json(path.read_bytes())["settings"] == settings)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _write(study: Study, run: StudyRun, device: str) -> dict[str, Any]:
+    spec, held = study.samplers, study.held_out
+    assert spec is not None
+    model = Model.from_run(run.path, device)
+    tokens, maskable = held_out(build(model.experiment), "validation")
+    rows = rows_of(held.half, len(tokens), spec.sequences)
+    tokens, maskable = tokens[rows], maskable[rows]
+    model.sample(1, sampler=spec.each[0])  # the first evaluations of a process are slower
+    rounds = [[model.sample(spec.texts, sampler=each).seconds for each in spec.each] for _ in range(spec.repeat)]
+    writer = model.writer("fp32")
+    options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
+    found = [measure_policy(writer, each, tokens, maskable, **options) for each in spec.each]
+    return {
+        "count": maskable.sum(1).tolist(),
+        "nats": [finite(each.nats.tolist()) for each in found],
+        "nfe": [float(each.nfe.mean()) for each in found],
+        "seconds": [min(times) for times in zip(*rounds, strict=True)],
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ def _lines(report: Table) -> Iterator[str]:
     for line in _machines(report):
         yield f"- {line}"
     yield from _tables(report)
+    for arm in report.get("samplers") or ():
+        yield from _samplers(arm)
     if report["sweep"]:
         yield from _sweep(report["sweep"])
     if report["test"]:
@@ -153,6 +156,30 @@ def _beside(runs: Sequence[Table]) -> str:
         return _NONE
     difference = statistics.fmean(table["difference"] for table in tables)
     return f"{tables[0]['value']:.2f} ({100 * (exponential(difference) - 1):+.1f} %)"
+
+
+def _samplers(arm: Table) -> Iterator[str]:
+    """Yield the table of an arm's samplers."""
+    seeds = ", ".join(map(str, arm["seeds"]))
+    yield from ("", f"## Samplers of {arm['arm']}", "")
+    yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first.\n"
+    rows = []
+    for row in arm["samplers"]:
+        settings = dict(row["sampler"])
+        compared = [_NONE] * 4
+        if "sequences" in row:
+            compared = [
+                _change(row["over_seeds"]) if row["over_seeds"] else f"{_NONE} (one seed)",
+                _change(row["sequences"]),
+                "yes" if row["not_worse"] else "no",
+                _number(row["seconds_ratio"], ".3f"),
+            ]
+        values = ", ".join(_number(value, ".2f") for value in row["values"])
+        name = settings.pop("use")
+        cost = [_number(row["nfe"], ".1f"), _number(row["seconds"], ".2f")]
+        rows.append([name, json.dumps(settings), row["quantity"], values, *cost, *compared])
+    columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
+    yield from _table([*columns, "over seeds", "over sequences", "not worse", "seconds ×"], rows)
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

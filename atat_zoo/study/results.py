@@ -16,13 +16,13 @@ from atat_zoo import parsing
 from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired
 from atat_zoo.evaluation.count_table import TableFigure
 from atat_zoo.evaluation.history import history
-from atat_zoo.evaluation.naming import title
+from atat_zoo.evaluation.naming import exponential, title
 from atat_zoo.evaluation.perplexity import bound_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from atat_zoo.study.measuring import Measured
+    from atat_zoo.study.measuring import Measured, Written
     from atat_zoo.study.schema import Study, StudyRun
 
 # An arm is not worse when the upper ends of both intervals are at most this many percent.
@@ -164,19 +164,9 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
             return {"problem": "other held-out tokens: its corpus or its tokenizer differs"}
     count = one[seeds[0]].count
     pairs = [(one[seed].nats[quantity], other[seed].nats[quantity]) for seed in seeds]
-    each = [paired(a, b, count) for a, b in pairs]
-    means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
-    sequences, by_seed = paired(means[0], means[1], count), over_seeds([interval.value for interval in each])
-    uppers = [interval.high for interval in (sequences, by_seed) if interval is not None]
-    return {
-        "bound": title(quantity),
-        "seeds": seeds,
-        "each": [{"seed": seed, **difference(interval)} for seed, interval in zip(seeds, each, strict=True)],
-        "sequences": difference(sequences),
-        "over_seeds": difference(by_seed) if by_seed else None,
-        "not_worse": all(percent(upper) <= NOT_WORSE for upper in uppers),
-        "ratios": _ratios(one, other, seeds),
-    }
+    found = paired_over(pairs, count)
+    found["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, found["each"], strict=True)]
+    return {"bound": title(quantity), "seeds": seeds, **found, "ratios": _ratios(one, other, seeds)}
 
 
 def difference(interval: Interval) -> dict[str, float]:
@@ -232,4 +222,46 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
             if measured.get(arm)
             for other in study.against(arm)
         ],
+    }
+
+
+def sampler_tables(study: Study, written: Mapping[str, Sequence[Sequence[Written]]]) -> list[dict[str, Any]]:
+    """Return a table for each arm: its samplers, each compared with the first on the same runs and sequences.
+
+    `written` has, for each arm, the samplers of each of its runs.
+    """
+    spec, arms = study.samplers, []
+    assert spec is not None
+    for arm, runs in written.items():
+        rows = []
+        for number, each in enumerate(zip(*runs, strict=True)):
+            values = [exponential(float(one.nats.sum() / one.count.sum())) for one in each]
+            row = {
+                "sampler": each[0].sampler,
+                "quantity": each[0].quantity,
+                "values": values,
+                "nfe": statistics.fmean(one.nfe for one in each),
+                "seconds": _median([one.seconds for one in each]),
+            }
+            if number:
+                pairs = [(one.nats, run[0].nats) for one, run in zip(each, runs, strict=True)]
+                shares = [one.seconds / run[0].seconds for one, run in zip(each, runs, strict=True)]
+                row |= {**paired_over(pairs, each[0].count), "seconds_ratio": _median(shares)}
+            rows.append(row)
+        seeds = [run[0].run.seed for run in runs]
+        arms.append({"arm": arm, "seeds": seeds, "sequences": len(runs[0][0].count), "samplers": rows})
+    return arms
+
+
+def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
+    """Return the difference of pairs of nats [n], one for each seed: over sequences, over seeds, and what follows."""
+    each = [paired(a, b, count) for a, b in pairs]
+    means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
+    sequences, by_seed = paired(means[0], means[1], count), over_seeds([interval.value for interval in each])
+    uppers = [interval.high for interval in (sequences, by_seed) if interval is not None]
+    return {
+        "each": [difference(interval) for interval in each],
+        "sequences": difference(sequences),
+        "over_seeds": difference(by_seed) if by_seed else None,
+        "not_worse": all(percent(upper) <= NOT_WORSE for upper in uppers),
     }

@@ -8,7 +8,7 @@ import attrs
 
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, param, part, parts
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
@@ -58,6 +58,22 @@ class HeldOutSpec:
     batch_size: int = param(64, help="sequences measured at once", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     test: bool = param(False, help="whether the test split is evaluated too, once, when all runs are finished")
+
+
+@component
+class SamplersSpec:
+    """Samplers with which the runs of some arms write: what they cost, and their policy bounds (MATH 8)."""
+
+    each: Any = parts("sampler", help="samplers; the others are compared with the first")
+    arms: tuple[str, ...] = param(help="arms whose runs write")
+    sequences: int = param(64, help="maximum number of sequences of the half for the policy bounds", ge=2)
+    orders: int = param(64, help="K, averaged inside the bounds of samplers whose order is random", ge=1)
+    texts: int = param(64, help="texts that are written for the time", ge=1)
+    repeat: int = param(3, help="repetitions, in rounds over the samplers; the shortest time counts", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.each) < 2:
+            raise ValueError("each has fewer than two samplers; name two or more, or leave [samplers] out")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -128,6 +144,7 @@ class Study:
     seeds: Mapping[str, tuple[int, ...]]  # of each arm
     sweep: SweepSpec | None
     held_out: HeldOutSpec
+    samplers: SamplersSpec | None = None
 
     def chain(self, arm: str) -> list[str]:
         """Return the arm that has an `experiment`, and those that are like it, down to this one."""

@@ -287,3 +287,53 @@ def test_the_test_split_waits_until_every_run_is_finished(copy):
 def test_the_page_is_markdown(place):
     _, err = place.study("--write", "page.txt", code=2)
     assert "--write page.txt: name a Markdown file" in err
+
+
+WRITING = """
+[samplers]
+arms = ["plain"]
+texts = 2
+orders = 3
+sequences = 4
+repeat = 1
+each = [{use = "ancestral", steps = 16}, {use = "left_to_right"}, {use = "strided", stride = 4}]
+"""
+
+
+def test_samplers_are_measured_on_the_runs_of_an_arm(copy):
+    copy.write(STUDY + WRITING)
+    out, _ = copy.study()
+    (table,) = copy.report()["samplers"]
+    assert (table["arm"], table["seeds"], table["sequences"]) == ("plain", [18, 19], 4)
+    first, left, strided = table["samplers"]
+    assert "over_seeds" not in first
+    assert [row["quantity"] for row in (first, left, strided)] == ["policy bound", *["policy likelihood"] * 2]
+    assert (left["nfe"], strided["nfe"]) == (16, 4)
+    assert [round(row["seconds_ratio"], 6) for row in (left, strided)] != [1, 1]
+    # The differences are those of the values, and each is what `atat eval --bound policy` would say.
+    for row in (left, strided):
+        each = [one["percent"] for one in row["each"]]
+        assert each == pytest.approx([100 * (a / b - 1) for a, b in zip(row["values"], first["values"], strict=True)])
+        assert row["over_seeds"]["nats_per_token"] == pytest.approx(row["sequences"]["nats_per_token"])
+    assert out.count("writing with 3 samplers") == 2
+    assert "## Samplers of plain" in out
+    assert "writing with" not in copy.study()[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('arms = ["none"]', "samplers.arms: 'none' is no arm"),
+        ('arms = ["plain"]\neach = ["ancestral"]', "samplers: each has fewer than two samplers"),
+        (
+            'arms = ["plain"]\neach = ["ancestral", "policy"]',
+            "samplers.each[1]: arm 'plain': sampler: the order importance",
+        ),
+        ('arms = ["plain"]\neach = ["ancestral", "remdm_cap"]', "samplers.each[1]: 'remdm_cap' has no policy bound"),
+    ],
+)
+def test_samplers_that_cannot_be_measured_are_refused(place, line, said):
+    each = "" if "each" in line else '\neach = ["ancestral", "left_to_right"]'
+    place.write(f"{STUDY}[samplers]\n{line}{each}\n")
+    _, err = place.study("--dry-run", code=2)
+    assert said in err
