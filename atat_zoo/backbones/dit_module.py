@@ -136,7 +136,7 @@ class Layer(nn.Module):
         v = qkv[:, :, 2].transpose(1, 2)
         if join is not None:
             k, v = join(k, v)
-        a = attend(q, k, v, attention).to(v.dtype)
+        a = attend(q, k, v, attention, training=self.training).to(v.dtype)
         a = self.out(a.transpose(1, 2).reshape(B, L, D))
         if self.gates is None:
             h = h + self.dropout(a)
@@ -151,14 +151,14 @@ class Layer(nn.Module):
 _SHORT = 256
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, attention: Any) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, attention: Any, *, training: bool) -> Tensor:
     """Return softmax(qkᵀ/√d) v, [B, H, L, d]; for `attention` see `BackboneModule`.
 
     PyTorch's kernel, but for the training of short sequences on a CPU: there its backward pass takes several times as
     long as that of plain matrix products, which are in float32 as its sums are.
     """
     causal = isinstance(attention, str) and attention == "causal"
-    if q.device.type != "cpu" or not torch.is_grad_enabled() or k.shape[2] > _SHORT:
+    if q.device.type != "cpu" or not training or k.shape[2] > _SHORT:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else attention, is_causal=causal)
     with torch.autocast("cpu", enabled=False):
         q, k, v = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (q, k, v))

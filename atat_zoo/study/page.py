@@ -28,7 +28,7 @@ def _lines(report: Table) -> Iterator[str]:
     yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
     yield from _method(report)
     yield (
-        "- *count table*: perplexity of the counts of adjacent tokens in the training text, under the same masks, and "
+        "- *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and "
         "how far the arm is from it."
     )
     yield (
