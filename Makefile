@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast attack lint golden bench baselines samplers clean
+.PHONY: help quickstart test test-fast attack lint golden bench study baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes (minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested"
+	@echo "make study        screen every idea against MDLM, with one seed (two to three hours on two cores; it continues)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 
@@ -61,6 +62,9 @@ endif
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks
+
+study: $(VENV)/installed-test
+	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
 
 baselines: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks baselines --all --markdown docs/baselines.md

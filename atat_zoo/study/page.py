@@ -79,9 +79,8 @@ def _machines(report: Table) -> Iterator[str]:
                 for how in run["trained_with"]
             )
             words = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}"
-            seen[
-                f"{words}{', on ' + computed['device'] if computed.get('device', 'cpu') != 'cpu' else ''}; {with_}"
-            ] = 1
+            device = f", on {computed['device']}" if computed.get("device", "cpu") != "cpu" else ""
+            seen[f"{words}{device}; {with_ or 'by atat train'}"] = 1
     if seen:
         yield f"Trained with {' and with '.join(seen)}; torch {report['packages'].get('torch')}."
     if len(seen) > 1:
