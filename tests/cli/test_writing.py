@@ -198,15 +198,20 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), MISTAKES, ids=lambda value: None if isinstance(value, tuple) else value[:30]
-)
-def test_a_mistake_is_one_sentence(atat, root, words, said):
+def prepare(root):
+    """Write the files that the mistakes name."""
     (root / "empty.txt").write_text("\n \n")
     (root / "latin.txt").write_bytes("é [MASK]".encode("latin-1"))
     (root / "second.txt").write_text("a [MASK]\nb\n")
     if not (root / "pipe").exists():
         os.mkfifo(root / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), MISTAKES, ids=lambda value: None if isinstance(value, tuple) else value[:30]
+)
+def test_a_mistake_is_one_sentence(atat, root, words, said):
+    prepare(root)
     code, out, err = atat(*words)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
@@ -217,6 +222,7 @@ def test_a_mistake_is_one_sentence(atat, root, words, said):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [words for words, _ in MISTAKES if "\udcff" not in "".join(words)], ids=" ".join)
 def test_a_mistake_is_said_before_torch_is_imported(root, words):
+    prepare(root)
     code = (
         "import sys, atexit\n"
         "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
