@@ -136,7 +136,8 @@ class Layer(nn.Module):
         v = qkv[:, :, 2].transpose(1, 2)
         if join is not None:
             k, v = join(k, v)
-        a = attend(q, k, v, attention, training=self.training).to(v.dtype)
+        causal = isinstance(attention, str) and attention == "causal"
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else attention, is_causal=causal)
         a = self.out(a.transpose(1, 2).reshape(B, L, D))
         if self.gates is None:
             h = h + self.dropout(a)
@@ -145,28 +146,6 @@ class Layer(nn.Module):
         gate_attention, gate_mlp = self.gates(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
         h = h + gate_attention * self.dropout(a)
         return h + gate_mlp * self.dropout(self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh")))
-
-
-# Keys up to which a training on a CPU takes plain matrix products.
-_SHORT = 256
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, attention: Any, *, training: bool) -> Tensor:
-    """Return softmax(qkᵀ/√d) v, [B, H, L, d]; for `attention` see `BackboneModule`.
-
-    PyTorch's kernel, but for the training of short sequences on a CPU: there its backward pass takes several times as
-    long as that of plain matrix products, which are in float32 as its sums are.
-    """
-    causal = isinstance(attention, str) and attention == "causal"
-    if q.device.type != "cpu" or not training or k.shape[2] > _SHORT:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else attention, is_causal=causal)
-    with torch.autocast("cpu", enabled=False):
-        q, k, v = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (q, k, v))
-        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
-        if attention is not None:
-            seen = torch.ones_like(scores[0, 0], dtype=torch.bool).tril() if causal else attention
-            scores = scores.masked_fill(~seen, -torch.inf)
-        return scores.softmax(-1) @ v
 
 
 def neighbours(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from atat_zoo import UserError
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.dit import PRESETS, DiTBackbone
-from atat_zoo.backbones.dit_module import Rotary, attend, neighbours, rotate
+from atat_zoo.backbones.dit_module import Rotary, neighbours, rotate
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import from_table
@@ -350,23 +350,3 @@ def test_local_heads_see_no_more_than_the_mask_allows(tokens):
 def test_more_local_heads_than_heads_are_refused():
     with pytest.raises(UserError, match=r"backbone.local_heads = 5 is more than the 4 heads there are"):
         from_table({"name": "x", "backbone": {"preset": "nano", "local_heads": 5}})
-
-
-@pytest.mark.parametrize(
-    "attention", [None, "causal", torch.rand(5, 5, generator=torch.Generator().manual_seed(2)) < 0.6]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_plain_products_attend_as_the_kernel_of_torch_does(attention, dtype):
-    g = torch.Generator().manual_seed(1)
-    q, k, v = (torch.randn(2, 3, 5, 4, generator=g).to(dtype).requires_grad_() for _ in range(3))
-    if isinstance(attention, torch.Tensor):
-        attention = attention | torch.eye(5, dtype=torch.bool)
-    found = attend(q, k, v, attention, training=True)
-    assert found.dtype == torch.float32
-    gradients = torch.autograd.grad(found.square().sum(), (q, k, v))
-    kernel = attend(q, k, v, attention, training=False)
-    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
-    torch.testing.assert_close(found.to(dtype), kernel, **close)
-    expected = torch.autograd.grad(kernel.float().square().sum(), (q, k, v))
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, **{**close, "rtol": 10 * close["rtol"], "atol": 5 * close["atol"]})

@@ -189,7 +189,7 @@ def _resolved() -> dict[str, Any]:
     tables = {}
     for path in sorted(folder.rglob("*.toml")):
         name = str(path.relative_to(folder).with_suffix(""))
-        if not name.startswith("base/"):
+        if not name.startswith(("base/", "studies/")):
             tables[name] = flat(load(str(path)).to_table())
     common = dict(set.intersection(*({(k, json.dumps(v)) for k, v in t.items()} for t in tables.values())))
     return {

@@ -11,13 +11,19 @@ NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algori
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
 # Likewise where a table uses this part, whatever the table is.
-NEW_OF_PART: dict[str, dict[str, Any]] = {"transformer": {"reads": "x"}}
+NEW_OF_PART: dict[str, dict[str, Any]] = {"transformer": {"reads": "x"}, "dit": {"neighbours": 0}}
+# What was changed on purpose: the CPU-sized experiments begin with counts, and the quickstart has fewer steps.
+_COUNTS = {"backbone.neighbours": 2}
+CHANGED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("atat", "curriculum_only", "importance_only", "mdlm", "no_curriculum", "no_importance"), _COUNTS),
+    "quickstart": {**_COUNTS, "train.steps": 240, "train.save_every": 120, "schedule.warmup_steps": 40},
+}
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a record's resolved experiments: by name, every key path of today with its value."""
     return {
-        name: {**NEW, **_of_kinds(paths), **_of_parts(paths), **_today(paths)}
+        name: {**NEW, **_of_kinds(paths), **_of_parts(paths), **_today(paths), **CHANGED.get(name, {})}
         for name, paths in complete(resolved).items()
     }
 
