@@ -31,16 +31,12 @@ if TYPE_CHECKING:
     from atat_zoo.data.neighbours import CountTable
 
 
-def offsets(reach: int) -> list[int]:
-    """Return −1, 1, −2, 2 … ±R."""
-    return [by for distance in range(1, reach + 1) for by in (-distance, distance)]
-
-
-def beside(tokens: Tensor, reach: int, absent: int) -> Tensor:
-    """Return the neighbours of every place of tokens [B, L] in this order, `absent` beyond the ends: [B, L, 2R]."""
+def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
+    """Return what stands at −1, 1, −2, 2 … ±R of every place of [B, L], `absent` beyond the ends: [B, L, 2R]."""
     length = tokens.shape[1]
     padded = nn.functional.pad(tokens, (reach, reach), value=absent)
-    return torch.stack([padded[:, reach + by : reach + by + length] for by in offsets(reach)], dim=2)
+    offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
+    return torch.stack([padded[:, reach + by : reach + by + length] for by in offsets], dim=2)
 
 
 class NeighbourPrior(nn.Module):
@@ -65,17 +61,19 @@ class NeighbourPrior(nn.Module):
         self.register_buffer("tokens", counted)
         self.tokens: Tensor
         self._scores: _Scores | None = None
+        before_loading: Any = self.register_load_state_dict_pre_hook  # torch gives it no types
+        before_loading(_resize)
 
-    def forward(self, logits: Tensor, beside: Tensor, x: Tensor | None = None) -> Tensor:
+    def forward(self, logits: Tensor, neighbours: Tensor, x: Tensor | None = None) -> Tensor:
         """Return logits, float32 [N, V].
 
         Args:
             logits: of the head, float32 [N, V].
-            beside: the tokens at −1, 1, −2, 2, … ±R places, int64 [N, 2R]; V where nothing is visible.
+            neighbours: the tokens at −1, 1, −2, 2, … ±R places, int64 [N, 2R]; V where nothing is visible.
             x: the true tokens, int64 [N], whose own occurrence is left out; None where they have not been counted.
         """
-        scores, gain = self.scores(), self.gain.expand(len(beside), -1).contiguous()
-        row = beside + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=beside.device)
+        scores, gain = self.scores(), self.gain.expand(len(neighbours), -1).contiguous()
+        row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
         # One pass over the rows of each place: the sum of 2R copies [N, V] would take a fifth of a training step.
         logits = logits + nn.functional.embedding_bag(row, scores.all, mode="sum", per_sample_weights=gain)
         if x is None:
@@ -96,20 +94,20 @@ class NeighbourPrior(nn.Module):
             self._scores = known
         return known
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        """Take counts of any number of pairs: a saved model is built again without its training text."""
-        errors: list[str] = rest[-1]
-        for name, own in list(self.named_buffers()):
-            saved = state_dict.get(prefix + name)
-            if saved is None or saved.dtype != own.dtype or saved.shape[1:] != own.shape[1:]:
-                continue  # torch has the words for it
-            ids = saved[:, :2] if name != "tokens" else saved.new_zeros(0)
-            if saved.numel() and (int(saved.min()) < 0 or (ids.numel() and int(ids.max()) >= self.vocabulary_size)):
-                errors.append(f"{prefix}{name} has counts of tokens that there are not")
-            elif name != "tokens":
-                self.register_buffer(name, torch.empty_like(saved, device=own.device))
-        self._scores = None
-        super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+
+def _resize(prior: NeighbourPrior, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    """Before counts are loaded: make room for any number of pairs, for a saved model is built without its text."""
+    errors: list[str] = rest[-1]
+    for name, own in list(prior.named_buffers()):
+        saved = state.get(prefix + name)
+        if saved is None or saved.dtype != own.dtype or saved.shape[1:] != own.shape[1:]:
+            continue  # torch has the words for it
+        ids = saved[:, :2] if name != "tokens" else saved.new_zeros(0)
+        if saved.numel() and (int(saved.min()) < 0 or (ids.numel() and int(ids.max()) >= prior.vocabulary_size)):
+            errors.append(f"{prefix}{name} has counts of tokens that there are not")
+        elif name != "tokens":
+            prior.register_buffer(name, torch.empty_like(saved, device=own.device))
+    prior._scores = None
 
 
 class _Scores(NamedTuple):

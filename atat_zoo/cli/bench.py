@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from atat_zoo.cli.arguments import NONE, named, number_option, options
@@ -105,13 +104,15 @@ def settings(
     Raises:
         UserError: when a sampler in `wanted` does not fit the model, or does not exist.
     """
+    from atat_zoo.experiment import conflicts_with
+
     names = list(wanted) or [name for name in Zoo.load().names("sampler") if name not in UNNAMED]
     rows = [(text, number, spec) for text in names for number, spec in variants(text, steps)]
     first = (REFERENCE, steps[-1], variants(REFERENCE, steps[-1:])[0][1])
     measured: list[tuple[str, int | None, Any]] = []
     refused: dict[str, str] = {}
     for name, number, spec in [first, *(row for row in rows if row != first)]:
-        problems = misfits(experiment, spec)
+        problems = conflicts_with(experiment, "sampler", spec)
         if not problems:
             measured.append((name, number, spec))
         elif name in wanted:
@@ -119,13 +120,6 @@ def settings(
         else:
             refused[name] = problems[0]
     return measured, refused
-
-
-def misfits(experiment: Experiment, spec: Any) -> list[str]:
-    """Return the conflicts of an experiment when `spec` replaces its sampler, one sentence each."""
-    from atat_zoo.experiment import conflicts
-
-    return conflicts(attrs.evolve(experiment, parts={**experiment.parts, "sampler": spec}))
 
 
 def variants(text: str, steps: Sequence[int]) -> list[tuple[int | None, Any]]:

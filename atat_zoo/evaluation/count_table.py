@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from atat_zoo.backbones.prior import neighbours_of
 from atat_zoo.data.counting import count_table
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
@@ -142,10 +142,10 @@ def between(table: CountTable, mask_id: int, block_size: int | None = None) -> S
     """Return −log p of the masked tokens from their visible neighbours, for a model of any order or one of blocks."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-        left, right = _shifted(z, -1, mask_id), _shifted(z, 1, mask_id)
+        left, right = neighbours_of(z, 1, mask_id).unbind(2)
         if block_size is not None:
             place = torch.arange(z.shape[1]) % block_size
-            left = torch.where(place == 0, _shifted(x, -1, mask_id), left)
+            left = torch.where(place == 0, neighbours_of(x, 1, mask_id)[..., 0], left)
             right = torch.where(place == block_size - 1, mask_id, right)
         return _nats(table.between(*(each[masked].numpy() for each in (x, left, right))))
 
@@ -156,7 +156,7 @@ def after(table: CountTable, mask_id: int) -> Scores:
     """Return −log p of the masked tokens from the two to the left, for a model that reads in this order."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-        before, last = _shifted(x, -2, mask_id), _shifted(x, -1, mask_id)
+        last, _, before, _ = neighbours_of(x, 2, mask_id).unbind(2)
         return _nats(table.after(*(each[masked].numpy() for each in (x, before, last))))
 
     return scores
@@ -164,9 +164,3 @@ def after(table: CountTable, mask_id: int) -> Scores:
 
 def _nats(probability: Any) -> dict[str, Tensor]:
     return {"nats": -torch.from_numpy(probability).log()}
-
-
-def _shifted(tokens: Tensor, by: int, mask_id: int) -> Tensor:
-    """Return at each position the token `by` positions further, the mask where there is none, [B, L]."""
-    padded = pad(tokens, (max(0, -by), max(0, by)), value=mask_id)
-    return padded[:, max(0, by) : max(0, by) + tokens.shape[1]]

@@ -1,6 +1,15 @@
 """TOML to a validated experiment, without torch; begin with `load`."""
 
-from atat_zoo.experiment.loading import conflicts, find, from_overrides, from_table, load, read_toml, shipped
+from atat_zoo.experiment.loading import (
+    conflicts,
+    conflicts_with,
+    find,
+    from_overrides,
+    from_table,
+    load,
+    read_toml,
+    shipped,
+)
 from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec
 
 __all__ = [
@@ -9,6 +18,7 @@ __all__ = [
     "Experiment",
     "TrainSpec",
     "conflicts",
+    "conflicts_with",
     "find",
     "from_overrides",
     "from_table",

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment.inheritance import adopt, base_of
@@ -174,6 +176,13 @@ def conflicts(made: Experiment) -> list[str]:
         if hasattr(spec, "check"):
             problems += spec.check(made)
     return problems
+
+
+def conflicts_with(made: Experiment, kind: str, spec: Any) -> list[str]:
+    """Return the conflicts that an experiment has with another part of a kind, and not with its own."""
+    other = attrs.evolve(made, parts={**made.parts, kind: spec})
+    before = conflicts(made)
+    return [problem for problem in conflicts(other) if problem not in before]
 
 
 def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]) -> tuple[Table, Origins]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import conflicts, from_table
+from atat_zoo.experiment import conflicts_with, from_table
 from atat_zoo.generation import Generation, Infilling, Writer, infill
 from atat_zoo.generation.layout import ends
 from atat_zoo.registry import Context, Zoo
@@ -265,11 +265,8 @@ class Model:
         if named is None:
             return self.experiment.parts[kind]
         spec = Zoo.load().spec(kind, named) if isinstance(named, str | Mapping) else named
-        with_it = attrs.evolve(self.experiment, parts={**self.experiment.parts, kind: spec})
-        before = conflicts(self.experiment)
-        problem = next((each for each in conflicts(with_it) if each not in before), None)
-        if problem is not None:
-            raise UserError(problem)
+        if problems := conflicts_with(self.experiment, kind, spec):
+            raise UserError(problems[0])
         return spec
 
     def save(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.backbones.cache import Cache
-from atat_zoo.backbones.prior import beside, offsets
+from atat_zoo.backbones.prior import neighbours_of
 from atat_zoo.diffusion.bounds import WeightedMask
 from atat_zoo.diffusion.contracts import BlockDecoder, Masked
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
@@ -86,10 +86,9 @@ class BlockModule(DenoisingModule):
 
     def neighbours(self, z: Tensor, reach: int, x: Tensor | None = None) -> Tensor:
         """See `DenoisingModule`; earlier blocks are read from x if given, and later ones not at all."""
-        place = torch.arange(z.shape[1], device=z.device)
-        block = (place[:, None] + torch.tensor(offsets(reach), device=z.device)) // self.size
-        own = (place // self.size)[:, None]
-        earlier = beside(z if x is None else x, reach, self.context.mask_id)
+        place = torch.arange(z.shape[1], device=z.device)[None]
+        own, block = place[..., None] // self.size, neighbours_of(place, reach, -1) // self.size
+        earlier = neighbours_of(z if x is None else x, reach, self.context.mask_id)
         within = torch.where(block < own, earlier, super().neighbours(z, reach))
         return within.masked_fill(block > own, self.context.mask_id)
 
@@ -165,7 +164,8 @@ class AutoregressiveModule(DenoisingModule):
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
         """See `DenoisingModule`; those to the left."""
-        later = torch.tensor(offsets(reach), device=z.device) > 0
+        place = torch.arange(z.shape[1], device=z.device)[None]
+        later = neighbours_of(place, reach, -1) > place[..., None]
         return super().neighbours(z, reach).masked_fill(later, self.context.mask_id)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
@@ -229,13 +229,13 @@ class CachedBlocks(Predictor, BlockDecoder):
     def states(self, tokens: Tensor, t: Tensor | None) -> States:
         """Return what the head reads of the next block, [B, S], which sees itself and the blocks read before."""
         self.cache.grows = False
-        return States(self.pass_through(tokens), self.beside(tokens))
+        return States(self.pass_through(tokens), self.neighbours(tokens))
 
-    def beside(self, tokens: Tensor) -> Tensor | None:
+    def neighbours(self, tokens: Tensor) -> Tensor | None:
         """Return the visible neighbours of the next tokens, [B, S, 2R]."""
         if self.module.prior is None:
             return None
-        near = beside(torch.cat([self.before, tokens], dim=1), self.module.prior.reach, self.mask_id)
+        near = neighbours_of(torch.cat([self.before, tokens], dim=1), self.module.prior.reach, self.mask_id)
         return near[:, self.reach :]
 
     @property
@@ -288,7 +288,7 @@ class CachedTokens(CachedBlocks):
 
     def states(self, tokens: Tensor, t: Tensor | None) -> States:
         """Return what the head reads of the token to predict, [B, 1]: the hidden state of the one before it."""
-        return States(self.last, self.beside(tokens))
+        return States(self.last, self.neighbours(tokens))
 
     def of(self, rows: Tensor) -> CachedTokens:
         """See `BlockDecoder`; it predicts one token and does not read further."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.backbones.prior import beside
+from atat_zoo.backbones.prior import neighbours_of
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
@@ -32,11 +32,11 @@ class States(NamedTuple):
     """What the head reads of places, [B, L] or [N]; R is the reach of the backbone's prior."""
 
     hidden: Tensor  # [..., D]
-    beside: Tensor | None = None  # the visible neighbours, int64 [..., 2R], as `prior.beside` has them; None without
+    neighbours: Tensor | None = None  # the visible ones, int64 [..., 2R], as `neighbours_of` has them; None without
 
     def at(self, where: Where) -> States:
         """Return those of some places; `where` is anything that indexes a tensor."""
-        return States(self.hidden[where], None if self.beside is None else self.beside[where])
+        return States(self.hidden[where], None if self.neighbours is None else self.neighbours[where])
 
 
 class DenoisingModule(nn.Module):
@@ -106,7 +106,7 @@ class DenoisingModule(nn.Module):
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
         """Return the tokens beside each place that its prediction may read, int64 [B, L, 2R], V where there is none."""
-        return beside(z, reach, self.context.mask_id)
+        return neighbours_of(z, reach, self.context.mask_id)
 
     def states(self, z: Tensor, t: Tensor | None) -> States:
         """Return what the head reads at every place, [B, L]."""
@@ -120,7 +120,7 @@ class DenoisingModule(nn.Module):
             x: their true tokens in a training, [N]: those that the prior has counted, and leaves out.
         """
         logits = wide(self.backbone.head(states.hidden))
-        return logits if states.beside is None else self.prior(logits, states.beside, x)
+        return logits if states.neighbours is None else self.prior(logits, states.neighbours, x)
 
     def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return logits at the masked positions of z, float32 or wider, [N, V].

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atat_zoo.backbones.cache import Cache
-from atat_zoo.backbones.prior import beside, offsets
+from atat_zoo.backbones.prior import neighbours_of
 from atat_zoo.diffusion.contracts import BlockDecoder
 from atat_zoo.objectives.causal_module import AutoregressiveModule, refuse_gaps
 from atat_zoo.objectives.denoising import DenoisingModule, Predictor, States
@@ -41,10 +41,9 @@ class StridedModule(AutoregressiveModule):
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
         """See `DenoisingModule`; those of earlier classes."""
-        place = torch.arange(z.shape[1], device=z.device)[:, None]
-        theirs = (place + torch.tensor(offsets(reach), device=z.device)) % self.classes
-        absent = self.context.mask_id
-        return beside(z, reach, absent).masked_fill(theirs >= place % self.classes, absent)
+        c, absent = torch.arange(z.shape[1], device=z.device)[None] % self.classes, self.context.mask_id
+        theirs = neighbours_of(c, reach, -1)
+        return neighbours_of(z, reach, absent).masked_fill(theirs >= c[..., None], absent)
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z) at positions of the first class that has masks."""
@@ -93,7 +92,7 @@ class CachedClasses(Predictor, BlockDecoder):
         """Return what the head reads of the class to predict, [B, n]."""
         if self.module.prior is None:
             return States(self.last)
-        near = beside(self.text, self.module.prior.reach, self.mask_id)
+        near = neighbours_of(self.text, self.module.prior.reach, self.mask_id)
         return States(self.last, near[:, self.start :: self.classes])
 
     def read(self, tokens: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import attrs
@@ -103,11 +104,11 @@ class SamplerParts:
 class FillingSampler(Sampler):
     """A sampler that fills with drawn tokens or with those of a known text, in the same steps."""
 
+    @abstractmethod
     def fill(
         self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
     ) -> Sample:
         """Fill every mask: see `Sampler.sample`, and, with a known text, `Sampler.reveal`."""
-        raise NotImplementedError
 
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """See `Sampler`."""

@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.registry import Zoo, component, param
@@ -206,8 +204,7 @@ def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
     for i, sampler in enumerate(study.samplers.each):
         if sampler.uncovered:
             yield f"samplers.each[{i}]: {sampler.name!r} has no policy bound: {sampler.uncovered}; leave it out"
-        with_it = attrs.evolve(experiment, parts={**experiment.parts, "sampler": sampler})
-        for problem in set(experiments.conflicts(with_it)) - set(experiments.conflicts(experiment)):
+        for problem in experiments.conflicts_with(experiment, "sampler", sampler):
             yield f"samplers.each[{i}]: arm {arm!r}: {problem}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import numpy as np
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.study.schema import Study, StudyRun
 
+_T = TypeVar("_T")
 # Of a split: the number of the first sequence, and the distance to the next.
 PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
@@ -107,12 +108,10 @@ def measure_all(
 def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
     """Return the measurement that a run keeps, if it is of its weights and of these settings."""
     path, settings = _place(study, run, part)
-    if not path.is_file():
+    table = _said(path, settings)
+    if table is None:
         return None
     try:
-        table = parsing.from_json(path.read_bytes())
-        if table["settings"] != settings:
-            return None
         beside = table["count_table"]
         return Measured(
             run=run,
@@ -123,7 +122,7 @@ def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
             table=None if beside is None else TableNats(**beside | {"nats": _nats(beside["nats"])}),
             **{key: table[key] for key in _KEPT},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None  # damaged: it is measured again
 
 
@@ -135,20 +134,10 @@ _KEPT = ("text", "step", "method", "parameters", "without_embeddings")
 
 
 def _place(study: Study, run: StudyRun, part: str) -> tuple[Path, dict[str, Any]]:
-    """Return the file of a measurement, and what it must say of itself."""
+    """Return the file of a measurement of bounds, and what it must say of itself."""
     held = study.held_out
-    settings = {
-        "part": part,
-        "sequences": held.sequences,
-        "draws": held.draws,
-        "seed": held.seed,
-        "bound": unstructure(held.bound),
-        "weights": sha256_of(run.folder.model / WEIGHTS),
-    }
-    # JSON has no tuples.
-    settings = json.loads(json.dumps(settings))
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return run.folder.evaluations / f"study-{part}-{name}.json", settings
+    numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
+    return _file(run, part, part=part, **numbers, bound=unstructure(held.bound))
 
 
 def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Measured:
@@ -195,56 +184,54 @@ def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable
     }
     write_json(path, table)
     made = recorded(study, run, part)
-    if made is None:
-        raise UserError(f"{path} cannot be read back; is it being changed by another program?")
-    return made
+    return _read_back(path, made)
 
 
 def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
     """Let a finished run write with every sampler, and measure their policy bounds; what was measured before is read.
 
     The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Float32, as
-    for every bound.
+    for every bound; the run's guidance is part of both.
     """
     spec, held = study.samplers, study.held_out
     assert spec is not None
-    samplers = [unstructure(sampler) for sampler in spec.each]
-    settings = {
-        "half": held.half,
-        "seed": held.seed,
-        "samplers": samplers,
+    path, settings = _file(
+        run,
+        "samplers",
+        half=held.half,
+        seed=held.seed,
+        samplers=[unstructure(sampler) for sampler in spec.each],
+        threads=torch.get_num_threads(),
         **{key: getattr(spec, key) for key in ("sequences", "orders", "texts", "repeat")},
-        "threads": torch.get_num_threads(),
-        "weights": sha256_of(run.folder.model / WEIGHTS),
-    }
-    settings = json.loads(json.dumps(settings))
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    path = run.folder.evaluations / f"study-samplers-{name}.json"
+    )
     with claimed(run, wait=True):
-        if not _says(path, settings):
-            say(f"{run.name}: writing with {len(samplers)} samplers")
+        found = _written(study, run, path, settings)
+        if found is None:
+            say(f"{run.name}: writing with {len(spec.each)} samplers")
             write_json(path, {"settings": settings, **_write(study, run, device)})
-    table = parsing.from_json(path.read_bytes())
-    nats = [[float("inf") if each is None else each for each in row] for row in table["nats"]]
-    return [
-        Written(
-            run=run,
-            sampler=sampler,
-            quantity=POLICY_LIKELIHOOD if spec.each[i].deterministic else POLICY_BOUND,
-            nats=_nats(nats[i]),
-            count=torch.tensor(table["count"]),
-            nfe=table["nfe"][i],
-            seconds=table["seconds"][i],
-        )
-        for i, sampler in enumerate(samplers)
-    ]
+            found = _written(study, run, path, settings)
+    return _read_back(path, found)
 
 
-def _says(path: Path, settings: dict[str, Any]) -> bool:
+def _written(study: Study, run: StudyRun, path: Path, settings: dict[str, Any]) -> list[Written] | None:
+    """Return what a run keeps of its samplers, if it is of its weights and of these settings."""
+    assert study.samplers is not None
+    table = _said(path, settings)
     try:
-        return bool(parsing.from_json(path.read_bytes())["settings"] == settings)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return table and [
+            Written(
+                run=run,
+                sampler=settings["samplers"][i],
+                quantity=POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND,
+                nats=_nats([float("inf") if each is None else each for each in table["nats"][i]]),
+                count=torch.tensor(table["count"]),
+                nfe=table["nfe"][i],
+                seconds=table["seconds"][i],
+            )
+            for i, sampler in enumerate(study.samplers.each)
+        ]
+    except (ValueError, LookupError, TypeError):
+        return None  # damaged: it is measured again
 
 
 def _write(study: Study, run: StudyRun, device: str) -> dict[str, Any]:
@@ -256,7 +243,7 @@ def _write(study: Study, run: StudyRun, device: str) -> dict[str, Any]:
     tokens, maskable = tokens[rows], maskable[rows]
     model.sample(1, sampler=spec.each[0])  # the first evaluations of a process are slower
     rounds = [[model.sample(spec.texts, sampler=each).seconds for each in spec.each] for _ in range(spec.repeat)]
-    writer = model.writer("fp32")
+    writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     found = [measure_policy(writer, each, tokens, maskable, **options) for each in spec.each]
     return {
@@ -265,3 +252,28 @@ def _write(study: Study, run: StudyRun, device: str) -> dict[str, Any]:
         "nfe": [float(each.nfe.mean()) for each in found],
         "seconds": [min(times) for times in zip(*rounds, strict=True)],
     }
+
+
+def _file(run: StudyRun, what: str, **settings: Any) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a measurement of a run's weights, and what it must say of itself."""
+    settings["weights"] = sha256_of(run.folder.model / WEIGHTS)
+    # JSON has no tuples.
+    settings = json.loads(json.dumps(settings))
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return run.folder.evaluations / f"study-{what}-{name}.json", settings
+
+
+def _said(path: Path, settings: dict[str, Any]) -> Any:
+    """Return the content of a measurement's file if it can be read and is of these settings, otherwise None."""
+    try:
+        table = parsing.from_json(path.read_bytes())
+        return table if table["settings"] == settings else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _read_back(path: Path, found: _T | None) -> _T:
+    """Return what was read from a file that has just been written."""
+    if found is None:
+        raise UserError(f"{path} cannot be read back; is it being changed by another program?")
+    return found

@@ -42,7 +42,7 @@ def _lines(report: Table) -> Iterator[str]:
     for line in _machines(report):
         yield f"- {line}"
     yield from _tables(report)
-    for arm in report.get("samplers") or ():
+    for arm in report["samplers"] or ():
         yield from _samplers(arm)
     if report["sweep"]:
         yield from _sweep(report["sweep"])

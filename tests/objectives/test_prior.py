@@ -113,12 +113,13 @@ def test_damaged_counts_are_refused(value, column):
         NeighbourPrior(V, REACH, None).load_state_dict(state)
 
 
+@pytest.mark.parametrize("reach", [1, 2])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_every_objective_learns_with_it(name):
-    module = made(name)
+def test_every_objective_learns_with_it(name, reach):
+    module = build(OBJECTIVES[name], context=CONTEXT, backbone=BACKBONE | {"neighbours": reach})
     module.loss(batch(context=CONTEXT))["loss"].backward()
     gradient = module.backbone.prior.gain.grad
-    assert gradient is not None
+    assert gradient.shape == (2 * reach,)
     assert gradient.isfinite().all()
     assert gradient.any()
 

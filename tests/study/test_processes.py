@@ -64,9 +64,9 @@ def test_one_process_claims_a_run(tmp_path):
             pass
         with claimed(SimpleNamespace(path=tmp_path / "study" / "b", name="b")):
             pass
-    for wait in (False, True):  # released: the one does not raise, the other does not wait
-        with claimed(run, wait=wait):
-            pass
+    for wait in (False, True):  # released: the one does not raise, the other does not wait; and it is claimed again
+        with claimed(run, wait=wait), pytest.raises(InUse):
+            claimed(run).__enter__()
     assert not run.path.exists()
 
 
