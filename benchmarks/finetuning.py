@@ -1,4 +1,4 @@
-"""Fine-tuning on 1,000 sequences of another time: ATAT against uniform masking, equal steps, several seeds."""
+"""Fine-tuning on 1,000 sequences of another time: masks by a learned importance against uniform ones, several seeds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.baselines import atat
 FOLDER = Path(__file__).parents[1] / "experiments" / "finetuning"
 SEEDS = (17, 18, 19)
 # What is trained on the small corpus: name -> experiment, and whether it begins with the source's weights.
-METHODS = {"uniform": ("uniform", True), "atat": ("atat", True), "scratch": ("uniform", False)}
+METHODS = {"uniform": ("uniform", True), "importance": ("importance", True), "scratch": ("uniform", False)}
 WORDS = {
     "source": "the source, not fine-tuned",
     "scratch": "from scratch, uniform masking",
     "uniform": "fine-tuned, uniform masking",
-    "atat": "fine-tuned, ATAT",
+    "importance": "fine-tuned, learned importance",
 }
 
 INTRODUCTION = """\
@@ -142,17 +142,17 @@ def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]
 
 
 def differences(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]:
-    """Say how far ATAT's fine-tuning lies from the uniform one: seed by seed, and together."""
+    """Say how far fine-tuning by importance lies from the uniform one: seed by seed, and together."""
     lines = [
-        f"ATAT against uniform masking, paired by sequence and mask; {100 * LEVEL:.0f} % intervals are the bootstrap's "
-        "over sequences:",
+        "Learned importance against uniform masking, paired by sequence and mask; "
+        f"{100 * LEVEL:.0f} % intervals are the bootstrap's over sequences:",
         "",
         "| | nats per token | perplexity |",
         "|---|--:|--:|",
     ]
-    pairs = list(zip(measured["atat"], measured["uniform"], strict=True))
+    pairs = list(zip(measured["importance"], measured["uniform"], strict=True))
     rows = [(f"seed {seed}", one.nats, other.nats, one.count) for seed, (one, other) in zip(seeds, pairs, strict=True)]
-    means = [torch.stack([one.nats for one in measured[name]]).mean(0) for name in ("atat", "uniform")]
+    means = [torch.stack([one.nats for one in measured[name]]).mean(0) for name in ("importance", "uniform")]
     rows.append(("mean of the seeds", *means, pairs[0][0].count))
     values = []
     for name, a, b, count in rows:

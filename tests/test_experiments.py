@@ -15,8 +15,8 @@ ALL = sorted(p for p in ROOT.rglob("*.toml") if not {"base", "studies"} & set(p.
 CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "documented")]
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))
 SMALL = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "train.log_every=1"]
-# The source documents' table.
-TABLE = {"mdlm", "atat", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
+# ATAT, MDLM, and a learned importance with and without its parts.
+TABLE = {"mdlm", "atat", "importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
 
 def test_the_table_is_there_at_every_size() -> None:
@@ -33,16 +33,17 @@ def test_it_validates_and_resolves_to_itself(path: Path) -> None:
 
 def test_the_variants_differ_in_what_their_names_say() -> None:
     used = {
-        name: tuple(load(name).parts[kind].name for kind in ("estimator", "masking", "curriculum", "sampler"))
+        name: tuple(load(name).parts[kind].name for kind in ("rates", "estimator", "masking", "curriculum", "sampler"))
         for name in TABLE
     }
     assert used == {
-        "mdlm": ("uniform", "uniform", "none", "ancestral"),
-        "atat": ("transformer", "importance", "three_stage", "uncertainty_guided"),
-        "importance_only": ("transformer", "importance", "none", "ancestral"),
-        "no_importance": ("frequency", "uniform", "three_stage", "uncertainty_guided"),
-        "no_curriculum": ("transformer", "importance", "none", "uncertainty_guided"),
-        "curriculum_only": ("transformer", "uniform", "three_stage", "ancestral"),
+        "mdlm": ("noise", "uniform", "uniform", "none", "ancestral"),
+        "atat": ("bell", "uniform", "uniform", "none", "strided"),
+        "importance": ("noise", "transformer", "importance", "three_stage", "uncertainty_guided"),
+        "importance_only": ("noise", "transformer", "importance", "none", "ancestral"),
+        "no_importance": ("noise", "frequency", "uniform", "three_stage", "uncertainty_guided"),
+        "no_curriculum": ("noise", "transformer", "importance", "none", "uncertainty_guided"),
+        "curriculum_only": ("noise", "transformer", "uniform", "three_stage", "ancestral"),
     }
 
 

@@ -218,7 +218,7 @@ def test_nothing_of_this_imports_torch(run: str, write: Any) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", ["uniform", "atat"])
+@pytest.mark.parametrize("name", ["uniform", "importance"])
 def test_the_worked_example_fits_its_source(tmp_path: Path, name: str) -> None:
     source = finished(tmp_path / "source", 'extends = "finetuning/source"')
     made = load(f"finetuning/{name}", [f"init_from={source}"])

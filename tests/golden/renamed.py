@@ -12,23 +12,31 @@ NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algori
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
 # Likewise where a table uses this part, whatever the table is.
 NEW_OF_PART: dict[str, dict[str, Any]] = {"transformer": {"reads": "x"}, "dit": {"neighbours": 0}}
-# What was changed on purpose, None where the key is gone: the CPU-sized experiments begin with counts, a warm-up of
-# 1,000 steps no longer takes their whole easy stage, and the quickstart has fewer steps.
+# Experiments that have another name: ATAT is now what the study found, and what it was is named by what it does.
+NAMES = {
+    f"{folder}atat": f"{folder}importance"
+    for folder in ("", "finetuning/", "lm1b/", "owt-small/", "text8/", "wikitext103/")
+}
+# `quickstart` is one of the new ATAT.
+REPLACED = ("quickstart",)
+# What was changed on purpose, None where the key is gone: the CPU-sized experiments begin with counts, and a warm-up of
+# 1,000 steps no longer takes their whole easy stage.
 _COUNTS: dict[str, Any] = {"backbone.neighbours": 2}
-_STAGES = {**_COUNTS, "curriculum.warmup_steps": None}
+_STAGES: dict[str, Any] = {**_COUNTS, "curriculum.warmup_steps": None}
 CHANGED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("importance_only", "mdlm", "no_curriculum"), _COUNTS),
-    **dict.fromkeys(("atat", "curriculum_only", "no_importance"), _STAGES),
-    "quickstart": {**_STAGES, "train.steps": 240, "train.save_every": 120, "schedule.warmup_steps": 40},
+    **dict.fromkeys(("importance", "curriculum_only", "no_importance"), _STAGES),
 }
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a record's resolved experiments: by name, every key path of today with its value."""
-    known = {
-        name: {**NEW, **_of_kinds(paths), **_of_parts(paths), **_today(paths), **CHANGED.get(name, {})}
-        for name, paths in complete(resolved).items()
-    }
+    known = {}
+    for was, paths in complete(resolved).items():
+        name = NAMES.get(was, was)
+        if was not in REPLACED:
+            paths = {**NEW, **_of_kinds(paths), **_of_parts(paths), **_today(paths), "name": name.replace("/", "-")}
+            known[name] = {**paths, **CHANGED.get(name, {})}
     return {name: {key: value for key, value in paths.items() if value is not None} for name, paths in known.items()}
 
 
