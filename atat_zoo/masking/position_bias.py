@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from atat_zoo.registry import component, component_base, param
@@ -35,9 +36,9 @@ class PositionBias(Protocol):
 class _FixedBias:
     """A bias that is a function of the positions alone."""
 
+    @abstractmethod
     def bias(self, positions: Tensor) -> Tensor:
         """Return the bias of the positions 0 … L−1, float64 [L]."""
-        raise NotImplementedError
 
     def build(self, context: Context) -> FixedBiasModule:
         """See `PositionBias`."""

@@ -14,6 +14,7 @@ Objectives with another law of their own take none: `mlm` masks one fixed share,
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from atat_zoo.diffusion.contracts import Levels
@@ -114,9 +115,9 @@ class _MixedRates:
         return self.uniform_share > 0 or self.uniform_until == self.uniform_from or self.reaches_ends
 
     @property
+    @abstractmethod
     def reaches_ends(self) -> bool:
         """Whether ∫ 1/f dr is finite: f must not vanish too fast towards the rates 0 and 1."""
-        raise NotImplementedError
 
 
 @component

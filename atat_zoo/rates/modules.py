@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,13 +29,13 @@ class MixedRatesModule(nn.Module):
         super().__init__()
         self.uniform_share, self.uniform_until, self.uniform_from = uniform_share, uniform_until, uniform_from
 
+    @abstractmethod
     def density(self, rate: Tensor) -> Tensor:
         """Return f(r), float64, in the shape of rate, float64 in (0, 1]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quantile(self, u: Tensor) -> Tensor:
         """Return the r with ∫₀^r f = u, float64 in [0, 1], in the shape of u, float64 in [0, 1]."""
-        raise NotImplementedError
 
     def share(self, progress: float) -> float:
         """Return ρ, the share of uniform rates at this progress."""

@@ -124,9 +124,9 @@ class FillingSampler(Sampler):
 class CompositeSampler(FillingSampler):
     """A sampler that consists of parts, which a subclass names."""
 
+    @abstractmethod
     def parts(self) -> SamplerParts:
         """Return the five parts."""
-        raise NotImplementedError
 
     def __attrs_post_init__(self) -> None:
         """Refuse parameters that one of the parts refuses."""

@@ -5,6 +5,7 @@ Legend: A rows of a step, L positions, N open positions, M predicted positions, 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,9 +43,9 @@ class Provider:
     def ahead(self, step: Step) -> None:
         """Provide what follows from z alone, before the network is evaluated; not in the last step."""
 
+    @abstractmethod
     def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
         """Return the log-probabilities [M, V]; `among` are the N open positions among the M."""
-        raise NotImplementedError
 
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
         """Provide from the predictions [M, V] at `masked`, bool [A, L]."""
@@ -165,7 +166,7 @@ class Drawn(Provider):
 
 
 # In the order of the calls. The loop itself provides "log_probs" whenever a part needs anything.
-PROVIDERS: dict[str, type[Provider]] = {
+PROVIDERS: dict[str, Callable[[Denoiser, Tensor, int], Provider]] = {
     "order_weights": OrderWeights,
     "rescored": Rescored,
     "confidence": Confidence,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -42,9 +43,9 @@ class SmallModel(TableModel):
 
     content: dict[str, Any]
 
+    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """See `TokenizerModel`."""
-        raise NotImplementedError
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """See `TokenizerModel`."""

@@ -6,6 +6,7 @@ All built-in schedules begin with a linear warm-up. The rest is a function of th
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from atat_zoo.registry import component, component_base, param
@@ -73,9 +74,9 @@ class FallingSchedule:
     warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
     final_rate: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
 
+    @abstractmethod
     def left(self, done: float) -> float:
         """Return the remaining share of the fall, from 1 to 0, after the share `done` of the steps."""
-        raise NotImplementedError
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """See `Schedule`."""
