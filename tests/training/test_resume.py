@@ -88,6 +88,24 @@ def test_sigkill_while_a_checkpoint_is_written(tiny: Tiny, uninterrupted: Path) 
     same(tiny, "half", uninterrupted)
 
 
+# Masks, weights and scores that follow what is shown; the estimator reads it, too.
+SHOWN = (
+    'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
+    'masking={use="reveal"}',
+    'curriculum={use="planner_aware"}',
+    "backbone.neighbours=2",
+)
+
+
+def test_masks_that_follow_what_is_shown_go_on(tiny: Tiny) -> None:
+    words = ("train", str(tiny.path), *SHOWN)
+    tiny.atat(*words, "--out", "shown")
+    killed = tiny.atat(*words, "--out", "shown-killed", check=False, code=KILL_IN_CHECKPOINT)
+    assert killed.returncode == -signal.SIGKILL
+    tiny.atat("train", "--resume", "shown-killed")
+    same(tiny, "shown-killed", tiny.root / "shown")
+
+
 def test_a_damaged_checkpoint_is_passed_over(tiny: Tiny, uninterrupted: Path) -> None:
     """The disk lost half of the newest checkpoint after it was complete: the one before it is used."""
     process = start(tiny, "damaged")
