@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast attack lint golden bench study baselines samplers clean
+.PHONY: help quickstart test test-fast attack lint golden bench study study-all baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes (minutes)"
@@ -15,7 +15,8 @@ help:
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested"
-	@echo "make study        screen every idea against MDLM, with one seed (two to three hours on two cores; it continues)"
+	@echo "make study        train and measure what the study confirms, with three seeds (two hours on two cores; it continues)"
+	@echo "make study-all    every arm of every study (seven hours; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 
@@ -64,7 +65,13 @@ bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks
 
 study: $(VENV)/installed-test
+	$(BIN)/atat study confirm --jobs 2 --write docs/studies/confirm.md
+
+study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
+	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
+	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
+	$(BIN)/python -m benchmarks study_figure
 
 baselines: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks baselines --all --markdown docs/baselines.md

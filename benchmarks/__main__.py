@@ -14,7 +14,16 @@ NAMES = (
     "strided",
 )
 # These take long, or want to be told more: they run when they are named.
-STUDIES = ("baselines", "finetuning", "guidance", "importance_targets", "revisions", "samplers")
+STUDIES = (
+    "baselines",
+    "finetuning",
+    "guidance",
+    "importance_targets",
+    "revisions",
+    "samplers",
+    "study_figure",
+    "study_samples",
+)
 
 if __name__ == "__main__":
     # Words that begin with a dash, and what follows them, are for the benchmark.

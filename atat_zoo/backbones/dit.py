@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.registry import component, param, values_of
 
@@ -109,7 +110,12 @@ class DiTBackbone:
         prior = None
         if settings.pop("neighbours"):
             tables = f"backbone.neighbours = {self.neighbours} with {context.vocabulary_size:,} different tokens"
-            require(8 * self.neighbours * context.vocabulary_size**2, tables, "tables of all pairs", "set it to 0")
-            table = None if context.count_table is None else context.count_table()
+            # A model that is loaded brings its counts.
+            remedy = "set it to 0" if context.count_table else "use a machine with more memory"
+            require(8 * self.neighbours * context.vocabulary_size**2, tables, "tables of all pairs", remedy)
+            try:
+                table = context.count_table() if context.count_table else None
+            except UserError as error:
+                raise UserError(f"backbone.neighbours = {self.neighbours}: {error}; {remedy}") from None
             prior = NeighbourPrior(context.vocabulary_size, self.neighbours, table)
         return DiTModule(context.vocabulary_size, context.counts, prior=prior, **settings)

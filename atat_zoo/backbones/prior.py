@@ -13,7 +13,9 @@ that learns the residual, what they do not tell (Li et al., arXiv:2210.14431, fo
 
 In a training the text that is predicted has been counted too. For the true y, c(h, y) is therefore taken less one:
 leaving-one-out (Ney, Essen & Kneser, IEEE PAMI 17, 1995), or the network would learn to trust what it will not find in
-held-out text. T and N stay as they are: N moves all tokens alike, and T changes only where c = 1, by one.
+held-out text. T and N stay as they are: N moves all tokens alike, and T changes only where c = 1, by one. Nor is it
+seen that a token between two like itself is in two of the pairs that the place before it counts: of the addresses, one
+in twelve thousand. Padding is read as the token 0, which it is for the network, too.
 
 Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M different pairs.
 """
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from atat_zoo.data.neighbours import CountTable
 
@@ -85,14 +87,18 @@ class NeighbourPrior(nn.Module):
         """Return the scores of all places, made of the counts when they are first needed."""
         known = self._scores
         if known is None or known.all.device != self.tokens.device or known.all.dtype != self.gain.dtype:
-            places = []
-            for distance in range(1, self.reach + 1):
-                first, second, times = self.get_buffer(f"apart_{distance}").long().unbind(1)
-                places += [_of(first, second, times, self.tokens), _of(second, first, times, self.tokens)]
-            unit = 1 / _unigrams(self.tokens)
-            known = _Scores(*(torch.cat(each).to(self.gain.dtype) for each in (*zip(*places, strict=True), (unit,))))
-            self._scores = known
+            known = self._scores = _Scores.of(
+                [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)],
+                self.tokens,
+                self.gain.dtype,
+            )
         return known
+
+
+def counts_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the counts of the priors in a model, by the names that its state has for them."""
+    priors = {name: module for name, module in model.named_modules() if isinstance(module, NeighbourPrior)}
+    return {f"{name}.{key}": counts for name, prior in priors.items() for key, counts in prior.named_buffers()}
 
 
 def _resize(prior: NeighbourPrior, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
@@ -118,22 +124,25 @@ class _Scores(NamedTuple):
     less: Tensor  # log (1 + N(h)/T(h)), [2R·(V + 1)]
     unit: Tensor  # 1/p(y), [V]
 
+    @classmethod
+    def of(cls, apart: Sequence[Tensor], tokens: Tensor, dtype: torch.dtype) -> _Scores:
+        """Return them from the counts [M, 3] of each distance, and of single tokens [V]."""
+        V = len(tokens)
+        p = (tokens.double() + 1) / (tokens.sum() + V)
+        # The one large table is made once, and filled place by place.
+        scores = torch.zeros(2 * len(apart) * (V + 1), V, dtype=dtype, device=tokens.device)
+        types, less = [], []
+        pairs = [each.long().unbind(1) for each in apart]
+        places = [place for first, second, times in pairs for place in ((first, second, times), (second, first, times))]
+        for rows, (context, token, times) in zip(scores.view(-1, V + 1, V), places, strict=True):
+            none = torch.zeros(V + 1, dtype=torch.float64, device=tokens.device)
+            types.append(none.index_add(0, context, torch.ones_like(times, dtype=torch.float64)).clamp(min=1))
+            less.append((none.index_add(0, context, times.double()) / types[-1]).log1p())
+            rows[context, token] = (times / (types[-1][context] * p[token])).log1p().to(dtype)
+            rows -= less[-1].to(dtype)[:, None]
+        return cls(scores, torch.cat(types).to(dtype), torch.cat(less).to(dtype), (1 / p).to(dtype))
+
     def left_out(self, row: Tensor, x: Tensor) -> Tensor:
         """Return how s(x | h) changes if x occurred once less beside h, [N, 2R], from rows [N, 2R] and x [N, 1]."""
         own, less = self.all[row, x], self.less[row]
         return ((own + less).expm1() - self.unit[x] / self.types[row]).clamp(min=0).log1p() - less - own
-
-
-def _of(context: Tensor, token: Tensor, times: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows of one place from pairs, each [M], and the counts of single tokens [V]."""
-    V = len(tokens)
-    p, none = _unigrams(tokens), torch.zeros(V + 1, dtype=torch.float64, device=tokens.device)
-    types = none.index_add(0, context, torch.ones_like(times, dtype=torch.float64)).clamp(min=1)
-    less = (none.index_add(0, context, times.double()) / types).log1p()
-    scores = torch.zeros(V + 1, V, device=tokens.device)
-    scores[context, token] = (times / (types[context] * p[token])).log1p().float()
-    return scores - less.float()[:, None], types, less
-
-
-def _unigrams(tokens: Tensor) -> Tensor:
-    return (tokens.double() + 1) / (tokens.sum() + len(tokens))

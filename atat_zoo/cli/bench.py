@@ -112,7 +112,7 @@ def settings(
     measured: list[tuple[str, int | None, Any]] = []
     refused: dict[str, str] = {}
     for name, number, spec in [first, *(row for row in rows if row != first)]:
-        problems = conflicts_with(experiment, "sampler", spec)
+        problems = conflicts_with(experiment, {"sampler": spec})
         if not problems:
             measured.append((name, number, spec))
         elif name in wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from atat_zoo.data.neighbours import Counted, CountTable
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import replacing
+from atat_zoo.run.locks import locked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +46,16 @@ def count_table(folder: Path) -> CountTable:
     if tokens > most:
         raise UserError(f"at most {most:,} training tokens are counted on this machine, and {folder} has {tokens:,}")
     path = folder / FILE
-    with suppress(Exception):  # whatever is wrong with it
-        return _kept(path, contents)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(locked(path.with_name(f"{FILE}.lock"), lambda _: None))  # another process counts
+        with suppress(Exception):  # whatever is wrong with it
+            return _kept(path, contents)
+        return _count(folder, path, contents)
+
+
+def _count(folder: Path, path: Path, contents: ShardManifest) -> CountTable:
+    """Count the training shards, and write the table to a file where that is possible."""
     blocks = (read(folder, contents, shard) for shard in contents.splits["train"].shards)
     table = CountTable.count(blocks, contents.vocabulary_size)
     arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(_about(contents)).encode(), np.uint8)}

@@ -7,6 +7,7 @@ from atat_zoo.experiment.loading import (
     from_overrides,
     from_table,
     load,
+    names,
     read_toml,
     shipped,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "from_overrides",
     "from_table",
     "load",
+    "names",
     "read_toml",
     "shipped",
 ]

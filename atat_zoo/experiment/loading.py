@@ -37,6 +37,11 @@ def shipped(name: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def names() -> list[str]:
+    """Return the names of the files that ship with the zoo, `studies/…` among them."""
+    return sorted(str(p.relative_to(root).with_suffix("")) for root in _roots() for p in root.rglob("*.toml"))
+
+
 def find(name: str) -> Path:
     """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
     path = Path(name)
@@ -50,8 +55,7 @@ def find(name: str) -> Path:
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
-    known = sorted(str(p.relative_to(root).with_suffix("")) for root in _roots() for p in root.rglob("*.toml"))
-    known = [n for n in known if not n.startswith("studies/")]
+    known = [n for n in names() if not n.startswith("studies/")]
     folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
     raise UserError(
         f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "
@@ -178,9 +182,9 @@ def conflicts(made: Experiment) -> list[str]:
     return problems
 
 
-def conflicts_with(made: Experiment, kind: str, spec: Any) -> list[str]:
-    """Return the conflicts that an experiment has with another part of a kind, and not with its own."""
-    other = attrs.evolve(made, parts={**made.parts, kind: spec})
+def conflicts_with(made: Experiment, parts: Mapping[str, Any]) -> list[str]:
+    """Return the conflicts that an experiment has with other parts, by kind, and not with its own."""
+    other = attrs.evolve(made, parts={**made.parts, **parts})
     before = conflicts(made)
     return [problem for problem in conflicts(other) if problem not in before]
 

@@ -125,10 +125,8 @@ class ImportanceBiasGuidance:
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield a sentence if the sampler does not use importance."""
-        from atat_zoo.samplers.parts import CompositeSampler
-
         sampler = experiment.parts["sampler"]
-        if isinstance(sampler, CompositeSampler) and "importance" not in sampler.parts().needs:
+        if not sampler.uses_importance:
             yield (
                 f"guidance: importance_bias changes the order of a sampler that looks at importance, and "
                 f'{sampler.name!r} does not; set sampler.use = "uncertainty_guided", or choose another guidance'

@@ -154,8 +154,9 @@ class Model:
         Raises:
             UserError: when the length exceeds the training length, or prompt and suffix do not fit.
         """
-        writer: Writer = self._part("guidance", guidance).guide(self.writer(precision, compile))
-        return writer.write(self._part("sampler", sampler), number=number, **options)
+        parts = self._parts(sampler=sampler, guidance=guidance)
+        writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
+        return writer.write(parts["sampler"], number=number, **options)
 
     def infill(
         self,
@@ -182,8 +183,10 @@ class Model:
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         writer = self.writer(precision)
-        guided: Writer = self._part("guidance", guidance).guide(writer)
-        return infill(guided, self._part("sampler", sampler), texts, number=number, weigher=writer, **options)
+        parts = self._parts(sampler=sampler, guidance=guidance)
+        return infill(
+            parts["guidance"].guide(writer), parts["sampler"], texts, number=number, weigher=writer, **options
+        )
 
     def importance(self, text: str) -> list[TokenScore]:
         """Return the importance of each token of a text by the model's estimator, in [0, 1].
@@ -256,18 +259,21 @@ class Model:
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return [TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs]
 
-    def _part(self, kind: str, named: Any) -> Any:
-        """Return the specification of a named or given part, or the experiment's own.
+    def _parts(self, **named: Any) -> dict[str, Any]:
+        """Return the experiment's specifications by kind, with named or given ones in their place.
 
         Raises:
-            UserError: when it does not fit the model, as the same experiment with it would be refused.
+            UserError: when they do not fit the model or each other, as the same experiment with them would be refused.
         """
-        if named is None:
-            return self.experiment.parts[kind]
-        spec = Zoo.load().spec(kind, named) if isinstance(named, str | Mapping) else named
-        if problems := conflicts_with(self.experiment, kind, spec):
+        zoo = Zoo.load()
+        given = {
+            kind: zoo.spec(kind, value) if isinstance(value, str | Mapping) else value
+            for kind, value in named.items()
+            if value is not None
+        }
+        if problems := conflicts_with(self.experiment, given):
             raise UserError(problems[0])
-        return spec
+        return {**self.experiment.parts, **given}
 
     def save(self, folder: Path) -> None:
         """Write the model folder; `model.json` comes last, so a folder that has it is complete.

@@ -80,6 +80,11 @@ class Sampler(Protocol):
         """Whether its choices of places follow from z alone, without random numbers."""
         return False
 
+    @property
+    def uses_importance(self) -> bool:
+        """Whether it asks the denoiser for the importance of tokens."""
+        return False
+
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask.
 

@@ -135,7 +135,7 @@ class _Run:
         self.most = parts.pace.most(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
         self.providers = providers(parts, denoiser, tokens, self.max_nfe)
-        self.looks = parts.looks_with(denoiser)
+        self.looks = parts.looks(denoiser.importance_reads)
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""

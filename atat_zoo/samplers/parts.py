@@ -45,21 +45,19 @@ class SamplerParts:
         """The needs of all parts together."""
         return frozenset().union(*(part.needs for part in self.all))
 
-    @property
-    def looks(self) -> bool:
-        """Whether the distributions at all open positions are needed; a stop may fill them all."""
-        return self.stop.active or bool(self.needs - {"confidence"})
+    def looks(self, importance_reads: str = "x") -> bool:
+        """Return whether the distributions at all open positions are needed; a stop may fill them all.
 
-    def looks_with(self, denoiser: Denoiser) -> bool:
-        """Return whether they are needed with this model; importance of z is known without them."""
-        known = {"importance"} if denoiser.importance_reads == "z" else set()
-        return self.stop.active or bool(self.needs - {"confidence"} - known)
+        Importance that is read from z is known without them.
+        """
+        known = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
+        return self.stop.active or bool(self.needs - known)
 
     @property
     def causal(self) -> bool:
         """See `Sampler.causal`."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
-        return alone and not self.remask.active and not self.looks
+        return alone and not self.remask.active and not self.looks()
 
     @property
     def uncovered(self) -> str | None:
@@ -136,6 +134,11 @@ class CompositeSampler(FillingSampler):
     def causal(self) -> bool:
         """See `Sampler.causal`."""
         return self.parts().causal
+
+    @property
+    def uses_importance(self) -> bool:
+        """See `Sampler.uses_importance`."""
+        return "importance" in self.parts().needs
 
     @property
     def uncovered(self) -> str | None:

@@ -58,6 +58,11 @@ class SemiAutoregressiveSampler(FillingSampler):
             yield f"sampler.steps: {name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
 
     @property
+    def uses_importance(self) -> bool:
+        """See `Sampler.uses_importance`."""
+        return self.within.uses_importance
+
+    @property
     def uncovered(self) -> str | None:
         """See `Sampler.uncovered`: as the sampler within, block by block."""
         return self.within.uncovered

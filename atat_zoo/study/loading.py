@@ -44,10 +44,15 @@ def load(file: Path) -> Study:
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
-        ours = experiments.shipped(f"studies/{file}")
+        named = str(file).removesuffix(".toml")
+        known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
+        ours = experiments.shipped(f"studies/{named}") if named in known else None
         if ours is not None:
             return load(ours)
-        raise UserError(f"there is no study {clip(file)}: no such file; name a TOML file with [arms.NAME]") from None
+        raise UserError(
+            f"there is no study {clip(file)}: no such file{nearest(named, known)}; "
+            f"name a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
+        ) from None
     zoo = Zoo.load()
     name: Any = table.pop("name", file.stem)
     tables = {key: table.pop(key) for key in (*_TABLES, "arms") if key in table}
@@ -204,7 +209,7 @@ def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
     for i, sampler in enumerate(study.samplers.each):
         if sampler.uncovered:
             yield f"samplers.each[{i}]: {sampler.name!r} has no policy bound: {sampler.uncovered}; leave it out"
-        for problem in experiments.conflicts_with(experiment, "sampler", sampler):
+        for problem in experiments.conflicts_with(experiment, {"sampler": sampler}):
             yield f"samplers.each[{i}]: arm {arm!r}: {problem}"
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -29,16 +31,18 @@ from atat_zoo.evaluation.run import check_evaluation, table_beside
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of, write_json
+from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from atat_zoo.study.schema import Study, StudyRun
 
 _T = TypeVar("_T")
+# The file of a measurement, and what it must say of itself.
+File = tuple[Path, dict[str, Any]]
 # Of a split: the number of the first sequence, and the distance to the next.
 PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
@@ -82,6 +86,7 @@ class Written:
     count: Tensor  # tokens of each sequence, int64 [n]
     nfe: float  # network evaluations for a held-out text, on average
     seconds: float  # for all texts
+    on: dict[str, Any]  # device, threads, processor and cores that took the seconds
 
 
 def measure_all(
@@ -107,45 +112,48 @@ def measure_all(
 
 def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
     """Return the measurement that a run keeps, if it is of its weights and of these settings."""
-    path, settings = _place(study, run, part)
-    table = _said(path, settings)
-    if table is None:
-        return None
-    try:
-        beside = table["count_table"]
-        return Measured(
-            run=run,
-            nats={name: _nats(values) for name, values in table["nats"].items()},
-            count=torch.tensor(table["count"]),
-            bytes=torch.tensor(table["bytes"]),
-            weights=settings["weights"],
-            table=None if beside is None else TableNats(**beside | {"nats": _nats(beside["nats"])}),
-            **{key: table[key] for key in _KEPT},
-        )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return None  # damaged: it is measured again
+    file = _place(study, run, part)
+    return _kept(file, partial(_record, run, file[1]))
+
+
+def _record(run: StudyRun, settings: dict[str, Any], table: dict[str, Any]) -> Measured:
+    beside = table["count_table"]
+    return Measured(
+        run=run,
+        nats={name: _nats(values) for name, values in table["nats"].items()},
+        count=torch.tensor(table["count"]),
+        bytes=torch.tensor(table["bytes"]),
+        weights=settings["weights"],
+        table=None if beside is None else TableNats(**beside | {"nats": _nats(beside["nats"])}),
+        **{key: table[key] for key in _OF_RUN},
+    )
 
 
 def _nats(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-_KEPT = ("text", "step", "method", "parameters", "without_embeddings")
+_OF_RUN = ("text", "step", "method", "parameters", "without_embeddings")
 
 
-def _place(study: Study, run: StudyRun, part: str) -> tuple[Path, dict[str, Any]]:
-    """Return the file of a measurement of bounds, and what it must say of itself."""
+def _place(study: Study, run: StudyRun, part: str) -> File:
+    """Return the file of a measurement of bounds."""
     held = study.held_out
     numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
     return _file(run, part, part=part, **numbers, bound=unstructure(held.bound))
 
 
 def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Measured:
-    known = recorded(study, run, part)
-    if known is not None:
-        return known
-    say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
-    path, settings = _place(study, run, part)
+    file = _place(study, run, part)
+
+    def measured() -> dict[str, Any]:
+        say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
+        return _measure(study, run, part, device)
+
+    return _once(file, partial(_record, run, file[1]), measured)
+
+
+def _measure(study: Study, run: StudyRun, part: str, device: str) -> dict[str, Any]:
     model = Model.from_run(run.path, device)
     spec = study.spec("test" if part == "test" else "validation")
     check_evaluation(model, run.path, spec)
@@ -169,8 +177,7 @@ def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable
     )
     beside = table_beside(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
     total, without = sizes(model.module, model.context.vocabulary_size)
-    table = {
-        "settings": settings,
+    return {
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
         "step": model.step,
         "count_table": None if beside is None else attrs.asdict(beside) | {"nats": beside.nats.tolist()},
@@ -182,67 +189,73 @@ def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable
         "bytes": byte_counts(model.tokenizer, tokens, maskable).tolist(),
         "nats": {name: each.sum(1).tolist() for name, each in found.contribution.items()},
     }
-    write_json(path, table)
-    made = recorded(study, run, part)
-    return _read_back(path, made)
 
 
 def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
-    """Let a finished run write with every sampler, and measure their policy bounds; what was measured before is read.
+    """Measure a finished run's policy bound and time with every sampler; what was measured before is read.
 
     The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Float32, as
-    for every bound; the run's guidance is part of both.
+    for every bound; the run's guidance is part of both. Times are kept apart: they are of one machine.
     """
     spec, held = study.samplers, study.held_out
     assert spec is not None
-    path, settings = _file(
-        run,
-        "samplers",
-        half=held.half,
-        seed=held.seed,
-        samplers=[unstructure(sampler) for sampler in spec.each],
-        threads=torch.get_num_threads(),
-        **{key: getattr(spec, key) for key in ("sequences", "orders", "texts", "repeat")},
-    )
+    samplers, here = [unstructure(sampler) for sampler in spec.each], machine()
+    on = {"device": device, "threads": torch.get_num_threads(), **{key: here[key] for key in ("processor", "cores")}}
+    times = _file(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
+    orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
+    prices = _file(run, "policy", samplers=samplers, **orders)
     with claimed(run, wait=True):
-        found = _written(study, run, path, settings)
-        if found is None:
-            say(f"{run.name}: writing with {len(spec.each)} samplers")
-            write_json(path, {"settings": settings, **_write(study, run, device)})
-            found = _written(study, run, path, settings)
-    return _read_back(path, found)
+        seconds = _once(times, partial(_times, len(samplers)), lambda: _time(study, run, device, say))
+        priced = _once(prices, partial(_prices, len(samplers)), lambda: _price(study, run, device, say))
+    return [
+        Written(
+            run=run,
+            sampler=sampler,
+            quantity=POLICY_LIKELIHOOD if spec.each[i].deterministic else POLICY_BOUND,
+            nats=priced[i][0],
+            nfe=priced[i][1],
+            count=priced[i][2],
+            seconds=seconds[i],
+            on=on,
+        )
+        for i, sampler in enumerate(samplers)
+    ]
 
 
-def _written(study: Study, run: StudyRun, path: Path, settings: dict[str, Any]) -> list[Written] | None:
-    """Return what a run keeps of its samplers, if it is of its weights and of these settings."""
-    assert study.samplers is not None
-    table = _said(path, settings)
-    try:
-        return table and [
-            Written(
-                run=run,
-                sampler=settings["samplers"][i],
-                quantity=POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND,
-                nats=_nats([float("inf") if each is None else each for each in table["nats"][i]]),
-                count=torch.tensor(table["count"]),
-                nfe=table["nfe"][i],
-                seconds=table["seconds"][i],
-            )
-            for i, sampler in enumerate(study.samplers.each)
-        ]
-    except (ValueError, LookupError, TypeError):
-        return None  # damaged: it is measured again
+def _times(number: int, table: dict[str, Any]) -> list[float]:
+    """Return the seconds of so many samplers."""
+    if len(table["seconds"]) != number:
+        raise ValueError("damaged")
+    return [float(each) for each in table["seconds"]]
 
 
-def _write(study: Study, run: StudyRun, device: str) -> dict[str, Any]:
+def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+    spec = study.samplers
+    assert spec is not None
+    say(f"{run.name}: timing {len(spec.each)} samplers")
+    model = Model.from_run(run.path, device)
+    model.sample(1, sampler=spec.each[0])  # the first evaluations of a process are slower
+    rounds = [[model.sample(spec.texts, sampler=each).seconds for each in spec.each] for _ in range(spec.repeat)]
+    return {"seconds": [min(times) for times in zip(*rounds, strict=True)]}
+
+
+def _prices(number: int, table: dict[str, Any]) -> list[tuple[Tensor, float, Tensor]]:
+    """Return of each of so many samplers: the nats of each sequence, evaluations, and the tokens of each sequence."""
+    if len(table["nats"]) != number:
+        raise ValueError("damaged")
+    count = torch.tensor(table["count"])
+    nats = [_nats([float("inf") if each is None else each for each in values]) for values in table["nats"]]
+    return [(each, float(nfe), count) for each, nfe in zip(nats, table["nfe"], strict=True)]
+
+
+def _price(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
     spec, held = study.samplers, study.held_out
     assert spec is not None
+    say(f"{run.name}: policy bounds of {len(spec.each)} samplers")
     model = Model.from_run(run.path, device)
     tokens, maskable = held_out(build(model.experiment), "validation")
     rows = rows_of(held.half, len(tokens), spec.sequences)
     tokens, maskable = tokens[rows], maskable[rows]
-    model.sample(1, sampler=spec.each[0])  # the first evaluations of a process are slower
-    rounds = [[model.sample(spec.texts, sampler=each).seconds for each in spec.each] for _ in range(spec.repeat)]
     writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     found = [measure_policy(writer, each, tokens, maskable, **options) for each in spec.each]
@@ -250,12 +263,11 @@ def _write(study: Study, run: StudyRun, device: str) -> dict[str, Any]:
         "count": maskable.sum(1).tolist(),
         "nats": [finite(each.nats.tolist()) for each in found],
         "nfe": [float(each.nfe.mean()) for each in found],
-        "seconds": [min(times) for times in zip(*rounds, strict=True)],
     }
 
 
-def _file(run: StudyRun, what: str, **settings: Any) -> tuple[Path, dict[str, Any]]:
-    """Return the file of a measurement of a run's weights, and what it must say of itself."""
+def _file(run: StudyRun, what: str, **settings: Any) -> File:
+    """Return the file of a measurement of a run's weights."""
     settings["weights"] = sha256_of(run.folder.model / WEIGHTS)
     # JSON has no tuples.
     settings = json.loads(json.dumps(settings))
@@ -263,17 +275,23 @@ def _file(run: StudyRun, what: str, **settings: Any) -> tuple[Path, dict[str, An
     return run.folder.evaluations / f"study-{what}-{name}.json", settings
 
 
-def _said(path: Path, settings: dict[str, Any]) -> Any:
-    """Return the content of a measurement's file if it can be read and is of these settings, otherwise None."""
+def _kept(file: File, read: Callable[[dict[str, Any]], _T]) -> _T | None:
+    """Return what a file keeps; None if it is absent, of other settings, or damaged."""
+    path, settings = file
     try:
         table = parsing.from_json(path.read_bytes())
-        return table if table["settings"] == settings else None
-    except (OSError, ValueError, LookupError, TypeError):
+        return read(table) if table["settings"] == settings else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _read_back(path: Path, found: _T | None) -> _T:
-    """Return what was read from a file that has just been written."""
+def _once(file: File, read: Callable[[dict[str, Any]], _T], measure: Callable[[], dict[str, Any]]) -> _T:
+    """Return what a file keeps, which is measured first unless it is there."""
+    found = _kept(file, read)
     if found is None:
-        raise UserError(f"{path} cannot be read back; is it being changed by another program?")
+        path, settings = file
+        write_json(path, {"settings": settings, **measure()})
+        found = _kept(file, read)
+        if found is None:
+            raise UserError(f"{path} cannot be read back; is it being changed by another program?")
     return found

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 _NONE = "—"
+_WORDS = {True: "yes", False: "no", None: _NONE}
 
 
 def page(report: Table) -> str:
@@ -139,7 +140,7 @@ def _tables(part: Table) -> Iterator[str]:
                 each["against"],
                 _change(each["over_seeds"]) if each["over_seeds"] else f"{_NONE} (one seed)",
                 _change(each["sequences"]),
-                "yes" if each["not_worse"] else "no",
+                _WORDS[each["not_worse"]],
                 *(_number(ratios[key], ".3f") for key in ("tokens", "seconds", "peak_memory", "parameters")),
             ]
         )
@@ -153,15 +154,21 @@ def _beside(runs: Sequence[Table]) -> str:
     tables = [run["count_table"] for run in runs]
     if None in tables:
         return _NONE
-    difference = statistics.fmean(table["difference"] for table in tables)
-    return f"{tables[0]['value']:.2f} ({100 * (exponential(difference) - 1):+.1f} %)"
+    differences = [table["difference"] for table in tables]
+    if None in differences:
+        return f"{_number(tables[0]['value'], '.2f')} (not finite)"
+    return f"{tables[0]['value']:.2f} ({100 * (exponential(statistics.fmean(differences)) - 1):+.1f} %)"
 
 
 def _samplers(arm: Table) -> Iterator[str]:
     """Yield the table of an arm's samplers."""
     seeds = ", ".join(map(str, arm["seeds"]))
     yield from ("", f"## Samplers of {arm['arm']}", "")
-    yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first.\n"
+    on = " and ".join(
+        f"{each['cores']} cores of {each['processor']}, {_plural(each['threads'], 'thread')}, {each['device']}"
+        for each in arm["on"]
+    )
+    yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
     rows = []
     for row in arm["samplers"]:
         settings = dict(row["sampler"])
@@ -170,7 +177,7 @@ def _samplers(arm: Table) -> Iterator[str]:
             compared = [
                 _change(row["over_seeds"]) if row["over_seeds"] else f"{_NONE} (one seed)",
                 _change(row["sequences"]),
-                "yes" if row["not_worse"] else "no",
+                _WORDS[row["not_worse"]],
                 _number(row["seconds_ratio"], ".3f"),
             ]
         values = ", ".join(_number(value, ".2f") for value in row["values"])

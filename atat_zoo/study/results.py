@@ -6,6 +6,7 @@ over seeds; `seeds`: the t-interval over the differences of the seeds, each a tr
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -249,7 +250,8 @@ def sampler_tables(study: Study, written: Mapping[str, Sequence[Sequence[Written
                 row |= {**paired_over(pairs, each[0].count), "seconds_ratio": _median(shares)}
             rows.append(row)
         seeds = [run[0].run.seed for run in runs]
-        arms.append({"arm": arm, "seeds": seeds, "sequences": len(runs[0][0].count), "samplers": rows})
+        on = list({json.dumps(run[0].on, sort_keys=True): run[0].on for run in runs}.values())
+        arms.append({"arm": arm, "seeds": seeds, "sequences": len(runs[0][0].count), "on": on, "samplers": rows})
     return arms
 
 
@@ -258,10 +260,12 @@ def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
     each = [paired(a, b, count) for a, b in pairs]
     means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
     sequences, by_seed = paired(means[0], means[1], count), over_seeds([interval.value for interval in each])
-    uppers = [interval.high for interval in (sequences, by_seed) if interval is not None]
+    not_worse = None  # it takes both intervals
+    if by_seed is not None:
+        not_worse = all(percent(interval.high) <= NOT_WORSE for interval in (sequences, by_seed))
     return {
         "each": [difference(interval) for interval in each],
         "sequences": difference(sequences),
         "over_seeds": difference(by_seed) if by_seed else None,
-        "not_worse": all(percent(upper) <= NOT_WORSE for upper in uppers),
+        "not_worse": not_worse,
     }

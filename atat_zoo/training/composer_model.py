@@ -11,6 +11,7 @@ from composer.utils import dist
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric
 
+from atat_zoo.backbones.prior import counts_of
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
 
@@ -102,6 +103,8 @@ class ZooModel(ComposerModel):
         super().__init__()
         self.bf16 = bf16
         self.objective: Any = objective
+        # Every rank has counted the same text: DDP would broadcast the counts at each forward.
+        self._ddp_params_and_buffers_to_ignore = [f"objective.{name}" for name in counts_of(objective)]
         self.steps = steps
         self.step = 0
         self.meters = StepMeters(detailed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
+from atat_zoo.backbones.prior import counts_of
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.inheritance import Source, misfits
@@ -78,6 +79,8 @@ class Beginning:
                 fresh.append(f"{part} ({problem})")
         remembering = [name for name, part in objective.named_children() if isinstance(part, StatefulPart)]
         fresh += [f"what {part} remembers" for part in remembering]
+        if any(not torch.equal(counts.cpu(), theirs[name].cpu()) for name, counts in counts_of(objective).items()):
+            fresh.append("the counts of backbone.neighbours, which are of the new text")
         return (
             f"beginning with {self.source.path} (objective {self.source.objective}, step {self.source.step}): "
             f"{' and '.join(taken)} from there" + (f"; fresh: {', '.join(fresh)}" if fresh else "")
@@ -89,9 +92,8 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
 
     Without the counts of the backbone's prior: each training leaves out of its own text's what it predicts.
     """
-    prior = getattr(objective.backbone, "prior", None)
-    counted = set() if prior is None else {f"backbone.prior.{name}" for name, _ in prior.named_buffers()}
-    state = {name: tensor for name, tensor in objective.state_dict().items() if name not in counted}
+    counts = counts_of(objective)
+    state = {name: tensor for name, tensor in objective.state_dict().items() if name not in counts}
     parts: dict[str, dict[str, Tensor]] = {"backbone": {n: t for n, t in state.items() if n.startswith("backbone.")}}
     for name, parameter in objective.named_parameters():
         part = name.partition(".")[0]

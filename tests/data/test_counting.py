@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,15 @@ from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 
 from atat_zoo import machine
+from atat_zoo.backbones import dit
+from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.data import counting, manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.counting import FILE, count_table
 from atat_zoo.data.neighbours import CountTable
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
+from atat_zoo.registry import Context
 from tests.limited import limited
 
 if TYPE_CHECKING:
@@ -136,3 +141,35 @@ def test_more_text_than_can_be_counted(counted: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(counting, "_MOST", tokens - 1)
     with pytest.raises(UserError, match="has "):
         count_table(counted)
+    monkeypatch.setattr(dit, "require", lambda *_: None)
+    with pytest.raises(UserError, match=rf"^backbone.neighbours = 1: at most {tokens - 1:,} .*; set it to 0$"):
+        DiTBackbone(neighbours=1).build(context(counted))
+
+
+def test_tables_of_all_pairs_that_are_too_large(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = "backbone.neighbours = 1 with 1,000 different tokens needs about 0.0 GB for tables of all pairs alone"
+    monkeypatch.setattr(machine, "memory", lambda: 7_999_999)
+    monkeypatch.setattr(dit, "require", lambda size, *words: size < 8e6 or machine.require(size, *words))
+    with pytest.raises(UserError, match=rf"^{wanted}, .*; set it to 0$"):
+        DiTBackbone(neighbours=1, width=8, heads=2, layers=1).build(context(counted, vocabulary_size=1000))
+    # A model that is loaded has its counts, whatever the experiment says.
+    loaded = Context(vocabulary_size=1000, length=8, steps=1, seed=0)
+    with pytest.raises(UserError, match=r"; use a machine with more memory$"):
+        DiTBackbone(neighbours=1, width=8, heads=2, layers=1).build(loaded)
+
+
+def context(folder: Path, vocabulary_size: int | None = None) -> Context:
+    size = vocabulary_size or manifest.load(folder).vocabulary_size
+    return Context(vocabulary_size=size, length=8, steps=1, seed=0, count_table=lambda: count_table(folder))
+
+
+def test_several_processes_count_once(tmp_path: Path, counted: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(counted, folder, ignore=shutil.ignore_patterns("neighbours*"))
+    code = (
+        "import sys; from pathlib import Path; from atat_zoo.data import counting; "
+        "count = counting._count; counting._count = lambda *given: print('counted') or count(*given); "
+        "counting.count_table(Path(sys.argv[1]))"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True) for _ in "12"]
+    assert sorted(process.communicate()[0] for process in both) == ["", "counted\n"]

@@ -61,11 +61,13 @@ def test_no_word_and_an_unknown_word_are_mistakes():
         ImportanceBiasGuidance(words=("naïve",)).guide(WRITER)
 
 
-@pytest.mark.parametrize("overrides", [["guidance.use=importance_bias", 'guidance.words=["war"]']])
-def test_a_sampler_that_does_not_look_is_told(overrides):
-    with pytest.raises(UserError, match="'ancestral' does not"):
-        load("quickstart", [*overrides, "sampler.use=ancestral"])
+@pytest.mark.parametrize("sampler", ["ancestral", "strided", "semi_autoregressive", "left_to_right"])
+def test_a_sampler_that_does_not_look_is_told(sampler):
+    overrides = ["guidance.use=importance_bias", 'guidance.words=["war"]']
+    with pytest.raises(UserError, match=f"{sampler!r} does not"):
+        load("quickstart", [*overrides, f"sampler.use={sampler}"])
     load("quickstart", [*overrides, "sampler.use=uncertainty_guided"])
+    load("quickstart", [*overrides, "sampler={use='semi_autoregressive', within='uncertainty_guided'}"])
 
 
 def test_inside_of_combined_it_says_where_it_stands():

@@ -425,3 +425,13 @@ def test_a_sampler_that_does_not_fit_the_model_is_refused():
     assert len(model.sample(1, sampler="left_to_right").texts) == 1
     with pytest.raises(UserError, match="the order importance follows an estimator that was trained with the model"):
         model.sample(1, sampler="policy")
+
+
+def test_parts_that_are_given_together_are_checked_together():
+    model = small(estimator="uniform", masking="uniform", curriculum="none", target="difficulty")
+    guidance = {"use": "importance_bias", "words": ["a"]}
+    with pytest.raises(UserError, match="'strided' does not; set sampler"):
+        model.sample(1, sampler="strided", guidance=guidance)
+    assert len(model.sample(1, sampler="uncertainty_guided", guidance=guidance).texts) == 1
+    with pytest.raises(UserError, match="'ancestral' does not; set sampler"):
+        model.infill("a[MASK]", sampler="ancestral", guidance=guidance)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,17 @@ def test_results_are_of_the_study_that_ships(name: str) -> None:
 
 
 def row_of(report: dict[str, Any], arm: str) -> list[str]:
-    """What a table says of an arm with one seed."""
-    (run,) = report["arms"][arm]["runs"]
-    bound = run["bounds"][run["bound"]]
+    """What a table says of an arm: its value, for several seeds each; against the counts; against the baseline."""
+    runs = report["arms"][arm]["runs"]
+    bounds = [run["bounds"][run["bound"]] for run in runs]
+    values = ", ".join(f"{bound['value']:.1f}" for bound in bounds)
     against = next((each for each in report["comparisons"] if each["arm"] == arm), None)
-    difference = "" if against is None else page._change(against["sequences"], 1)
-    return [f"{bound['value']:.1f} ± {bound['stderr']:.1f}", f"{run['count_table']['percent']:+.1f} %", difference]
+    beside = statistics.fmean(run["count_table"]["difference"] for run in runs)
+    return [
+        f"{values} ± {bounds[0]['stderr']:.1f}" if len(runs) == 1 else values,
+        f"{100 * math.expm1(beside):+.1f} %",
+        "" if against is None else page._change(against["over_seeds"] or against["sequences"], 1),
+    ]
 
 
 def tables() -> list[tuple[str, str, str]]:
@@ -79,4 +86,7 @@ def test_every_other_figure_is_in_the_results(path: Path) -> None:
     for figure in re.findall(r"(?<![\w.:])[−+]?\d+\.\d+(?![\w.])", text):
         decimals, value = len(figure.partition(".")[2]), float(figure.replace("−", "-"))
         near = 0.51 * 10**-decimals
-        assert any(abs(abs(each) - abs(value)) <= near for each in known), f"{figure} is in no result"
+        # One with a sign is a difference; any other is a size.
+        signed = figure[0] in "−+-"
+        found = any(abs((each if signed else abs(each)) - (value if signed else abs(value))) <= near for each in known)
+        assert found, f"{figure} is in no result"

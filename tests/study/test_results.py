@@ -87,6 +87,7 @@ def test_each_arm_is_set_beside_the_count_table(tmp_path):
     assert [table["difference"] for table in tables] == pytest.approx([-0.1, -0.3])
     assert page._beside([{"count_table": table} for table in tables]) == "148.41 (-18.1 %)"  # e^−0.2
     assert page._beside([{"count_table": tables[0]}, {"count_table": None}]) == "—"
+    assert page._beside([{"count_table": tables[0] | {"difference": None}}]) == "148.41 (not finite)"
 
 
 def test_a_difference_over_seeds_and_over_sequences(tmp_path):
@@ -119,7 +120,7 @@ def test_a_difference_over_seeds_and_over_sequences(tmp_path):
         ((-0.1, -0.1, -0.1), True),
         ((0.0099, 0.0099), True),  # +0.995 %
         ((0.0101, 0.0101), False),  # +1.015 %
-        ((0.0,), True),
+        ((0.0,), None),
         ((math.nan, -0.1), False),
         ((-0.1, math.nan), False),
         ((math.inf, math.inf), False),

@@ -148,7 +148,10 @@ def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = atat("study", "nothing.toml")
     assert code == 2
-    assert err.startswith("error: there is no study nothing.toml: no such file")
+    assert err.startswith("error: there is no study nothing.toml: no such file; name a TOML file with [arms.NAME] (")
+    assert "no study scren: no such file; did you mean 'screen'?" in atat("study", "scren")[2]
+    # A study is one of ours by its name, not by a way to it.
+    assert atat("study", "../atat")[0] == 2
     code, _, err = atat("study", str(tmp_path))
     assert code == 2
     assert "cannot be read: Is a directory" in err

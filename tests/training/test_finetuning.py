@@ -190,6 +190,19 @@ def test_what_only_the_new_model_has_starts_fresh(root: Path, source: Path, tmp_
     assert (stages[0], stages[5], stages[-1]) == ("easy", "medium", "hard")
 
 
+def test_counts_are_those_of_the_new_text(root: Path, source: Path, tmp_path: Path) -> None:
+    counted = load(str(root / "plain.toml"), ["backbone.neighbours=1", "train.steps=2"])
+    folder = train(counted, tmp_path / "counted").folder.path
+    said = Said()
+    model = train(tuning(root, folder, "train.steps=1"), tmp_path / "run", reporter=said).model
+    assert said.messages[0].endswith("; fresh: the counts of backbone.neighbours, which are of the new text")
+    state, theirs = model.module.state_dict(), load_file(folder / "model" / "model.safetensors")
+    assert not torch.equal(state["backbone.prior.tokens"], theirs["backbone.prior.tokens"])
+    again = Said()
+    train(load(str(root / "plain.toml"), [f"init_from={folder}", "train.steps=1"]), tmp_path / "same", reporter=again)
+    assert "fresh" not in again.messages[0], "the same text has the same counts"
+
+
 def test_an_estimator_that_both_have_is_taken_without_its_memory(root: Path, source: Path, tmp_path: Path) -> None:
     middle = train(tuning(root, source, *ATAT, "train.steps=4"), tmp_path / "middle").folder.path
     theirs = load_file(middle / "model" / "model.safetensors")

@@ -6,14 +6,18 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
+from atat_zoo.data.neighbours import CountTable
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.model import Model, assemble
+from atat_zoo.registry import Context
 from atat_zoo.run import RunFolder
 from atat_zoo.training import resume, train
+from atat_zoo.training.composer_model import ZooModel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,3 +163,13 @@ def test_the_same_seed_writes_the_same_text(tiny: Tiny, uninterrupted: Path) -> 
     assert all(text.startswith("the") for text in one["texts"])
     other = json.loads(tiny.atat(*words[:-2], "5", "--json").stdout)
     assert other["texts"] != one["texts"]
+
+
+def test_counts_are_not_broadcast_at_every_forward(tiny: Tiny) -> None:
+    """DDP does not with those buffers whose names this attribute has."""
+    table = CountTable.count([np.arange(48).reshape(3, 16) % 7], 256)
+    context = Context(vocabulary_size=256, length=16, steps=2, seed=0, count_table=lambda: table)
+    model = ZooModel(assemble(load(str(tiny.path), ["backbone.neighbours=2"]), context), 2, False)
+    counts = {name for name, _ in model.named_buffers() if ".prior." in name}
+    assert len(counts) == 3
+    assert set(model._ddp_params_and_buffers_to_ignore) == counts

@@ -1,0 +1,76 @@
+"""Draw how far each arm of the committed studies is from its baseline, as docs/studies/arms.svg."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+FIGURE = DOCS / "studies" / "arms.svg"
+# The rows of a table of docs/study.md: words, arm.
+ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
+# One seed and its bootstrap over sequences, pale; several and their t-interval, dark.
+STUDIES = {
+    "screen": ("one seed, 95 % over sequences", "#9db2c8"),
+    "confirm": ("three seeds, 95 % over seeds", "#123a63"),
+}
+PROMISED = -10
+
+
+def labels() -> dict[str, str]:
+    """Return the words for each arm, from the tables of docs/study.md."""
+    return {arm: label for label, arm in ROW.findall((DOCS / "study.md").read_text(encoding="utf-8"))}
+
+
+def reports() -> dict[str, Any]:
+    """Return the committed results."""
+    return {name: json.loads((DOCS / "studies" / f"{name}.json").read_text(encoding="utf-8")) for name in STUDIES}
+
+
+def digest() -> str:
+    """Return the SHA-256 of what the figure is drawn from, which it names."""
+    return hashlib.sha256(json.dumps([labels(), reports()], sort_keys=True).encode()).hexdigest()
+
+
+def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Return the percent and the interval of each arm whose uniform bound is compared with the baseline's."""
+    found = {}
+    for each in report["comparisons"]:
+        # Arms with another likelihood, and those without counts, are in the table; here they would press all else flat.
+        if each["against"] == report["baseline"] and each["bound"] == "perplexity":
+            change = each["over_seeds"] or each["sequences"]
+            if abs(change["percent"]) < 2 * -PROMISED and report["arms"][each["arm"]]["method"] == "exact_k":
+                found[each["arm"]] = tuple(change[key] for key in ("percent", "percent_low", "percent_high"))
+    return found
+
+
+def main() -> None:
+    """Write the figure. It needs matplotlib: pip install 'atat-zoo[dev]'."""
+    import matplotlib as mpl
+    from matplotlib import pyplot
+
+    mpl.use("svg")
+    # The same input gives the same file; text stays text.
+    mpl.rcParams.update({"svg.hashsalt": "atat_zoo", "svg.fonttype": "none", "font.family": "sans-serif"})
+    words, drawn = labels(), {name: points(report) for name, report in reports().items()}
+    arms = {arm: found for name in STUDIES for arm, found in drawn[name].items()}
+    rows = sorted(arms, key=lambda arm: arms[arm][0], reverse=True)
+    figure, axes = pyplot.subplots(figsize=(7.6, 0.28 * len(rows) + 1.1), layout="constrained")
+    for name, (label, color) in STUDIES.items():
+        at = [rows.index(arm) + (0.14 if name == "screen" else -0.14) for arm in drawn[name]]
+        value, low, high = zip(*drawn[name].values(), strict=True)
+        error = [[v - a for v, a in zip(value, low, strict=True)], [b - v for v, b in zip(value, high, strict=True)]]
+        axes.errorbar(value, at, xerr=error, fmt="o", ms=4, lw=1.4, capsize=2, color=color, label=label)
+    axes.axvline(0, color="black", lw=0.8)
+    axes.axvline(PROMISED, color="#b03a2e", lw=0.8, ls="--", label="promised by the source documents")
+    axes.set_yticks(range(len(rows)), [words.get(arm, arm) for arm in rows])
+    axes.set_xlabel("perplexity against MDLM, %")
+    axes.grid(axis="x", lw=0.3)
+    axes.legend(fontsize="small", loc="upper left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(FIGURE, metadata={"Date": None, "Description": digest()}, transparent=False)
+    print(FIGURE)
