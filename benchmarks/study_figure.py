@@ -69,7 +69,7 @@ def main() -> None:
     axes.set_yticks(range(len(rows)), [words.get(arm, arm) for arm in rows])
     axes.set_xlabel("perplexity against MDLM, %")
     axes.grid(axis="x", lw=0.3)
-    axes.legend(fontsize="small", loc="upper left")
+    axes.legend(fontsize="small", loc="lower left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.savefig(FIGURE, metadata={"Date": None, "Description": digest()}, transparent=False)

@@ -13,6 +13,7 @@ import pytest
 
 from atat_zoo import study
 from atat_zoo.study import page
+from benchmarks import study_figure
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
@@ -90,3 +91,7 @@ def test_every_other_figure_is_in_the_results(path: Path) -> None:
         signed = figure[0] in "−+-"
         found = any(abs((each if signed else abs(each)) - (value if signed else abs(value))) <= near for each in known)
         assert found, f"{figure} is in no result"
+
+
+def test_the_figure_is_drawn_from_the_results() -> None:
+    assert study_figure.digest() in study_figure.FIGURE.read_text(encoding="utf-8")
