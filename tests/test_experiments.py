@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -116,9 +117,18 @@ def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "arm"), [(p, arm) for p in STUDIES for arm in study.load(p).arms])
-def test_every_arm_of_a_study_trains(path: Path, arm: str, shards: Path, tmp_path: Path) -> None:
+def test_every_arm_of_a_study_trains(
+    path: Path, arm: str, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from atat_zoo.training import train
 
+    # The second corpus, small.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpora/wikitext-2").mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        text = "\n".join(f" = {split} {i} = \n The {i * i} men @-@ at @-@ arms of {split} . " for i in range(200))
+        with gzip.open(tmp_path / f"corpora/wikitext-2/wiki.{split}.tokens.gz", "wt") as file:
+            file.write(text)
     made = study.load(path)
     run = made.run(arm, made.seeds[arm][0])
     experiment = load(run.file, [*run.overrides, *SMALL, f'data.root="{shards}"'])
