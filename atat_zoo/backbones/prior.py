@@ -14,8 +14,8 @@ that learns the residual, what they do not tell (Li et al., arXiv:2210.14431, fo
 In a training the text that is predicted has been counted too. For the true y, c(h, y) is therefore taken less one:
 leaving-one-out (Ney, Essen & Kneser, IEEE PAMI 17, 1995), or the network would learn to trust what it will not find in
 held-out text. T and N stay as they are: N moves all tokens alike, and T changes only where c = 1, by one. Nor is it
-seen that a token between two like itself is in two of the pairs that the place before it counts: of the addresses, one
-in twelve thousand. Padding is read as the token 0, which it is for the network, too.
+seen that a token between two like itself is in two of the pairs that are counted, which is rare. Padding is read as the
+token 0, which it is for the network, too.
 
 Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M different pairs.
 """

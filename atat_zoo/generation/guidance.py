@@ -126,7 +126,7 @@ class ImportanceBiasGuidance:
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield a sentence if the sampler does not use importance."""
         sampler = experiment.parts["sampler"]
-        if not sampler.uses_importance:
+        if not getattr(sampler, "uses_importance", False):  # a plugin's sampler may inherit from nothing
             yield (
                 f"guidance: importance_bias changes the order of a sampler that looks at importance, and "
                 f'{sampler.name!r} does not; set sampler.use = "uncertainty_guided", or choose another guidance'
