@@ -72,6 +72,7 @@ study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
 	$(BIN)/python -m benchmarks study_figure
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks study_samples --write
 
 baselines: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks baselines --all --markdown docs/baselines.md

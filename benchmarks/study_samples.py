@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -21,7 +22,10 @@ RUNS = {
         {"use": "uncertainty_guided", "first": "most_uncertain"},
         {"use": "strided", "stride": 16},
     ],
-    "bell_high-seed17": [{"use": "ancestral", "steps": 64}, {"use": "strided", "stride": 16}],
+    "bell_high-seed17": [
+        *({"use": "ancestral", "steps": 64, "temperature": each} for each in (1.0, 0.9, 0.8)),
+        {"use": "strided", "stride": 16},
+    ],
 }
 KEPT = ("nats_per_token", "nats_per_token_stderr", "unigram_entropy", "distinct_2", "nfe", "tokens_per_second", "mauve")
 
@@ -37,11 +41,11 @@ def main() -> None:
     rows = []
     for name, samplers in RUNS.items():
         for sampler in samplers:
-            table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in sampler.items())
             words = ["judge", str(given.runs / name), "--by", str(given.runs / given.by), "--number", str(given.number)]
-            done = atat(*words, "--mauve", "--sampler", f"{{{table}}}", "--json", capture=True)
+            done = atat(*words, "--mauve", "--sampler", f"{{{settings(sampler)}}}", "--json", capture=True)
             rows.append(row(name, sampler, json.loads(done)))
             print(json.dumps(rows[-1]), flush=True)
+    print(table_of(rows))
     if given.write:
         RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
@@ -52,3 +56,39 @@ def row(name: str, sampler: dict[str, Any], judged: dict[str, Any]) -> dict[str,
     for each in scores.values():
         each["generative_perplexity"] = math.exp(each["nats_per_token"])
     return {"run": name, "sampler": sampler, **scores["model"], "data": scores["data"]}
+
+
+def settings(sampler: dict[str, Any]) -> str:
+    """Return a sampler's specification as TOML writes it, without braces."""
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in sampler.items())
+
+
+def at_entropy(rows: list[dict[str, Any]], entropy: float) -> float | None:
+    """Return the generative perplexity of ancestral text as diverse as `entropy` (nats), None where no temperature is.
+
+    Between two temperatures, log perplexity is linear in the unigram entropy.
+    """
+    points = sorted((each["unigram_entropy"], each["nats_per_token"]) for each in rows)
+    for (low, a), (high, b) in itertools.pairwise(points):
+        if low <= entropy <= high:
+            return math.exp(a + (b - a) * (entropy - low) / (high - low))
+    return None
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    """Return the table of docs/study.md."""
+    lines = [
+        "| run | sampler | evaluations | generative perplexity | unigram entropy | as diverse ancestral text | MAUVE |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in rows:
+        own = [row for row in rows if row["run"] == each["run"] and row["sampler"]["use"] == "ancestral"]
+        reference = None if each in own else at_entropy(own, each["unigram_entropy"])
+        change = "" if reference is None else f"{reference:.0f} ({each['generative_perplexity'] / reference - 1:+.0%})"
+        scores = f"{each['generative_perplexity']:.1f} | {each['unigram_entropy']:.2f} | {change} | {each['mauve']:.2f}"
+        name = settings(each["sampler"]).removeprefix("use = ").replace('"', "")
+        lines.append(f"| `{each['run'].partition('-')[0]}` | {name} | {each['nfe']:.1f} | {scores} |")
+    data = rows[0]["data"]
+    scores = f"{data['generative_perplexity']:.1f} | {data['unigram_entropy']:.2f} | | "
+    lines.append(f"| validation text | | | {scores} |")
+    return "\n".join(lines) + "\n"
