@@ -98,7 +98,7 @@ class Layer(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         # Gains of queries and keys; a vector, so that no optimizer takes them for a matrix to decay.
         self.scale = nn.Parameter(torch.ones(2 * (width // heads)))
-        self.offset = nn.Parameter(neighbours(heads, width // heads, local_heads)) if local_heads else None
+        self.offset = nn.Parameter(local_offset(heads, width // heads, local_heads)) if local_heads else None
         self.out = nn.Linear(width, width, bias=False)
         self.norm_mlp = Norm(width, conditioned)
         self.up = nn.Linear(width, hidden, bias=False)
@@ -148,7 +148,7 @@ class Layer(nn.Module):
         return h + gate_mlp * self.dropout(self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh")))
 
 
-def neighbours(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
+def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
     """Return the vectors added to queries and keys so that the first heads attend to a neighbour in any text.
 
     Under rotary positions constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),

@@ -9,7 +9,7 @@ import torch
 from atat_zoo import UserError
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.dit import PRESETS, DiTBackbone
-from atat_zoo.backbones.dit_module import Rotary, neighbours, rotate
+from atat_zoo.backbones.dit_module import Rotary, local_offset, rotate
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import from_table
@@ -318,7 +318,7 @@ def test_a_text_and_its_copy_may_stand_side_by_side(tokens):
 @pytest.mark.parametrize("head", range(4))
 def test_local_heads_look_at_one_neighbour_each(width, head):
     length = 256
-    constant = neighbours(4, width, 4).view(1, 1, 2, 4, width).expand(1, length, -1, -1, -1)
+    constant = local_offset(4, width, 4).view(1, 1, 2, 4, width).expand(1, length, -1, -1, -1)
     rotation = Rotary(width)(torch.arange(length), torch.float32)
     q, k = rotate(constant, rotation)[0].permute(1, 2, 0, 3)
     attention = (q[head] @ k[head].T / width**0.5).softmax(-1)
@@ -329,7 +329,7 @@ def test_local_heads_look_at_one_neighbour_each(width, head):
 
 
 def test_only_the_heads_that_are_asked_for_are_local():
-    offset = neighbours(4, 32, 3).view(2, 4, 32)
+    offset = local_offset(4, 32, 3).view(2, 4, 32)
     assert offset[:, :3].abs().amax((0, 2)).min() > 1
     assert not offset[:, 3].any()
 
