@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import Observer, Sample, shifted
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.samplers.revealed import Revealed
 
+_OFFSET = (
+    'offset = "random": this model was trained to write class 0 first; set it to "none", or take another objective\'s'
+)
+
 
 @component
 class StridedSampler(FillingSampler):
@@ -26,6 +30,9 @@ class StridedSampler(FillingSampler):
 
     A text of any length takes s evaluations. What is drawn in one step is drawn apart, and lies s positions apart.
     Nothing in it adapts, so it is what an adaptive sampler of as many evaluations is to be compared with.
+
+    With a random offset o, drawn for each text, the class of position i is (i + o) mod s: which positions are drawn
+    with nothing to go by is then not the same in every text, and the text's distribution is the mean of s.
 
     A model that reads class by class (objective `strided`) caches the keys and values of finished classes, so that an
     evaluation reads L/s tokens, and its text is drawn exactly from its likelihood. It does not see a given token of a
@@ -35,14 +42,21 @@ class StridedSampler(FillingSampler):
     name = "strided"
     summary = "positions i mod s in turn, each class in one step; as strided models need"
     classwise = True
-    deterministic = True
     uncovered = None
 
     stride: int | None = param(None, help="s, the number of classes; if none, as in the model, or 16", ge=1)
+    offset: Literal["none", "random"] = param("none", help="random: each text begins with a class of its own")
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
+    @property
+    def deterministic(self) -> bool:
+        """See `Sampler.deterministic`."""
+        return self.offset == "none"
+
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems of the draw."""
+        """Yield the problems of the offset and of the draw."""
+        if self.offset == "random" and getattr(experiment.parts["objective"], "stride", None) is not None:
+            yield f"sampler.{_OFFSET}"
         if hasattr(self.draw, "check"):
             yield from self.draw.check(experiment)
 
@@ -57,7 +71,7 @@ class StridedSampler(FillingSampler):
         import torch
 
         from atat_zoo.diffusion.positions import to_host
-        from atat_zoo.diffusion.randomness import fold
+        from atat_zoo.diffusion.randomness import fold, stream, uniform
         from atat_zoo.errors import UserError
         from atat_zoo.samplers.loop import run
 
@@ -65,13 +79,17 @@ class StridedSampler(FillingSampler):
         stride = self.stride or own or 16
         if own is not None and own != stride:
             raise UserError(f"sampler.stride = {stride} is not the {own} classes of the model; leave it out")
+        if own is not None and self.offset == "random":
+            raise UserError(f"sampler.{_OFFSET}")
         classes, masked = min(stride, length), tokens == denoiser.mask_id
-        turn = torch.arange(length, device=tokens.device) % classes
+        turn = torch.arange(length, device=tokens.device).expand(tokens.shape)
+        if self.offset == "random":
+            shift = uniform(fold(fold(seeds, classes), stream(0, "order")), 1, torch.float64) * classes
+            turn = turn + shift.floor().long()
+        turn = turn % classes
         unseen = ~masked & (turn > torch.where(masked, turn, classes).amin(1, keepdim=True))
-        padded = torch.nn.functional.pad(masked, (0, -length % classes)).view(
-            len(tokens), -(-length // classes), classes
-        )
-        *open_, given = to_host(torch.cat([padded.any(1).any(0), unseen.any()[None]])).tolist()
+        present = [(masked & (turn == c)).any() for c in range(classes)]
+        *open_, given = to_host(torch.stack([*present, unseen.any()])).tolist()
         if own is not None and given:
             raise UserError(
                 f"this model writes position i in turn i mod {own}, and would not see a given token whose turn comes "

@@ -63,8 +63,14 @@ def test_one_place_a_step_costs_the_entropy(order, seed):
 
 @pytest.mark.parametrize(
     "sampler",
-    [AncestralSampler(steps=1), AncestralSampler(steps=2), StridedSampler(stride=2), assemble(pace=FixedPace(steps=2))],
-    ids=["one", "ancestral", "strided", "fixed"],
+    [
+        AncestralSampler(steps=1),
+        AncestralSampler(steps=2),
+        StridedSampler(stride=2),
+        StridedSampler(stride=2, offset="random"),
+        assemble(pace=FixedPace(steps=2)),
+    ],
+    ids=["one", "ancestral", "strided", "random offset", "fixed"],
 )
 def test_places_that_are_drawn_at_once_cost_more(sampler):
     joint = toy()

@@ -144,6 +144,7 @@ def test_every_token_has_weight_one():
         ({"sampler": "semi_autoregressive"}, 'use = "strided"'),
         ({"sampler": {"use": "strided", "stride": 4}}, "sampler.stride = 4 is not objective.stride = 8"),
         ({"data": {"special": "sequence"}}, "data.special: objective 'strided'"),
+        ({"sampler": {"use": "strided", "offset": "random"}}, 'sampler.offset = "random": this model was trained to'),
         ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided'"),
         ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided'"),
         ({"noise": "linear"}, "noise"),

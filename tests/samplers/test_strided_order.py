@@ -31,6 +31,32 @@ def test_every_step_fills_what_is_open_of_one_class(stride, length, seed):
     assert made.max_nfe <= stride
 
 
+@given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
+def test_with_a_random_offset_every_text_has_classes_of_its_own(stride, length, seed):
+    z = noisy(5, length, 4, seed)
+    classes = min(stride, length)
+    made, trace = traced(StridedSampler(stride=stride, offset="random"), Hashed(4), z, torch.arange(5))
+    filled = [
+        (row, position, record["step"])
+        for record in trace
+        for row, position in zip(record["rows"], record["positions"], strict=True)
+    ]
+    assert sorted((row, position) for row, position, _ in filled) == [(int(r), int(i)) for r, i in (z == 4).nonzero()]
+    for row in range(5):
+        mine = [(position, step) for each, position, step in filled if each == row]
+        offsets = {(step - position) % classes for position, step in mine}
+        assert len(offsets) <= 1
+        assert int(made.nfe[row]) == len({step for _, step in mine})
+
+
+def test_every_offset_is_as_frequent():
+    z = torch.full((4000, 8), 4)
+    _, (first, *_) = traced(StridedSampler(stride=4, offset="random"), Hashed(4), z, torch.arange(4000))
+    counts = torch.bincount(torch.tensor(first["positions"]) % 4) / 2
+    # Binomial with p = 1/4: 1000 ± 27.
+    assert (counts - 1000).abs().max() < 5 * 27.4
+
+
 def test_as_many_classes_as_positions_is_left_to_right():
     z = noisy(4, 9, 5, 1)
 
@@ -55,6 +81,7 @@ def test_it_is_deterministic_by_name_alone():
     spec = Zoo.load().spec("sampler", {"use": "strided", "stride": 3})
     assert spec == StridedSampler(stride=3)
     assert spec.deterministic
+    assert not StridedSampler(stride=3, offset="random").deterministic
     assert spec.uncovered is None
 
 
@@ -65,3 +92,5 @@ def test_conformance_of_other_strides(stride):
     check_pace(StridedPace(stride=stride), examples=10)
     check_sampler(StridedSampler(stride=stride), examples=10)
     check_policy(StridedSampler(stride=stride), examples=10)
+    check_sampler(StridedSampler(stride=stride, offset="random"), examples=10)
+    check_policy(StridedSampler(stride=stride, offset="random"), examples=10)
