@@ -15,8 +15,8 @@ help:
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested"
-	@echo "make study        train and measure what the study confirms, with three seeds (two hours on two cores; it continues)"
-	@echo "make study-all    every arm of every study (seven hours; the second corpus must lie in corpora/wikitext-2)"
+	@echo "make study        train and measure what the study confirms, with three seeds (under three hours on two cores; it continues)"
+	@echo "make study-all    every arm of every study (eight hours; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 

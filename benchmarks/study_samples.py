@@ -23,8 +23,8 @@ RUNS = {
         {"use": "strided", "stride": 16},
     ],
     "bell_high-seed17": [
-        *({"use": "ancestral", "steps": 64, "temperature": each} for each in (1.0, 0.9, 0.8)),
-        {"use": "strided", "stride": 16},
+        {"use": "ancestral", "steps": 64, "temperature": 1.0},
+        {"use": "strided", "stride": 16, "offset": "random"},
     ],
 }
 KEPT = ("nats_per_token", "nats_per_token_stderr", "unigram_entropy", "distinct_2", "nfe", "tokens_per_second", "mauve")

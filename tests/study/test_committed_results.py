@@ -13,7 +13,7 @@ import pytest
 
 from atat_zoo import study
 from atat_zoo.study import page
-from benchmarks import study_figure
+from benchmarks import study_figure, study_samples
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
@@ -72,6 +72,35 @@ def test_a_table_says_what_was_measured(where: str, name: str, text: str) -> Non
         assert row[2:] == row_of(RESULTS[name], arm), (where, arm)
 
 
+# Under this line is a table: label, evaluations, bound of each seed, against the first sampler, seconds against it.
+SAMPLERS = re.compile(r"^<!-- samplers of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
+
+
+def sampler_rows(report: dict[str, Any]) -> list[list[str]]:
+    """What a table says of the samplers of a study's one arm."""
+    (arm,) = report["samplers"]
+    return [
+        [
+            f"{row['nfe']:.1f}",
+            ", ".join(f"{value:.1f}" for value in row["values"]),
+            page._change(row["sequences"], 1) if "sequences" in row else "",
+            f"{row['seconds_ratio']:.2f}" if "seconds_ratio" in row else "1",
+        ]
+        for row in arm["samplers"]
+    ]
+
+
+def test_a_table_of_samplers_says_what_was_measured() -> None:
+    ((name, text),) = SAMPLERS.findall((ROOT / "docs/study.md").read_text(encoding="utf-8"))
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines()[2:]]
+    assert [row[1:] for row in rows] == sampler_rows(RESULTS[name])
+
+
+def test_the_table_of_written_texts_is_that_of_its_results() -> None:
+    rows = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))
+    assert study_samples.table_of(rows) in (ROOT / "docs/study.md").read_text(encoding="utf-8")
+
+
 def figures(value: Any) -> list[float]:
     """Every number in a JSON value."""
     if isinstance(value, dict | list):
@@ -82,8 +111,9 @@ def figures(value: Any) -> list[float]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_other_figure_is_in_the_results(path: Path) -> None:
     # In the README, what stands above the two commands.
-    text = MARK.sub("", path.read_text(encoding="utf-8").partition("## Two commands")[0])
+    text = SAMPLERS.sub("", MARK.sub("", path.read_text(encoding="utf-8").partition("## Two commands")[0]))
     known = [each for report in RESULTS.values() for each in figures(report)]
+    known += [each for row in json.loads(study_samples.RESULT.read_text(encoding="utf-8")) for each in figures(row)]
     for figure in re.findall(r"(?<![\w.:])[−+]?\d+\.\d+(?![\w.])", text):
         decimals, value = len(figure.partition(".")[2]), float(figure.replace("−", "-"))
         near = 0.51 * 10**-decimals
