@@ -70,7 +70,7 @@ class ShardManifest:
     settings: str  # hash of everything that determines the bytes
     made_by: dict[str, str]  # versions of the packages that wrote it
     length: int = attrs.field(validator=attrs.validators.ge(1))  # L
-    special: str  # `none`, `document` or `sequence`
+    special: str  # as in `[data]`
     remainder: str  # `drop` or `pad`
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
     block: int  # sequences in a member of a shard, at most

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 import numpy as np
 
+from atat_zoo.data import is_framed
 from atat_zoo.data.manifest import Totals
 from atat_zoo.errors import UserError
 
@@ -97,9 +98,9 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
 class Packer:
     """Tokens in, sequences [rows, L] out.
 
-    `special` is `"none"`, `"document"` (EOS after every document) or `"sequence"`
-    (BOS, L−2 tokens of the running text, EOS). Padding is stored as the largest
-    value of the dtype, which is no token.
+    `special` is `"none"`, `"document"` (EOS after every document), `"sequence"`
+    (BOS, L−2 tokens of the running text, EOS) or `"both"`, as in MDLM. Padding is
+    stored as the largest value of the dtype, which is no token.
     """
 
     def __init__(
@@ -119,12 +120,13 @@ class Packer:
         """
         self.length, self.special, self.remainder, self.limit = length, special, remainder, limit
         self.dtype, self.pad = np.dtype(dtype), pad_of(dtype)
-        self.body = length - 2 if special == "sequence" else length
+        self.framed, self.ended = is_framed(special), special in ("document", "both")
+        self.body = length - 2 if self.framed else length
         self.tokenizer = tokenizer
         if self.body < 1:
-            raise UserError(f'data.length = {length} leaves no room between BOS and EOS of data.special = "sequence"')
-        if (special != "none" and tokenizer.eos is None) or (special == "sequence" and tokenizer.bos is None):
-            needed = "BOS and EOS" if special == "sequence" else "EOS"
+            raise UserError(f'data.length = {length} leaves no room between BOS and EOS of data.special = "{special}"')
+        if (special != "none" and tokenizer.eos is None) or (self.framed and tokenizer.bos is None):
+            needed = "BOS and EOS" if self.framed else "EOS"
             raise UserError(
                 f'data.special = "{special}" needs a tokenizer with {needed}; set tokenizer.special = true '
                 f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special = "none"'
@@ -158,7 +160,7 @@ class Packer:
             totals.characters += len(piece.text)
             totals.bytes += len(piece.text.encode())
             totals.words += piece.words
-            if piece.last and self.special == "document":
+            if piece.last and self.ended:
                 ids.append(self.tokenizer.eos)  # type: ignore[arg-type]  # checked above
             if ids:
                 tokens = np.asarray(ids, np.int64)
@@ -206,18 +208,17 @@ class Packer:
     def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
         """Add BOS and EOS as `special` requires, and count the stored tokens."""
         rows = body
-        if self.special == "sequence":
+        totals = self.totals
+        if self.ended:
+            totals.special_tokens += int((body == self.tokenizer.eos).sum())
+        if self.framed:
+            totals.special_tokens += 2 * len(body)
             edge = np.ones((len(body), 1), self.dtype)
             rows = np.concatenate([edge * self.tokenizer.bos, body, edge * self.tokenizer.eos], 1).astype(self.dtype)
         self.counts += np.bincount(rows.reshape(-1), minlength=len(self.counts))
-        totals = self.totals
         totals.sequences += len(rows)
         totals.tokens += rows.size
         totals.padded += len(rows) * self.length - rows.size
-        if self.special == "sequence":
-            totals.special_tokens += 2 * len(rows)
-        elif self.special == "document":
-            totals.special_tokens += int((rows == self.tokenizer.eos).sum())
         return rows
 
 

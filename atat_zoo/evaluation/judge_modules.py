@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from atat_zoo.bounds import ExactKBound
+from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
 from atat_zoo.model.model import torch_device
 
@@ -126,7 +127,7 @@ class RunScorer(ChunkJudge):
         self.module: Any = model.module
         self.device = model.context.device
         self.title = f"{name} ({model.experiment.parts['objective'].name}, step {model.step})"
-        bos = model.tokenizer.bos if model.experiment.data.special == "sequence" else None
+        bos = model.tokenizer.bos if is_framed(model.experiment.data.special) else None
         self.start, self.skipped = bos, int(bos is not None)
         self.length = model.context.length - self.skipped
         self.batch_size = model.experiment.evaluation.batch_size

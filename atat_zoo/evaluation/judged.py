@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from atat_zoo.data import is_framed
 from atat_zoo.data.build import build
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation import mauve as mauves
@@ -140,7 +141,7 @@ def _held_out(
     """
     tokens, maskable, _ = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = tokens[:, :length], maskable[:, :length].clone()
-    if model.experiment.data.special == "sequence" and length < model.context.length:
+    if is_framed(model.experiment.data.special) and length < model.context.length:
         maskable[:, -1] = False  # where a generated text of this length has EOS
     rows = [row[of_text] for row, of_text in zip(tokens, maskable, strict=True)]
     if len(rows) < 2 * number:

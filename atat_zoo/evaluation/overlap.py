@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from atat_zoo.data import manifest
+from atat_zoo.data import is_framed, manifest
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read
 
@@ -129,17 +129,22 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
     return [part for part in parts if len(part) and part[0] not in special]
 
 
-def training_text(folder: Path, special: Sequence[int]) -> Iterator[Tokens]:
+def training_text(folder: Path) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards in order, int64 [T], one shard at a time.
 
     Consecutive sequences are joined, as in the text, without BOS and EOS around every sequence.
     """
     data = manifest.verify(folder)
     for shard in data.splits["train"].shards:
-        flat: Tokens = read(folder, data, shard).reshape(-1).astype(np.int64)
-        if data.special == "sequence":
-            flat = flat[~np.isin(flat, np.array(special, np.int64))]
-        flat[flat == pad_of(data.dtype)] = _NONE
+        rows: Tokens = read(folder, data, shard).astype(np.int64)
+        padding = rows == pad_of(data.dtype)
+        rows[padding] = _NONE
+        if is_framed(data.special):
+            inside = np.ones_like(padding)
+            inside[:, 0] = inside[np.arange(len(rows)), -1 - padding.sum(1)] = False
+            flat = rows[inside]
+        else:
+            flat = rows.reshape(-1)
         yield flat
 
 
@@ -161,7 +166,7 @@ def overlap(
     reach = max((c.reach for c in copies), default=0)
     total, done = manifest.load(folder).splits["train"].tokens, 0
     before: Tokens = np.zeros(0, np.int64)
-    for tokens in training_text(folder, special):
+    for tokens in training_text(folder):
         for start in range(0, len(tokens), _BLOCK):
             block = np.concatenate([before, tokens[start : start + _BLOCK]])
             for each in copies:

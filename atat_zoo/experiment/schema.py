@@ -19,8 +19,8 @@ class DataSpec:
 
     root: str = param("data", help="folder of the built shards")
     length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
-    special: Literal["none", "document", "sequence"] = param(
-        "none", help="BOS/EOS: none; EOS after every document; or [BOS] L−2 tokens [EOS] in every sequence"
+    special: Literal["none", "document", "sequence", "both"] = param(
+        "none", help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both"
     )
     remainder: Literal["drop", "pad"] = param(
         "drop", help="the tokens left over at the end of a split: dropped, or padded to a full sequence"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import attrs
 
+from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
 
@@ -236,7 +237,7 @@ class ClassifierFreeGuidance:
 
         tokenizer = writer.tokenizer
         ids = tokenizer.encode(self.condition)
-        begin = int(writer.special == "sequence" and tokenizer.bos is not None)
+        begin = int(is_framed(writer.special) and tokenizer.bos is not None)
         if not ids or begin + len(ids) >= writer.length:
             raise UserError(
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _short(text: str) -> str:
 
 def ends(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
     """Return the special tokens at the beginning and end of every row, for `special` of `[data]`."""
-    if special != "sequence":
+    if not is_framed(special):
         return [], []
     return [i for i in [tokenizer.bos] if i is not None], [i for i in [tokenizer.eos] if i is not None]
 
@@ -142,7 +143,7 @@ def prompted(
 
     Args:
         words: the model's tokenizer.
-        special: as in `[data]`; with "sequence" the row stands between BOS and EOS.
+        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS.
         length: tokens in the row.
         prompt: the text at the beginning.
         suffix: the text at the end.
@@ -220,7 +221,7 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
     Args:
         template: the text.
         words: the model's tokenizer.
-        special: as in `[data]`; with "sequence" the row stands between BOS and EOS.
+        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS.
         length: tokens that the model sees at once; bounded gaps are limited to it.
         where: name of the text in messages.
 

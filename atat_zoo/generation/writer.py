@@ -44,7 +44,7 @@ class Writer:
         denoiser: p_θ.
         tokenizer: text to ids; the mask is its `vocabulary_size`.
         length: tokens in a text of its training data.
-        special: as in `[data]`; with "sequence", BOS and EOS are given at the two ends.
+        special: as in `[data]`; with "sequence" or "both", BOS and EOS are given at the two ends.
         cost: passes through a network per evaluation.
         device: the denoiser's device.
         bf16: whether its network computes in bf16, by autocast; log-probabilities are always float32.
@@ -53,7 +53,7 @@ class Writer:
     denoiser: Denoiser
     tokenizer: TokenizerModel
     length: int
-    special: Literal["none", "document", "sequence"] = "none"
+    special: Literal["none", "document", "sequence", "both"] = "none"
     cost: int = 1
     device: str | torch.device = "cpu"
     bf16: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.data import is_framed
 from atat_zoo.objectives import Objective
 from atat_zoo.objectives.causal import has_no_time, has_own_bound
 from atat_zoo.registry import component, param, values_of
@@ -56,7 +57,7 @@ class StridedObjective(Objective):
                 f"sampler.stride = {sampler.stride} is not objective.stride = {self.stride}; leave it out, and it is "
                 "the model's"
             )
-        if experiment.data.special == "sequence":
+        if is_framed(experiment.data.special):
             yield (
                 "data.special: objective 'strided' does not see a given token of a later class, and EOS is given at "
                 'the end of every text; set it to "document" or "none"'

@@ -105,7 +105,7 @@ def compose(draw: random.Random, work: Path) -> str:
         # Short sequences, a few in a member and a shard, are slow, and the same again and again.
         member=8 * (64 // length),
         shard=draw.choice((16, 64, 256)) * (64 // length),
-        special=draw.choice(("none", "document", "sequence")),
+        special=draw.choice(("none", "document", "sequence", "both")),
         remainder=draw.choice(("drop", "pad")),
     )
     (work / "x.toml").write_text(f"[corpus]\n{corpus}\n[tokenizer]\n{tokenizer}\n{settings}")

@@ -106,11 +106,11 @@ def shards(tmp_path, special="none", remainder="drop"):
     return text, build(from_table(table))
 
 
-@pytest.mark.parametrize("special", ["none", "document", "sequence"])
+@pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
 @pytest.mark.parametrize("remainder", ["drop", "pad"])
 def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remainder):
     text, folder = shards(tmp_path, special, remainder)
-    stored = np.concatenate(list(training_text(folder, [256, 257])))
+    stored = np.concatenate(list(training_text(folder)))
     assert bytes(stored[:900].astype(np.uint8)).decode() == text[:900]
     # Longer than a shard of 8 sequences, so it lies across shards, too.
     mine = np.frombuffer(text[100:400].encode(), np.uint8).astype(np.int64)
