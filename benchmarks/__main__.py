@@ -6,6 +6,7 @@ import sys
 
 NAMES = (
     "startup",
+    "head_chunks",
     "importance_overhead",
     "counts_overhead",
     "composer_overhead",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
@@ -17,6 +16,7 @@ from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.errors import UserError
+from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
     Predictor,
@@ -24,7 +24,6 @@ from atat_zoo.objectives.denoising import (
     dense,
     importance_loss,
     metrics,
-    wide,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class AdaptiveModule(DenoisingModule):
         """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
         where = pairs(masked)
         states, true = self.states(z, t).at(where), x[where]
-        ce = F.cross_entropy(self.score(states, self.counted(true)), true, reduction="none")
+        ce = self.at_places(states, true)
         return ce, self.reverse(states.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, DrawnMask]:

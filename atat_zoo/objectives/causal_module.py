@@ -75,14 +75,14 @@ class BlockModule(DenoisingModule):
         """Return hidden states [B, L, D] of one stream: every block reads z itself, earlier blocks included."""
         return self.backbone(z, attention=one_stream(z.shape[1], self.size, z.device))
 
-    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return logits of p_θ(x_i | z_b, x_<b) at the masked positions of all blocks, [N, V], in one pass."""
+    def places(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> States:
+        """See `DenoisingModule`: p_θ(x_i | z_b, x_<b) at the masked positions of all blocks, in one pass."""
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
         seen = two_streams(L, self.size, z.device)
         hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
-        return self.score(States(hidden, near).at(masked), self.counted(x[masked]))
+        return States(hidden, near).at(masked)
 
     def neighbours(self, z: Tensor, reach: int, x: Tensor | None = None) -> Tensor:
         """See `DenoisingModule`; earlier blocks are read from x if given, and later ones not at all."""
@@ -177,9 +177,9 @@ class AutoregressiveModule(DenoisingModule):
         ce = self.dense_cross_entropy(step)
         return metrics(step, ce, normalised(ce, batch))
 
-    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return logits at the masked positions, each from the clean text before it, [N, V]."""
-        return super().predictions(x, None, masked, x)
+    def places(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> States:
+        """See `DenoisingModule`; each place reads the clean text before it."""
+        return super().places(x, None, masked, x)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""

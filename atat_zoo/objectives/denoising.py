@@ -15,6 +15,7 @@ from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import NO_SCORES
+from atat_zoo.objectives.chunks import in_chunks, linear_cross_entropy, rows_for, wide
 from atat_zoo.rates import NoiseRates
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch, Scores
     from atat_zoo.registry import Context
+
+    Losses = Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
 
 
 class States(NamedTuple):
@@ -122,8 +125,8 @@ class DenoisingModule(nn.Module):
         logits = wide(self.backbone.head(states.hidden))
         return logits if states.neighbours is None else self.prior(logits, states.neighbours, x)
 
-    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return logits at the masked positions of z, float32 or wider, [N, V].
+    def places(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> States:
+        """Return what the head reads at the masked positions of z, [N].
 
         Args:
             z: noisy tokens, int64 [B, L].
@@ -131,7 +134,25 @@ class DenoisingModule(nn.Module):
             masked: bool [B, L] with N true entries.
             x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
         """
-        return self.score(self.states(z, t).at(masked), self.counted(x[masked]))
+        return self.states(z, t).at(masked)
+
+    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return logits at the masked positions of z, float32 or wider, [N, V]; see `places`."""
+        return self.score(self.places(z, t, masked, x), self.counted(x[masked]))
+
+    def each(self, states: States, x: Tensor, losses: Losses) -> dict[str, Tensor]:
+        """Return functions of the logits of N places, [N] by name, a bounded number of places at a time.
+
+        Args:
+            states: of the places, [N].
+            x: their true tokens, int64 [N].
+            losses: from logits [n, V], tokens [n] and hidden states [n, D] of some places to tensors [n] by name.
+        """
+
+        def some(hidden: Tensor, neighbours: Tensor | None, x: Tensor) -> dict[str, Tensor]:
+            return losses(self.score(States(hidden, neighbours), self.counted(x)), x, hidden)
+
+        return in_chunks(some, rows_for(self.context.vocabulary_size), states.hidden, states.neighbours, x)
 
     def counted(self, x: Tensor) -> Tensor | None:
         """Return the true tokens in a training, whose text the prior has counted; None for other text."""
@@ -139,7 +160,15 @@ class DenoisingModule(nn.Module):
 
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) at the masked positions, nats, float32 [N]: SUBS, visible tokens cost nothing."""
-        return F.cross_entropy(self.predictions(z, t, masked, x), x[masked], reduction="none")
+        return self.at_places(self.places(z, t, masked, x), x[masked])
+
+    def at_places(self, states: States, x: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | z) of N places, nats, float32 or wider [N], from what the head reads of them."""
+        rows, linear = rows_for(self.context.vocabulary_size), getattr(self.backbone.head, "linear", None)
+        if len(x) > rows and linear is not None and states.neighbours is None:
+            weight, bias = linear
+            return linear_cross_entropy(states.hidden, weight, bias, x, rows)
+        return self.each(states, x, cross_entropy)["cross_entropy"]
 
     def dense_cross_entropy(self, step: Masked) -> Tensor:
         """Return the cross-entropy of a step, float32 [B, L], zero where nothing is masked."""
@@ -163,7 +192,9 @@ class DenoisingModule(nn.Module):
         """See `ObjectiveModule`: the bound of p_θ under uniform masking, the scores, and `own_bounds`."""
 
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            logits, true = self.predictions(z, t, masked, x), x[masked]
+            return self.each(self.places(z, t, masked, x), x[masked], of_logits)
+
+        def of_logits(logits: Tensor, true: Tensor, _: Tensor) -> dict[str, Tensor]:
             asked = {name: score(logits, true) for name, score in scores.items()}
             return self.token_bounds(logits, true, method.quantity) | asked
 
@@ -249,15 +280,15 @@ class Predictor(Denoiser):
         return self.log_probs(states.at(where)), -F.cross_entropy(logits, tokens[visible], reduction="none")
 
 
+def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
+    """Return −log p(x) of N places, nats [N], from logits [N, V]."""
+    return {"cross_entropy": F.cross_entropy(logits, x, reduction="none")}
+
+
 def golden_stride(strata: int) -> int:
     """Return the smallest stride from N/φ upwards that visits all N strata."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
-
-
-def wide(logits: Tensor) -> Tensor:
-    """Return logits in float32, or in their own precision if it is higher."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def dense(where: Tensor, values: Tensor) -> Tensor:

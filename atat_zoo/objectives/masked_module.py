@@ -15,6 +15,7 @@ from atat_zoo.diffusion.bounds import WeightedMask, average, counts, reveal, uni
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.masking import Revealing
 from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
     StatefulParts,
@@ -22,7 +23,6 @@ from atat_zoo.objectives.denoising import (
     importance_loss,
     metrics,
     normalised,
-    wide,
 )
 
 if TYPE_CHECKING:
@@ -172,16 +172,18 @@ class SEDDModule(DenoisingModule):
         # the token counts behind that bias are not available when a saved model is built again.
         self.register_buffer("offset", untrained.float().logsumexp(-1)[0])
 
-    def ratios(self, step: Masked) -> Tensor:
-        """Return f = log(s_y/ρ) at the N masked positions, float32 [N, V]."""
-        return self.predictions(step.z, step.t, step.masked, step.x) - self.offset
+    def terms(self, logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
+        """Return the two terms of `score_entropy`, [N] each, with f = log(s_y/ρ) from the logits [N, V]."""
+        ce, excess = score_entropy(logits - self.offset, x)
+        return {"cross_entropy": ce, "excess": excess}
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
         self.begin(batch)
         levels = self.levels(self.times(batch.index), batch)
         step = self.masked_uniformly(batch, levels.t, levels.rate)
-        ce, excess = score_entropy(self.ratios(step), step.x[step.masked])
+        places = self.places(step.z, step.t, step.masked, step.x)
+        ce, excess = self.each(places, step.x[step.masked], self.terms).values()
         losses = dense(step.masked, ce + excess)
         if self.weight == "nelbo":
             losses = losses * levels.weight[:, None]
@@ -195,7 +197,7 @@ class SEDDModule(DenoisingModule):
 
         The score entropy is an integral over continuous time, so a bound of discrete steps does not include it.
         """
-        ce, excess = score_entropy(logits - self.offset, x)
+        ce, excess = self.terms(logits, x, logits).values()
         return {quantity: ce} | ({"sedd": ce + excess} if quantity == "nelbo" else {})
 
 
@@ -230,11 +232,15 @@ class D3PMModule(DenoisingModule):
             # The mean probability of a token before training, whatever the bias of the head.
             self.mask_head.bias.copy_(untrained.logsumexp(-1) - math.log(context.vocabulary_size))
 
-    def outcomes(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return log p̃_θ over the V tokens and the mask, the last, at N masked positions, float32 [N, V + 1]."""
-        states = self.states(z, t).at(masked)
-        logits = self.score(states, self.counted(x[masked]))
-        return torch.cat([logits, wide(self.mask_head(states.hidden))], dim=-1).log_softmax(-1)
+    def outcomes(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log p̃_θ of the true token and of the mask, among V + 1 outcomes, at N masked positions, [N] each."""
+
+        def both(logits: Tensor, x: Tensor, hidden: Tensor) -> dict[str, Tensor]:
+            log_p = torch.cat([logits, wide(self.mask_head(hidden))], dim=-1).log_softmax(-1)
+            return {"token": log_p.gather(-1, x[:, None])[:, 0], "mask": log_p[:, -1]}
+
+        found = self.each(self.places(z, t, masked, x), x[masked], both)
+        return found["token"], found["mask"]
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
@@ -242,8 +248,7 @@ class D3PMModule(DenoisingModule):
         T = self.steps
         i = (self.times(batch.index).double() * T).ceil().long().clamp(1, T)
         step = self.masked_uniformly(batch, (i / T).float())
-        log_p = self.outcomes(step.z, step.t, step.masked, step.x)
-        of_x, of_mask = log_p.gather(-1, step.x[step.masked][:, None])[:, 0], log_p[:, -1]
+        of_x, of_mask = self.outcomes(step.z, step.t, step.masked, step.x)
         beta = reveal(i, T, self.noise.alpha)[:, None].expand(step.masked.shape)[step.masked]
         kl = step_kl(of_x, of_mask, beta)
         if self.weight == "nelbo":
@@ -273,8 +278,8 @@ class D3PMModule(DenoisingModule):
 
         def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             assert t is not None
-            log_p = self.outcomes(z, t, masked, x)
+            of_x, of_mask = self.outcomes(z, t, masked, x)
             beta = reveal((t * T).round().long(), T, self.noise.alpha)[:, None].expand(masked.shape)[masked]
-            return {"d3pm": step_kl(log_p.gather(-1, x[masked][:, None])[:, 0], log_p[:, -1], beta)}
+            return {"d3pm": step_kl(of_x, of_mask, beta)}
 
         return average(losses, tokens, masks(), self.context.mask_id)

@@ -123,10 +123,10 @@ def enumerated_steps(module, x, T, noise):
     length = x.shape[1]
     for bits in range(1, 2**length):
         masked = torch.tensor([bool(bits >> p & 1) for p in range(length)]).expand(x.shape)
-        log_p = module.outcomes(torch.where(masked, module.context.mask_id, x), None, masked, x)
-        of_x, k = log_p.gather(1, x[masked][:, None])[:, 0], int(masked[0].sum())
+        of_x, of_mask = module.outcomes(torch.where(masked, module.context.mask_id, x), None, masked, x)
+        k = int(masked[0].sum())
         for b, a in zip(beta, visible, strict=True):
-            kl = step_kl(of_x, log_p[:, -1], b.expand(len(of_x))).view(len(x), k).sum(1)
+            kl = step_kl(of_x, of_mask, b.expand(len(of_x))).view(len(x), k).sum(1)
             total += kl * (1 - a) ** k * a ** (length - k)
     return total
 
