@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder; runs/NAME when absent.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run.")
+@click.option("--profile", type=click.IntRange(min=1), help="Measure so many steps, and say where their time went.")
 @options("json")
 def train(
     experiment: str | None,
@@ -31,6 +32,7 @@ def train(
     out: Path | None,
     resume: Path | None,
     overwrite: bool,
+    profile: int | None,
     as_json: bool,
 ) -> int:
     """Train EXPERIMENT, a TOML file or the name of one that ships with the zoo.
@@ -50,13 +52,20 @@ def train(
     from atat_zoo import training
 
     reporter = Bars(silent=as_json or os.environ.get("RANK", "0") != "0")
+    folder = resume or out or Path("runs") / (loaded.name if loaded else "")
+    profiles = []
+    if profile is not None:
+        from atat_zoo.training.profiling import Profile
+
+        profiles = [Profile(folder / "profile", profile)]
     with reporter:
         if loaded is not None:
-            out = out or Path("runs") / loaded.name
-            result = training.train(loaded, out, overwrite=overwrite, reporter=reporter)
+            result = training.train(loaded, folder, overwrite=overwrite, reporter=reporter, callbacks=profiles)
         else:
-            assert resume is not None
-            result = training.resume(resume, reporter=reporter)
+            result = training.resume(folder, reporter=reporter, callbacks=profiles)
+    if not as_json:
+        for each in profiles:
+            click.echo("\n".join(each.lines()))
     if os.environ.get("RANK", "0") != "0":
         return 0
     return finish(result, as_json)

@@ -1,0 +1,108 @@
+"""Where the time of a training step goes: a table by phase, a table by operation, and a trace for chrome://tracing.
+
+RUN/profile/trace.json   every operation of the profiled steps; Perfetto opens it, too
+RUN/profile/steps.json   seconds of each phase, step by step
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from composer import Callback
+from torch.profiler import ProfilerActivity, profile
+
+from atat_zoo.run import write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from composer import Logger, State
+
+WARM = 3  # steps before the first that is profiled: they allocate, and compile
+# What ends with an event of Composer's, which updates the weights after `after_train_batch`.
+PHASES = {
+    "after_dataloader": "waiting for data",
+    "before_forward": "between phases",
+    "after_loss": "forward and loss",
+    "before_backward": "between phases",
+    "after_backward": "backward",
+    "after_train_batch": "between phases",
+    "batch_end": "optimizer, moving average, logs",
+}
+_OPERATIONS = 12
+
+
+class Profile(Callback):
+    """Profiles N steps after the first `WARM`, and writes what it found; the training goes on.
+
+    While it profiles, it waits for the device at the end of every phase, so that a phase's time is its own: a step then
+    takes somewhat longer than usual.
+    """
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.folder, self.steps, self.done = folder, steps, 0
+        self.rows: list[dict[str, float]] = []
+        self.operations: list[tuple[str, float, int]] = []  # name, its own seconds, calls
+        self._profiler: Any = None
+        self._since = 0.0
+
+    def before_dataloader(self, state: State, logger: Logger) -> None:
+        """Begin a step."""
+        if self.done == WARM:
+            activities = [ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                activities.append(ProfilerActivity.CUDA)
+            self._profiler = profile(activities=activities)
+            self._profiler.__enter__()
+        if self._profiler is not None:
+            self.rows.append(dict.fromkeys(PHASES.values(), 0.0))
+            self._since = _now()
+
+    def run_event(self, event: Any, state: State, logger: Logger) -> None:
+        """Add the time since the last event to the phase that this one ends."""
+        super().run_event(event, state, logger)
+        if self._profiler is not None and (phase := PHASES.get(event.value)) is not None:
+            now = _now()
+            self.rows[-1][phase] += now - self._since
+            self._since = now
+        if event.value == "batch_end":
+            self.done += 1
+            if len(self.rows) == self.steps and self._profiler is not None:
+                self._write()
+
+    def _write(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        profiler.__exit__(None, None, None)
+        self.folder.mkdir(exist_ok=True)
+        profiler.export_chrome_trace(str(self.folder / "trace.json"))
+        on_gpu = torch.cuda.is_available()
+        for each in profiler.key_averages():
+            own = each.self_device_time_total if on_gpu else each.self_cpu_time_total
+            self.operations.append((each.key, own / 1e6, each.count))
+        self.operations.sort(key=lambda each: -each[1])
+        write_json(self.folder / "steps.json", {"phases": self.rows, "operations": self.operations[:_OPERATIONS]})
+
+    def lines(self) -> list[str]:
+        """Return the two tables as readable lines; one line if the training was too short."""
+        if not self.operations:
+            return [f"nothing was profiled: that takes {WARM} steps and then {self.steps}, and {self.done} were done"]
+        total = statistics.fmean(sum(row.values()) for row in self.rows)
+        found = [f"a step of {1000 * total:.1f} ms, mean of {len(self.rows)}:"]
+        for phase in dict.fromkeys(PHASES.values()):
+            seconds = statistics.fmean(row[phase] for row in self.rows)
+            found.append(f"  {phase:<30}{1000 * seconds:>10.1f} ms{seconds / total:>8.1%}")
+        everything = sum(seconds for _, seconds, _ in self.operations) or 1.0
+        found.append("operations, by their own time:")
+        for name, seconds, calls in self.operations[:_OPERATIONS]:
+            each = 1000 * seconds / len(self.rows)
+            found.append(f"  {name[:44]:<46}{each:>8.1f} ms a step{seconds / everything:>8.1%}{calls:>8} calls")
+        return [*found, f"the trace is {self.folder / 'trace.json'}; open it in https://ui.perfetto.dev"]
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
