@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from atat_zoo import study
+from atat_zoo.cli.experiment import missing
 from atat_zoo.experiment import from_table, load
 from atat_zoo.registry import Context
+from tests import fixtures
 
 ROOT = Path(__file__).parents[1] / "experiments"
-ALL = sorted(p for p in ROOT.rglob("*.toml") if not {"base", "studies"} & set(p.relative_to(ROOT).parts))
+APART = {"base", "corpora", "studies"}
+ALL = sorted(p for p in ROOT.rglob("*.toml") if not APART & set(p.relative_to(ROOT).parts))
+SIZES = ("owt-small", "lm1b", "wikitext103", "text8")
+LARGE = [p for p in ALL if p.parent.name in SIZES]
 CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "documented")]
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))
 SMALL = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "train.log_every=1"]
@@ -21,7 +26,7 @@ TABLE = {"mdlm", "atat", "importance", "importance_only", "no_importance", "no_c
 
 
 def test_the_table_is_there_at_every_size() -> None:
-    for folder in (ROOT, *(ROOT / size for size in ("owt-small", "lm1b", "wikitext103", "text8"))):
+    for folder in (ROOT, *(ROOT / size for size in SIZES)):
         assert {p.stem for p in folder.glob("*.toml")} >= TABLE, folder
 
 
@@ -85,6 +90,51 @@ def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
     assert len(result.folder.read_metrics()) == 3
     assert result.evaluation is not None
     assert 1 < result.evaluation.nelbo.value < 2 * (result.evaluation.unigram_perplexity or 0)
+
+
+def test_every_experiment_is_trained_by_a_test() -> None:
+    others = {p for p in ALL if p.parent.name in ("finetuning", "guidance")}
+    assert set(ALL) == {*CPU, *LARGE, *others}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    fixtures.write_all(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LARGE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_large_are_built_and_train(
+    path: Path, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from atat_zoo.data.build import build
+    from atat_zoo.data.manifest import load as load_manifest
+    from atat_zoo.training import train
+
+    monkeypatch.chdir(corpora)
+    experiment = load(str(path), fixtures.FEW)
+    assert missing(experiment) == []
+    contents = load_manifest(build(experiment))
+    assert contents.special == load(str(path)).data.special
+    result = train(experiment, tmp_path / "run")
+    assert result.finished
+    assert result.evaluation is not None
+    assert result.evaluation.nelbo.value > 1
+
+
+@pytest.mark.slow
+def test_the_finetunings_and_the_guidance_train(shards: Path, tmp_path: Path) -> None:
+    from atat_zoo.training import train
+
+    few = [*SMALL, "evaluation.samples=0", f'data.root="{shards}"']
+    source = train(load("finetuning/source", few), tmp_path / "source")
+    assert source.finished
+    for name in ("importance", "uniform"):
+        given = [*few, "data.sequences=64", f'init_from="{tmp_path / "source"}"']
+        assert train(load(f"finetuning/{name}", given), tmp_path / name).finished
+    assert train(load("guidance/war_and_peace", few), tmp_path / "guidance").finished
 
 
 @pytest.mark.slow

@@ -188,15 +188,21 @@ def named(kind: str, text: str) -> Any:
 
 
 def corpus(text: str) -> tuple[Any, str, bool]:
-    """Return the corpus for a value of `--corpus`: a part, or text files by path or pattern.
+    """Return the corpus for a value of `--corpus`: a part, a recipe that ships, or text files by path or pattern.
 
     Returns:
         The specification, its name in reports, and whether to use all of its text instead of a split.
     """
     import glob
 
-    path, known = Path(text), Zoo.load().names("corpus")
-    if text.startswith("{") or text in known:
+    from atat_zoo.experiment import recipe, recipes
+
+    path, parts, shipped = Path(text), Zoo.load().names("corpus"), recipes()
+    known = sorted({*parts, *shipped})
+    if text in shipped:
+        spec = recipe(text)
+        return spec, text, getattr(spec, "undivided", False)
+    if text.startswith("{") or text in parts:
         spec = named("corpus", text)
         return spec, spec.name, False
     if path.is_dir():

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.evaluation.policy import PolicyValue
 
+ZERO_SHOT = "zero-shot"
+
 
 @click.command("eval")
 @options("run", "overrides", "step")
-@click.option("--corpus", "text", help="Other text: files by path or pattern, a corpus's name, or a table {use = …}.")
+@click.option("--corpus", "text", help="Other text: files, the name of a corpus, zero-shot, or a table {use = …}.")
 @options(*HELD_OUT, "sampler", "orders", "device", "json")
 def evaluate(
     run: Path,
@@ -37,7 +39,8 @@ def evaluate(
 ) -> None:
     """Evaluate the final model of RUN; the result is also saved in its evaluations/.
 
-    --corpus evaluates zero-shot on other text, in the model's own tokens.
+    --corpus evaluates zero-shot on other text, in the model's own tokens: files, or a recipe that ships, such as ptb;
+    `--corpus zero-shot` on all seven of the field's table, beside what was published.
 
     --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.steps=32, guidance.use=….
     """
@@ -50,6 +53,9 @@ def evaluate(
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
         raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
     given = with_bound(given)
+    if text == ZERO_SHOT:
+        _zero_shot(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
+        return
     other, name, everything = corpus(text) if text else (None, "", False)
     from atat_zoo.evaluation import evaluate_run
     from atat_zoo.evaluation.run import text_of
@@ -79,6 +85,40 @@ def evaluate(
         print_json({"run": str(run), **evaluation.to_table(), **({naming.POLICY: found.to_table()} if found else {})})
     else:
         click.echo("\n".join(lines(evaluation) + (policy_lines(found) if found else [])))
+
+
+def _zero_shot(
+    run: Path, given: dict[str, Any], *, step: int | None, seed: int | None, policy: bool, device: str, as_json: bool
+) -> None:
+    """Print the table of the seven corpora, and what differs from the published one."""
+    if policy:
+        raise UserError(f"--bound policy: --corpus {ZERO_SHOT} compares another; name one corpus, or leave it out")
+    if given.get("split"):
+        raise UserError(f"--split: --corpus {ZERO_SHOT} takes the splits of the published figures; leave it out")
+    from atat_zoo.evaluation.zero_shot import differences, evaluate_all, table
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device, step)
+    spec = with_options(model.experiment.evaluation, given)
+    with Bars(silent=as_json) as bars:
+        seed = model.experiment.seed if seed is None else seed
+        rows = list(evaluate_all(model, run, spec, seed=seed, progress=bars.evaluating))
+    differing = differences(model, spec)
+    if as_json:
+        found = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
+        published = {row.of.recipe: row.of.published for row in rows}
+        missing = {row.of.recipe: row.missing for row in rows if row.missing}
+        others = {"published": published, "differences": differing, "missing": missing}
+        print_json({"run": str(run), "corpora": found, **others})
+        return
+    for line in table(rows):
+        click.echo(line)
+    click.echo("what differs from the published figures (arXiv:2406.07524):")
+    for text in differing or ["nothing that is known here"]:
+        click.echo(f"  {text}")
+    for row in rows:
+        if row.missing:
+            click.echo(f"{row.of.title}: {row.missing}")
 
 
 def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:

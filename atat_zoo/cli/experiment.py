@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json
+from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment.schema import Experiment
 
 
 @click.command()
 @click.argument("experiment")
 @options("overrides")
 def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Report all mistakes in EXPERIMENT, or that there are none."""
+    """Report all mistakes in EXPERIMENT, or that there are none, and which files are not on this machine."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
     click.echo(f"{loaded.name} is in order: {parts}")
+    for sentence in missing(loaded):
+        click.echo(f"not here: {sentence}")
+
+
+def missing(experiment: Experiment) -> list[str]:
+    """Return a sentence for the corpus and the tokenizer, where a file of theirs is not on this machine."""
+    # What every change of their files changes is had from the files, and quickly.
+    looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
+    found = []
+    for spec, look in looks:
+        try:
+            getattr(spec, look, lambda: None)()
+        except UserError as error:
+            found.append(str(error))
+    return found
 
 
 @click.command()

@@ -204,7 +204,7 @@ class Text8Corpus:
     summary = "text8 or a prefix of it; 90/5/5 by characters"
     refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
 
-    path: str = param("data/text8.zip", help="the file text8, or its .zip or .gz")
+    path: str = param("corpora/text8.zip", help="the file text8, or its .zip or .gz")
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the split's characters as one document."""

@@ -1,60 +1,51 @@
-"""Text files of your own: plain text or JSON lines, compressed or not."""
+"""Text files of your own: plain text, JSON lines or Parquet."""
 
 from __future__ import annotations
 
 import functools
 import glob
-import gzip
-import hashlib
-import io
-import json
 import os
-import zlib
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from atat_zoo.corpora import HeldOut
-from atat_zoo.data.digests import Stamp, sha256_of_each, unreadable
+from atat_zoo.corpora.reading import documents, suffix
+from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.machine import memory
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from atat_zoo.corpora.boundaries import Boundary
+    from atat_zoo.corpora.detokenizers import Detokenizer
     from atat_zoo.data import Split
 
-_JSON = (".jsonl", ".ndjson")
-_PACKED = (".gz", ".zst")
-_UTF8 = "utf-8-sig"  # without a byte order mark at the start
-_HASHED_AT_ONCE = 64 << 20  # bytes of all files; beyond this, the hash of each file is kept until it changes
-_UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
-_RATIO = 100  # characters in a byte beyond that: more than any text has
+_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that a folder is named for
 
 
 @component
 class FilesCorpus:
-    """Files named by path or pattern, in UTF-8.
+    """Files named by path or pattern, or folders of them, in UTF-8.
 
-    `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document; other files are plain text.
-    Files ending in `.gz` and `.zst` are decompressed. If `validation` or `test` names no files, that share of the
-    training documents is held out, by their hashes: no document is divided, and equal ones are in the same split. Empty
-    documents are skipped, and so is a byte order mark at the start of a file.
+    `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document, and so has each row of a
+    `.parquet`; other files are plain text. Those ending in `.gz` and `.zst` are decompressed. Of a folder, those are
+    read that end in .txt, .jsonl, .ndjson or .parquet, compressed or not, in its folders too. If `validation` or `test`
+    names no files, that share of the training documents is held out, by their hashes: no document is divided, and equal
+    ones are in the same split. Empty documents are skipped, and so is a byte order mark at the start of a file.
     """
 
     name = "files"
-    summary = "text or JSON-lines files, .gz or .zst or plain"
-    refs = ("https://jsonlines.org",)
+    summary = "files of text, JSON lines or Parquet, .gz or .zst or plain"
+    refs = ("https://jsonlines.org", "https://parquet.apache.org")
 
     train: tuple[str, ...] = param(help='paths or patterns, like ["texts/*.txt.gz"]; relative to the working directory')
     validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
     test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
-    document: Literal["file", "line", "paragraph"] = param(
-        "file", help="unit of a document in plain text: the file (read at once), a line, or lines up to a blank one"
-    )
-    text_field: str = param("text", help="key of the text in JSON lines; a.b for a nested key")
+    document: Boundary = part("boundary", "file", help="where a document ends in plain text")
+    detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
+    source: str = param("", help="where the files come from, in words, for when one is missing")
+    text_field: str = param("text", help="key of the text in JSON lines and Parquet; a.b for a nested key")
     validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
     test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
@@ -64,6 +55,11 @@ class FilesCorpus:
             raise ValueError("train names no file")
         if self.validation_share + self.test_share >= 1:
             raise ValueError("validation_share and test_share together must be less than 1")
+
+    @property
+    def undivided(self) -> bool:
+        """Whether nothing is held out, so that all of it is evaluated."""
+        return not (self.validation or self.test or self.validation_share or self.test_share)
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, file by file in the order of the patterns, sorted within each.
@@ -80,7 +76,7 @@ class FilesCorpus:
         if not any(shares):
             yield from self._read(self.train) if split == "train" else ()
             return
-        held_out = _held_out(self, *shares, _stamps(self._expand(self.train, "train")))
+        held_out = _held_out(self, *shares, stamps_of(self._expand(self.train, "train")))
         if held_out.documents < 1 + sum(share > 0 for share in shares):
             raise UserError(
                 f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation "
@@ -90,11 +86,11 @@ class FilesCorpus:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the number, size and hash of the files."""
-        return {split: _fingerprint(_stamps(paths)) for split, paths in self._files().items() if paths}
+        return {split: fingerprint_of(stamps_of(paths)) for split, paths in self._files().items() if paths}
 
     def stamp(self) -> Any:
         """See `Corpus`."""
-        return {split: _stamps(paths) for split, paths in self._files().items()}
+        return {split: stamps_of(paths) for split, paths in self._files().items()}
 
     def _files(self) -> dict[str, list[Path]]:
         """Return the files of each split; none if it is held out of the training files."""
@@ -110,154 +106,26 @@ class FilesCorpus:
 
     def _expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
         paths: list[Path] = []
+        remedy = self.source or "name files that are there: a path is taken from the folder in which atat is started"
         for pattern in patterns:
             path = Path(os.path.expanduser(pattern))  # of an unknown user, it stays as it is
             matches = [path] if path.is_file() else sorted(Path(p) for p in glob.glob(str(path), recursive=True))
+            if path.is_dir():
+                matches = sorted(match for match in path.rglob("*") if suffix(match) in _SUFFIXES)
             matches = [match for match in matches if match.is_file()]
             if not matches:
                 there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                raise UserError(
-                    f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; "
-                    "name files that are there: a path is taken from the folder in which atat is started"
-                )
+                raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; {remedy}")
             paths += [match for match in matches if match not in paths]
         return paths
 
     def _read(self, patterns: tuple[str, ...]) -> Iterator[str]:
         for path in self._expand(patterns, "train"):
-            try:
-                most = _most(path)
-                with _open(path) as file:
-                    texts = self._json(path, file, most) if _suffix(path) in _JSON else self._plain(file, most)
-                    yield from (text for text in texts if text.strip())
-            except UnicodeDecodeError as error:
-                raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
-            except OSError as error:
-                raise unreadable(path, error) from None
-            except MemoryError:
-                raise UserError(
-                    f"corpus: {path} has a document of more than {most:,} characters, more than this machine or a "
-                    "compressed text of its size can hold; "
-                    'set corpus.document = "paragraph" or "line", or cut it into documents'
-                ) from None
-
-    def _plain(self, file: IO[str], most: int) -> Iterator[str]:
-        if self.document == "file":
-            yield _up_to(most, file.read)
-        elif self.document == "line":
-            for line in _lines(file, most):
-                yield line.rstrip("\n")
-        else:
-            lines: list[str] = []
-            size = 0
-            for line in _lines(file, most):
-                if line.strip():
-                    lines.append(line)
-                    size += len(line)
-                    if size > most:
-                        raise MemoryError
-                elif lines:
-                    yield "".join(lines).rstrip("\n")
-                    lines, size = [], 0
-            yield "".join(lines).rstrip("\n")
-
-    def _json(self, path: Path, file: IO[str], most: int) -> Iterator[str]:
-        for number, line in enumerate(_lines(file, most), 1):
-            if not line.strip():
-                continue
-            try:
-                value: Any = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
-            for key in self.text_field.split("."):
-                if not isinstance(value, dict) or key not in value:
-                    known = nearest(key, list(value)) if isinstance(value, dict) else ""
-                    raise UserError(
-                        f"corpus.text_field: {path}, line {number} has no {self.text_field!r}{known}; "
-                        "set corpus.text_field to the key of the text"
-                    )
-                value = value[key]
-            if not isinstance(value, str):
-                raise UserError(
-                    f"corpus.text_field: {path}, line {number}: {self.text_field!r} is no text: {value!r:.60}"
-                )
-            # JSON can contain half of a surrogate pair, but UTF-8 cannot.
-            yield value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _suffix(path: Path) -> str:
-    name = path.with_suffix("") if path.suffix in _PACKED else path
-    return name.suffix.lower()
-
-
-def _most(path: Path) -> int:
-    """Return how many characters a document of a file may have."""
-    # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
-    most = memory() // 16
-    return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix in _PACKED else most
-
-
-def _up_to(most: int, read: Callable[[int], str]) -> str:
-    """Return what `read` returns of a file; raise a `MemoryError` if there is more."""
-    text = read(most + 1)
-    if len(text) > most:
-        raise MemoryError
-    return text
-
-
-def _lines(file: IO[str], most: int) -> Iterator[str]:
-    """Yield lines of at most so many characters; raise a `MemoryError` for a longer one."""
-    return iter(partial(_up_to, most, file.readline), "")
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[str]]:
-    """Open a file as text, decompressed by its suffix, without a byte order mark."""
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding=_UTF8) as file:
-            yield file
-    elif path.suffix == ".zst":
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
-        try:
-            reader = zstandard.ZstdDecompressor().stream_reader
-            with path.open("rb") as raw, reader(raw, read_across_frames=True) as data:
-                yield io.TextIOWrapper(data, encoding=_UTF8)
-        except zstandard.ZstdError as error:
-            raise EOFError(error) from None
-    else:
-        with path.open(encoding=_UTF8) as file:
-            yield file
-
-
-Stamps = tuple[Stamp, ...]
-
-
-def _stamps(paths: list[Path]) -> Stamps:
-    return tuple(map(Stamp.of, paths))
+            texts = documents(path, self.document, self.text_field)
+            yield from (text for text in map(self.detokenizer, texts) if text.strip())
 
 
 @functools.lru_cache(maxsize=8)
 def _held_out(spec: FilesCorpus, validation: float, test: float, files: Stamps) -> HeldOut:
     del files
     return HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
-
-
-def _fingerprint(files: Stamps) -> dict[str, Any]:
-    sizes = [file.size for file in files]
-    found: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
-    digest = hashlib.sha256()
-    if sum(sizes) > _HASHED_AT_ONCE:
-        digest.update("\n".join(sha256_of_each(files)).encode())
-        return found | {"sha256 of the files' SHA-256": digest.hexdigest()}
-    # As in version 0.1, so that its shards are found; not kept, so that no change is missed.
-    for file in files:
-        try:
-            digest.update(f"{file.size}\0".encode() + Path(file.path).read_bytes())
-        except OSError as error:
-            raise unreadable(file.path, error) from None
-    return found | {"sha256": digest.hexdigest()}

@@ -267,7 +267,7 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     limit = {} if spec.sequences is None else {"sequences": spec.sequences}
     return {
         "format": manifest.FORMAT,
-        "corpus": unstructure(corpus),
+        "corpus": _table(corpus),
         "text": fingerprint,
         "spread": [_SPREAD_SEED, SHUFFLED],
         "tokenizer": _table(tokenizer),
@@ -279,9 +279,18 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     }
 
 
-def _table(tokenizer: Any) -> dict[str, Any]:
-    """Return a tokenizer's table; for that of another run, the run's own, as its file's hash is checked separately."""
-    return unstructure(getattr(tokenizer, "like", tokenizer))
+def _table(spec: Any) -> dict[str, Any]:
+    """Return the table of a corpus or a tokenizer without its `source`, which are words and change no byte.
+
+    For the tokenizer of another run, the run's own: its file's hash is checked separately.
+    """
+    table = unstructure(getattr(spec, "like", spec))
+    # In the form of version 0.1, so that its shards are found.
+    if (boundary := table.get("document")) and boundary.keys() == {"use"}:
+        table["document"] = boundary["use"]
+    if table.get("detokenizer") == {"use": "none"}:
+        del table["detokenizer"]
+    return {key: value for key, value in table.items() if key != "source"}
 
 
 def _hash(table: Any) -> str:

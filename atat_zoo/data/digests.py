@@ -12,6 +12,7 @@ import re
 import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
@@ -19,13 +20,13 @@ from atat_zoo.run.atomic import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from atat_zoo.data import Progress
 
 FILE = "digests.json"
 _TICK = 2 * 10**9  # nanoseconds in which every clock has ticked
 _PIECE = 1 << 24  # bytes read at once
+_HASHED_AT_ONCE = 64 << 20  # bytes of all files; beyond this, the hash of each file is kept until it changes
 
 
 class Stamp(NamedTuple):
@@ -47,6 +48,7 @@ class Stamp(NamedTuple):
         return cls(str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
+Stamps = tuple[Stamp, ...]
 _place: ContextVar[tuple[Path | None, Progress]] = ContextVar("place", default=(None, lambda *_: None))
 _of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, and its hash
 
@@ -106,3 +108,25 @@ def _load(place: Path | None) -> dict[str, list[Any]]:
         content = json.loads(place.read_bytes() if place else "{}")
         return {path: entry for path, entry in content.items() if re.fullmatch("[0-9a-f]{64}", entry[-1])}
     return {}
+
+
+def stamps_of(paths: Sequence[Path]) -> Stamps:
+    """Return the stamps of files; raise a `UserError` if one cannot be read."""
+    return tuple(map(Stamp.of, paths))
+
+
+def fingerprint_of(files: Stamps) -> dict[str, Any]:
+    """Return the number of files, their size in bytes, and a hash of what is in them, in their order."""
+    sizes = [file.size for file in files]
+    found: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
+    digest = hashlib.sha256()
+    if sum(sizes) > _HASHED_AT_ONCE:
+        digest.update("\n".join(sha256_of_each(files)).encode())
+        return found | {"sha256 of the files' SHA-256": digest.hexdigest()}
+    # As in version 0.1, so that its shards are found; not kept, so that no change is missed.
+    for file in files:
+        try:
+            digest.update(f"{file.size}\0".encode() + Path(file.path).read_bytes())
+        except OSError as error:
+            raise unreadable(file.path, error) from None
+    return found | {"sha256": digest.hexdigest()}

@@ -9,6 +9,8 @@ from atat_zoo.experiment.loading import (
     load,
     names,
     read_toml,
+    recipe,
+    recipes,
     shipped,
 )
 from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec
@@ -26,5 +28,7 @@ __all__ = [
     "load",
     "names",
     "read_toml",
+    "recipe",
+    "recipes",
     "shipped",
 ]

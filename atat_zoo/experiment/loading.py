@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it
 
+CORPORA = "corpora"  # the folder of the recipes: a [corpus] alone
 _CHAIN = 32  # files of which each extends the next
 
 
@@ -42,6 +43,21 @@ def names() -> list[str]:
     return sorted(str(p.relative_to(root).with_suffix("")) for root in _roots() for p in root.rglob("*.toml"))
 
 
+def recipes() -> list[str]:
+    """Return the names of the corpora whose recipes ship with the zoo."""
+    return [Path(name).name for name in names() if name.startswith(f"{CORPORA}/")]
+
+
+def recipe(name: str, zoo: Zoo | None = None) -> Any:
+    """Return the corpus of a recipe that ships with the zoo."""
+    # Not `find`: the corpus itself may be in a folder of that name.
+    file = shipped(f"{CORPORA}/{name}")
+    if file is None:
+        raise KeyError(name)
+    table, _ = _read(file, (), {})
+    return (zoo or Zoo.load()).spec("corpus", table["corpus"])
+
+
 def find(name: str) -> Path:
     """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
     path = Path(name)
@@ -55,7 +71,7 @@ def find(name: str) -> Path:
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
-    known = [n for n in names() if not n.startswith("studies/")]
+    known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/"))]
     folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
     raise UserError(
         f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "

@@ -37,6 +37,8 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("corpus", "Text to learn from, as documents per split.", "atat_zoo.corpora", "sotu"),
+        Kind("boundary", "Where a document ends in a file of plain text.", "atat_zoo.corpora.boundaries"),
+        Kind("detokenizer", "From the tokens of a benchmark to ordinary text.", "atat_zoo.corpora.detokenizers"),
         Kind("tokenizer", "Text to token ids and back.", "atat_zoo.tokenizers", "bpe"),
         Kind("backbone", "The network that reads noisy tokens.", "atat_zoo.backbones", "dit"),
         Kind("noise", "The noise schedule α(t).", "atat_zoo.noise", "linear"),

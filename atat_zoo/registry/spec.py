@@ -91,8 +91,8 @@ def part(kind: str, default: Any, *, help: str) -> Any:
     )
 
 
-def parts(kind: str, default: tuple[str | dict[str, Any], ...] = (), *, help: str) -> Any:
-    """Declare a parameter whose value is a list of parts, each as in `part`."""
+def parts(kind: str, default: Any = (), *, help: str) -> Any:
+    """Declare a parameter whose value is a list of parts, each as in `part`; `attrs.NOTHING` for a required one."""
     return attrs.field(
         default=default,
         converter=lambda values: tuple(_specification(kind, value) for value in values),

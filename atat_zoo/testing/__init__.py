@@ -47,7 +47,7 @@ from atat_zoo.testing.steps import (
     check_position_bias,
     check_target,
 )
-from atat_zoo.testing.text import check_corpus, check_judge, check_tokenizer
+from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 __all__ = [
@@ -58,11 +58,13 @@ __all__ = [
     "check_algorithm",
     "check_backbone",
     "check_bound",
+    "check_boundary",
     "check_callback",
     "check_classifier",
     "check_corpus",
     "check_curriculum",
     "check_description",
+    "check_detokenizer",
     "check_draw",
     "check_estimator",
     "check_guidance",

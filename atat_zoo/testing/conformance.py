@@ -18,7 +18,7 @@ from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.rates import check_rates
-from atat_zoo.testing.text import check_corpus, check_judge, check_tokenizer
+from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # The promises of each kind, by name.
 CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "corpus": {"contract": check_corpus},
+    "boundary": {"contract": check_boundary},
+    "detokenizer": {"contract": check_detokenizer},
     "tokenizer": {"contract": check_tokenizer},
     "backbone": {"contract": check_backbone},
     "objective": objectives.PROMISES,

@@ -25,6 +25,16 @@ def _text_files(folder: Path) -> dict[str, Any]:
     return {"train": [str(folder / "text.txt")], "document": "line"}
 
 
+def _folder(folder: Path) -> dict[str, Any]:
+    (folder / "set").mkdir()
+    (folder / "set" / "train.txt").write_text("\n".join(_lines(80)), encoding="utf-8")
+    return {"path": str(folder / "set"), "cache": str(folder / "cache")}
+
+
+def _mixture(folder: Path) -> dict[str, Any]:
+    return {"of": [{"use": "sotu", "first_year": 2010}, {"use": "files", **_text_files(folder)}], "weights": [3.0, 1.0]}
+
+
 def _text8(folder: Path) -> dict[str, Any]:
     (folder / "text8").write_text(" ".join(_lines(80)), encoding="utf-8")
     return {"path": str(folder / "text8")}
@@ -53,6 +63,8 @@ def _run(folder: Path) -> dict[str, Any]:
 
 EXAMPLES: Examples = {
     ("corpus", "files"): _text_files,
+    ("corpus", "huggingface"): _folder,
+    ("corpus", "mixture"): _mixture,
     ("corpus", "text8"): _text8,
     ("corpus", "shards"): _shards,
     ("tokenizer", "pretrained"): _pretrained,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import tempfile
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
@@ -51,6 +54,41 @@ def check_corpus(corpus: Any) -> None:
         both = set(texts[one]) & set(texts[other]) - {""}
         assert not both, f"no document is in {one} and in {other} too: {min(both)!r:.60}"
     _refuses(corpus, "no such split", "a split that there is not is refused")
+
+
+def check_boundary(boundary: Any, examples: int = 50) -> None:
+    """Check the contract of a boundary: no word of a file is lost or doubled, and no document is too long."""
+
+    @settings(max_examples=examples, deadline=None, database=None)
+    @given(st.lists(st.sampled_from(_LINES), max_size=12), st.booleans())
+    def check(lines: list[str], ends: bool) -> None:
+        text = "\n".join(lines) + "\n" * ends
+        found = list(boundary.documents(io.StringIO(text), len(text) + 1))
+        assert all(isinstance(document, str) for document in found), "a document is a str"
+        assert " ".join(found).split() == text.split(), "no word is lost, doubled or divided"
+        again = list(boundary.documents(io.StringIO(text), len(text) + 1))
+        assert again == found, "a file has the same documents each time"
+        longest = max(map(len, found), default=0)
+        if longest > 1:
+            try:
+                list(boundary.documents(io.StringIO(text), (longest - 1) // 2))
+            except MemoryError:
+                return
+            raise AssertionError("a document of more characters than are allowed raises MemoryError")
+
+    check()
+
+
+_LINES = ("", " ", "one word", "two  words ", " = Title = ", " = = Part = = ", "\ta", "= a = b =", "é 日本")
+
+
+def check_detokenizer(detokenizer: Any) -> None:
+    """Check the contract of a detokenizer: any text to a text, the same each time, and nothing from nothing."""
+    for text in (*TEXTS, *_LINES, " @-@ ".join("abc"), "He said , \" it 's ' here ' \" ."):
+        found = detokenizer(text)
+        assert isinstance(found, str), f"a text is a str, not {type(found).__name__}"
+        assert detokenizer(text) == found, f"a text is the same each time: {text!r}"
+        assert bool(found.strip()) == bool(text.strip()), f"a text stays one, and nothing stays nothing: {text!r}"
 
 
 def _refuses(corpus: Any, split: str, promise: str) -> None:

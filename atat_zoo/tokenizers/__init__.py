@@ -165,6 +165,7 @@ class PretrainedTokenizer:
     merges: str | None = param(None, help="the merges file, if not beside the vocabulary under its usual name")
     bos: str | None = param(None, help="name of the token that begins a sequence")
     eos: str | None = param(None, help="name of the token that ends one")
+    source: str = param("", help="where the files come from, in words, for when one is missing")
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         """Return the tokenizer; nothing is learned."""
@@ -196,7 +197,8 @@ class PretrainedTokenizer:
                 )
             path = path / there[0]
         if not path.is_file():
-            raise UserError(f"tokenizer.path: there is no file {path}; name a tokenizer.json or a vocabulary")
+            remedy = self.source or "name a tokenizer.json or a vocabulary"
+            raise UserError(f"tokenizer.path: there is no file {path}; {remedy}")
         if self.merges is not None:
             merges = Path(os.path.expanduser(self.merges))
         elif path.name in _VOCABULARIES:

@@ -252,9 +252,9 @@ def test_many_documents_of_a_compressed_file_are_read(tmp_path: Path) -> None:
 
 
 def test_a_document_that_this_machine_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from atat_zoo.corpora import files
+    from atat_zoo.corpora import reading
 
-    monkeypatch.setattr(files, "memory", lambda: 16_000)
+    monkeypatch.setattr(reading, "memory", lambda: 16_000)
     path = tmp_path / "a.txt"
     corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
     path.write_text("x" * 1000)

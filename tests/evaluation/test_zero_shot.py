@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from tests import fixtures
+
 pytestmark = pytest.mark.slow
 
 
@@ -42,6 +44,26 @@ def test_text_that_is_named_is_evaluated_as_a_whole(tiny, trained, tmp_path):
     assert found["bits_per_character"] == pytest.approx(found["bits_per_byte"])
     names = [path.name for path in (trained / "evaluations").iterdir()]
     assert any("-fox.txt-all-exact_k-" in name for name in names)
+
+
+def test_the_fields_table(tiny, trained):
+    nowhere = evaluated(tiny, trained, "--corpus", "zero-shot")
+    assert not any(nowhere["corpora"].values())
+    assert nowhere["missing"]["lambada"].endswith("lambada_test.jsonl into corpora/lambada")
+    fixtures.write_all(tiny.root)
+    found = evaluated(tiny, trained, "--corpus", "zero-shot", "--sequences", "4")
+    assert not found["missing"]
+    assert {name for name, each in found["corpora"].items() if each["split"] == "test"} == {"lm1b", "ag_news"}
+    assert (found["corpora"]["lambada"]["split"], found["corpora"]["ptb"]["split"]) == ("all", "validation")
+    assert found["published"]["wikitext103"] == 32.83
+    lines = tiny.atat("eval", str(trained), "--corpus", "zero-shot", "--sequences", "4").stdout.splitlines()
+    assert any(line.startswith("corpus    split") for line in lines)
+    one = found["corpora"]["ptb"]
+    (row,) = [line.split() for line in lines if line.startswith("PTB")]
+    assert len(row) == 6
+    by_name = evaluated(tiny, trained, "--corpus", "ptb", "--sequences", "4")
+    assert (by_name["split"], by_name["tokens"]) == (one["split"], one["tokens"])
+    assert any("comparable" in line for line in lines)
 
 
 @pytest.mark.parametrize("words", [["eval"], ["importance"], ["bench", "infilling", "--number", "4"]])

@@ -1,0 +1,173 @@
+"""Detokenizers: published benchmark text, which stands in tokens with spaces between them, back to ordinary text.
+
+What a model is measured on depends on every space, so each is that of the literature, rule by rule: those of the MDLM
+repository, from which the numbers of the field's zero-shot table come. They are functions of a document.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.registry import component
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Detokenizer(Protocol):
+    """A component of the kind detokenizer."""
+
+    name: str
+
+    def __call__(self, text: str) -> str:
+        """Return a document as it is read; the same for the same text."""
+        ...
+
+
+_SOURCE = "https://github.com/kuleshov-group/mdlm"
+# A rule replaces one text, or what a pattern matches, by another; the order counts.
+Rule = tuple[str | re.Pattern[str], str]
+
+
+def _apply(rules: Sequence[Rule], text: str) -> str:
+    for old, new in rules:
+        text = text.replace(old, new) if isinstance(old, str) else old.sub(new, text)
+    return text
+
+
+def _joined(marks: str) -> list[Rule]:
+    """Rules that join each mark to the word before it."""
+    return [(f" {mark} ", f"{mark} ") for mark in marks]
+
+
+# The published list has one rule more, for a digit between "/' " and "/": it matches no prose.
+_WIKITEXT: tuple[Rule, ...] = (
+    ("s '", "s'"),
+    *((f" @{mark}@ ", mark) for mark in "-,."),
+    *_joined(":;.!?,"),
+    *(
+        (re.compile(rf"{left}\s*([^{right}]*?)\s*{right}"), pair)
+        for left, right, pair in (
+            (r"\(", r"\)", r"(\1)"),
+            (r"\[", r"\]", r"[\1]"),
+            ("{", "}", r"{\1}"),
+            ('"', '"', r'"\1"'),
+            ("'", "'", r"'\1'"),
+        )
+    ),
+    ("= = = =", "===="),
+    ("= = =", "==="),
+    ("= =", "=="),
+    (" ° ", "°"),
+    (" \n", "\n"),
+    ("\n ", "\n"),
+    (" N ", " 1 "),
+    (" 's", "'s"),
+)
+_PTB: tuple[Rule, ...] = (
+    (" 's", "'s"),
+    ("s ' ", "s' "),
+    (" n't", "n't"),
+    (" \n ", "\n"),
+    ("\\/", "/"),
+    # Neighbours share a space: the second of two is found in the next round.
+    *[(" N ", " 1 ")] * 10,
+    ("$ 1", "$1"),
+    ("# 1", "#1"),
+    ("<unk>", "?"),
+)
+_LM1B: tuple[Rule, ...] = (
+    ("http : / / ", "http://"),
+    ("https : / / ", "https://"),
+    (re.compile(r" '(\w+)"), r"'\1"),
+    (re.compile(r" (\w+) \. "), r" \1. "),
+    (re.compile(r" (\w+) \.$"), r" \1."),
+    *(rule for mark in "?!" for rule in ((f" {mark} ", f"{mark} "), (re.compile(rf" \{mark}$"), mark))),
+    *_joined(",:;"),
+    (" / ", "/"),
+    (re.compile(r'" ([^"]+) "'), r'"\1"'),
+    (re.compile(r"' ([^']+) '"), r"'\1'"),
+    (re.compile(r"\( ([^\(\)]+) \)"), r"(\1)"),
+    (re.compile(r"\[ ([^\[\]]+) \]"), r"[\1]"),
+    ("$ ", "$"),
+    ("£ ", "£"),
+)
+
+
+@component
+class NoDetokenizer:
+    """The text as it is, as for AG News, OpenWebText and text8."""
+
+    name = "none"
+    summary = "the text as it is"
+    refs = ()
+
+    def __call__(self, text: str) -> str:
+        """See `Detokenizer`."""
+        return text
+
+
+@component
+class WikiTextDetokenizer:
+    """Contractions, `@-@` in numbers and words, punctuation, brackets, quotation marks, headings, `N` for a number."""
+
+    name = "wikitext"
+    summary = "WikiText: @-@, spaces before punctuation and within brackets, headings"
+    refs = (_SOURCE, "arXiv:1609.07843")
+
+    def __call__(self, text: str) -> str:
+        """See `Detokenizer`."""
+        return _apply(_WIKITEXT, text)
+
+
+@component
+class PTBDetokenizer:
+    """Contractions, slashes, `N` for a number, `<unk>` as a question mark."""
+
+    name = "ptb"
+    summary = "Penn Treebank: contractions, N for a number, <unk> as a question mark"
+    refs = (_SOURCE, "https://aclanthology.org/J93-2004/")
+
+    def __call__(self, text: str) -> str:
+        """See `Detokenizer`."""
+        return _apply(_PTB, text)
+
+
+@component
+class LM1BDetokenizer:
+    """Addresses, contractions, punctuation, quotation marks, brackets and currencies, for a sentence a document."""
+
+    name = "lm1b"
+    summary = "One Billion Words: contractions, punctuation, quotation marks, currencies"
+    refs = (_SOURCE, "arXiv:1312.3005")
+
+    def __call__(self, text: str) -> str:
+        """See `Detokenizer`."""
+        return _apply(_LM1B, text)
+
+
+@component
+class LambadaDetokenizer:
+    """Straight double quotation marks, no white space at the ends, and a line end before the passage."""
+
+    name = "lambada"
+    summary = "LAMBADA: straight quotation marks, a line end at the start"
+    refs = (_SOURCE, "arXiv:1606.06031")
+
+    def __call__(self, text: str) -> str:
+        """See `Detokenizer`."""
+        return "\n" + text.translate({ord(mark): '"' for mark in "“”"}).strip()
+
+
+@component
+class ScientificPapersDetokenizer:
+    """Those of WikiText and of One Billion Words, one after the other."""
+
+    name = "scientific_papers"
+    summary = "arXiv and PubMed articles: wikitext, then lm1b"
+    refs = (_SOURCE, "arXiv:1804.05685")
+
+    def __call__(self, text: str) -> str:
+        """See `Detokenizer`."""
+        return _apply(_LM1B, _apply(_WIKITEXT, text))

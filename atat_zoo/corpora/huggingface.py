@@ -1,0 +1,151 @@
+"""Data sets of the Hugging Face hub, or a folder of files that its library reads."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.corpora import HeldOut
+from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.corpora.detokenizers import Detokenizer
+    from atat_zoo.data import Split
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@component
+class HuggingFaceCorpus:
+    """A data set by its name on the hub, or a folder of files, read by the library `datasets`.
+
+    The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
+    hashed. Without `streaming` the library downloads and converts the whole set into its cache, and a split may be a
+    part of one, as in `train[:-100000]`; with it, it reads what is needed, every time. If `validation` or `test` is not
+    named, that share of the training documents is held out, as by the corpus `files`.
+    """
+
+    name = "huggingface"
+    summary = "a data set of the Hugging Face hub, or a folder that its library reads"
+    refs = ("https://huggingface.co/docs/datasets", "arXiv:2109.02846")
+
+    path: str = param(help="name on the hub, as in Skylion007/openwebtext, or a folder of files")
+    configuration: str | None = param(None, help="which configuration, if the data set has several")
+    revision: str | None = param(None, help="commit of a data set on the hub, 40 hexadecimal digits; required there")
+    train: str = param("train", help="the training split, or a part of one: train[:-100000]")
+    validation: str | None = param(None, help="split to validate on; held out of the training split when absent")
+    test: str | None = param(None, help="split to test on; held out of the training split when absent")
+    column: str = param("text", help="column of the text")
+    keep: tuple[str, ...] = param((), help='rows to keep, as in ["language=en"]; all of the conditions must hold')
+    detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
+    streaming: bool = param(False, help="read as needed, without a download of the whole")
+    cache: str | None = param(None, help="folder of the library's cache; the library's own when absent")
+    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError("validation_share and test_share together must be less than 1")
+        for condition in self.keep:
+            if "=" not in condition:
+                raise ValueError(f'keep: {condition!r} is no condition; write one like "language=en"')
+        if self.revision is not None and not _COMMIT.fullmatch(self.revision):
+            raise ValueError(f"revision = {self.revision!r} is no commit of 40 hexadecimal digits; a branch may move")
+
+    @property
+    def undivided(self) -> bool:
+        """Whether nothing is held out, so that all of it is evaluated."""
+        return not (self.validation or self.test or self.validation_share or self.test_share)
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """See `Corpus`."""
+        own = {"train": None, "validation": self.validation, "test": self.test}[split]
+        if own is not None:
+            return self._read(own)
+        shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
+        if not any(shares):
+            return self._read(self.train) if split == "train" else iter(())
+        held_out = _held_out(self, *shares, self.stamp())
+        return held_out.select(self._read(self.train), split)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the commit of a data set on the hub, or number, size and hash of a folder's files."""
+        stamps = self.stamp()
+        return {"revision": self.revision} if stamps is None else fingerprint_of(stamps)
+
+    def stamp(self) -> Stamps | None:
+        """See `Corpus`; None for a data set on the hub, whose commit does not change."""
+        folder = Path(self.path).expanduser()
+        if folder.is_dir():
+            return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
+        if self.revision is None:
+            raise UserError(
+                f"corpus.revision: {self.path} is no folder here, and a data set on the hub can change: name its "
+                f"commit, as listed in https://huggingface.co/datasets/{self.path}/commits/main"
+            )
+        return None
+
+    def _read(self, split: str) -> Iterator[str]:
+        self.stamp()
+        conditions = [condition.partition("=")[::2] for condition in self.keep]
+        columns = [self.column, *(column for column, _ in conditions)]
+        loaded = self._load(split)
+        if known := loaded.column_names:
+            for column in columns:
+                if column not in known:
+                    key = "column" if column == self.column else "keep"
+                    raise UserError(
+                        f"corpus.{key}: {self.path} has no column {column!r}{nearest(column, known)} "
+                        f"(there are: {', '.join(known)})"
+                    )
+            loaded = loaded.select_columns(list(dict.fromkeys(columns)))
+        for number, row in enumerate(loaded, 1):
+            if any(str(row[column]) != value for column, value in conditions):
+                continue
+            text = row[self.column]
+            if not isinstance(text, str):
+                raise UserError(f"corpus.column: {self.path}, row {number}: {self.column!r} is no text: {text!r:.60}")
+            if (text := self.detokenizer(text)).strip():
+                yield text
+
+    def _load(self, split: str) -> Any:
+        try:
+            import datasets
+        except ImportError:
+            raise UserError(
+                "corpus 'huggingface' needs the package datasets; run `pip install 'atat-zoo[huggingface]'`"
+            ) from None
+        datasets.disable_progress_bars()
+        try:
+            return datasets.load_dataset(
+                str(Path(self.path).expanduser()) if self.stamp() else self.path,
+                self.configuration,
+                split=split,
+                revision=self.revision,
+                streaming=self.streaming,
+                cache_dir=self.cache,
+            )
+        except Exception as error:  # the library raises nearly anything
+            said = " ".join(str(error).split())
+            whole = "; a part of a split cannot be streamed: set corpus.streaming = false" if self.streaming else ""
+            part = whole if "[" in split else ""
+            raise UserError(f"corpus.path: {self.path}, split {split!r}, cannot be loaded: {said:.300}{part}") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _held_out(spec: HuggingFaceCorpus, validation: float, test: float, stamp: Stamps | None) -> HeldOut:
+    del stamp
+    found = HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
+    if found.documents < 1 + (validation > 0) + (test > 0):
+        raise UserError(
+            f"corpus.train: {found.documents} document is not enough to hold some out; name corpus.validation and "
+            "corpus.test"
+        )
+    return found

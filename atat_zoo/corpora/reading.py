@@ -1,0 +1,151 @@
+"""The documents of one file: plain text, JSON lines or Parquet, told by the suffix; compressed or not."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from atat_zoo.corpora.boundaries import lines
+from atat_zoo.data.digests import unreadable
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.machine import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from atat_zoo.corpora.boundaries import Boundary
+
+_JSON = (".jsonl", ".ndjson")
+_PARQUET = ".parquet"
+_PACKED = (".gz", ".zst")
+_UTF8 = "utf-8-sig"  # without a byte order mark at the start
+_UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
+_RATIO = 100  # characters in a byte beyond that: more than any text has
+_ROWS = 256  # of a Parquet file, read at once
+
+
+def suffix(path: Path) -> str:
+    """Return the suffix that tells the format, in lower case: that before `.gz` or `.zst`."""
+    name = path.with_suffix("") if path.suffix in _PACKED else path
+    return name.suffix.lower()
+
+
+def documents(path: Path, boundary: Boundary, field: str) -> Iterator[str]:
+    """Yield the documents of a file in their order, empty ones included.
+
+    Args:
+        path: the file.
+        boundary: where a document ends in plain text.
+        field: key of the text in JSON lines and Parquet; a.b for a nested key.
+
+    Raises:
+        UserError: when the content does not match the suffix, or a document is too long for this machine.
+    """
+    try:
+        most = _most(path)
+        if suffix(path) == _PARQUET:
+            yield from _parquet(path, field, most)
+            return
+        with _open(path) as file:
+            yield from _json(path, file, field, most) if suffix(path) in _JSON else boundary.documents(file, most)
+    except UnicodeDecodeError as error:
+        raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except MemoryError:
+        raise UserError(
+            f"corpus: {path} has a document of more than {most:,} characters, more than this machine or a "
+            "compressed text of its size can hold; "
+            'set corpus.document = "paragraph" or "line", or cut it into documents'
+        ) from None
+
+
+def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
+    for number, line in enumerate(lines(file, most), 1):
+        if not line.strip():
+            continue
+        try:
+            value: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
+        yield _text(value, field, f"{path}, line {number}")
+
+
+def _parquet(path: Path, field: str, most: int) -> Iterator[str]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
+    if path.suffix in _PACKED:
+        raise UserError(f"corpus: {path} is compressed, as a Parquet file is within itself; decompress it")
+    first, number = field.partition(".")[0], 0
+    try:
+        with parquet.ParquetFile(path, memory_map=True) as file:
+            known = file.schema_arrow.names
+            if first not in known:
+                raise UserError(
+                    f"corpus.text_field: {path} has no column {first!r}{nearest(first, known)}; "
+                    "set corpus.text_field to the column of the text"
+                )
+            for batch in file.iter_batches(_ROWS, columns=[first]):
+                for row in batch.to_pylist():
+                    number += 1
+                    text = _text(row, field, f"{path}, row {number}")
+                    if len(text) > most:
+                        raise MemoryError
+                    yield text
+    except arrow.ArrowException as error:
+        said = str(error).partition("\n")[0]
+        raise UserError(f"corpus: {path} cannot be read as Parquet ({said}); it may be cut off") from None
+
+
+def _text(value: Any, field: str, where: str) -> str:
+    """Return the text of an object."""
+    for key in field.split("."):
+        if not isinstance(value, dict) or key not in value:
+            known = nearest(key, list(value)) if isinstance(value, dict) else ""
+            raise UserError(
+                f"corpus.text_field: {where} has no {field!r}{known}; set corpus.text_field to the key of the text"
+            )
+        value = value[key]
+    if not isinstance(value, str):
+        raise UserError(f"corpus.text_field: {where}: {field!r} is no text: {value!r:.60}")
+    # JSON can contain half of a surrogate pair, but UTF-8 cannot.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _most(path: Path) -> int:
+    """Return how many characters a document of a file may have."""
+    # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
+    most = memory() // 16
+    return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix in _PACKED else most
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[str]]:
+    """Open a file as text, decompressed by its suffix, without a byte order mark."""
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding=_UTF8) as file:
+            yield file
+    elif path.suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
+        try:
+            reader = zstandard.ZstdDecompressor().stream_reader
+            with path.open("rb") as raw, reader(raw, read_across_frames=True) as data:
+                yield io.TextIOWrapper(data, encoding=_UTF8)
+        except zstandard.ZstdError as error:
+            raise EOFError(error) from None
+    else:
+        with path.open(encoding=_UTF8) as file:
+            yield file

@@ -1,0 +1,108 @@
+"""The seven corpora of the field's zero-shot table, and what MDLM is said to have on them (arXiv:2406.07524, Table 3).
+
+Each is a recipe in experiments/corpora, evaluated on the split of the published figures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.naming import PERPLEXITY
+from atat_zoo.evaluation.perplexity import number
+from atat_zoo.evaluation.run import evaluate_run, text_of
+from atat_zoo.experiment import recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from atat_zoo.evaluation.perplexity import Evaluation
+    from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.model import Model
+
+
+class ZeroShot(NamedTuple):
+    """A corpus of the table."""
+
+    recipe: str
+    title: str
+    split: str  # as in an evaluation: a split, or `all`
+    published: float  # of MDLM, the same quantity
+
+
+SETS = (
+    ZeroShot("ptb", "PTB", "validation", 95.26),
+    ZeroShot("wikitext103", "WikiText", "validation", 32.83),
+    ZeroShot("lm1b", "LM1B", "test", 67.01),
+    ZeroShot("lambada", "LAMBADA", "all", 47.52),
+    ZeroShot("ag_news", "AG News", "test", 61.15),
+    ZeroShot("pubmed", "PubMed", "validation", 41.89),
+    ZeroShot("arxiv", "arXiv", "validation", 37.37),
+)
+# The model of the published figures.
+LENGTH, VOCABULARY, STEPS, SEQUENCES = 1024, 50_257, 1_000_000, 512
+
+
+class OnCorpus(NamedTuple):
+    """A corpus and what was found on it."""
+
+    of: ZeroShot
+    found: Evaluation | None  # None if its text is not on this machine
+    missing: str  # which file, and how to get it
+
+
+def evaluate_all(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[OnCorpus]:
+    """Evaluate a model on each corpus of the table whose text is here; each result is saved in the run folder."""
+    for each in SETS:
+        corpus = recipe(each.recipe)
+        entire = each.split == "all"
+        on: Any = spec if entire else attrs.evolve(spec, split=each.split)  # type: ignore[misc]
+        try:
+            text = text_of(model, run, on, corpus=corpus, corpus_name=each.recipe, all_of_corpus=entire)
+        except UserError as error:
+            yield OnCorpus(each, None, str(error))
+            continue
+        yield OnCorpus(each, evaluate_run(model, run, on, seed=seed, text=text, progress=progress), "")
+
+
+def differences(model: Model, spec: EvaluationSpec) -> list[str]:
+    """Return what tells a model and its evaluation from those of the published figures."""
+    made = model.experiment
+    corpus, shown = made.parts["corpus"], made.train.steps * made.train.batch_size * made.data.length
+    theirs = STEPS * SEQUENCES * LENGTH
+    found = []
+    if getattr(corpus, "train", None) != recipe("openwebtext").train:
+        found.append(f"trained on other text than OpenWebText (corpus {corpus.name!r})")
+    if shown != theirs:
+        found.append(f"trained on {shown:.2g} tokens, repetitions included, not {theirs:.2g}")
+    if model.context.length != LENGTH:
+        found.append(f"sequences of {model.context.length} tokens, not {LENGTH}")
+    if model.tokenizer.vocabulary_size != VOCABULARY:
+        vocabulary = f"a vocabulary of {model.tokenizer.vocabulary_size:,} tokens, not {VOCABULARY:,}"
+        found.append(f"{vocabulary}: numbers per token are not comparable")
+    if made.data.special != "both":
+        found.append(f'data.special = "{made.data.special}", not "both"')
+    if spec.sequences:
+        found.append(f"{number(spec.sequences, 'sequence')} of each corpus at most, not all of it")
+    return found
+
+
+def table(rows: list[OnCorpus]) -> list[str]:
+    """Return the rows as aligned lines."""
+    cells = [("corpus", "split", PERPLEXITY, "MDLM, published")]
+    for row in rows:
+        nelbo = row.found.nelbo if row.found else None
+        value = f"{nelbo.value:.2f} ± {nelbo.stderr:.2f}" if nelbo else "no such bound" if row.found else "not here"
+        cells.append((row.of.title, row.of.split, value, f"{row.of.published:.2f}"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]

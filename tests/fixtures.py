@@ -1,0 +1,119 @@
+"""The files that the large experiments read: a few kilobytes in the true formats and under the true names."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from typing import TYPE_CHECKING
+
+import zstandard
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Overrides that leave of a large experiment all but its size: the network nano, the sequences short.
+FEW = ["backbone.preset=nano", "data.length=32", "data.lanes=4", "data.workers=0", "train.device=cpu", "train.steps=2"]
+FEW += ["train.batch_size=4", "train.microbatch_size=4", "train.log_every=1", "schedule.warmup_steps=1"]
+FEW += ["evaluation.sequences=4", "evaluation.draws=1", "evaluation.samples=0"]
+
+_NAMES = ("land", "sea", "hill", "harbour", "tower", "bridge", "garden", "market", "winter", "ship", "engine", "river")
+_VERBS = ("holds", "shows", "meets", "finds", "builds", "leaves", "follows", "keeps")
+
+
+def sentences(number: int, seed: int = 0) -> list[str]:
+    """Return sentences in ordinary spelling, all different."""
+    made = []
+    for i in range(seed, seed + number):
+        first, verb, last = (
+            _NAMES[i % len(_NAMES)],
+            _VERBS[i // 3 % len(_VERBS)],
+            _NAMES[i * i // 7 % len(_NAMES)],
+        )
+        made.append(f'The {first} {verb} the {last}, no. {i}; it doesn\'t cost $1,000 or "more".')
+    return made
+
+
+def _spaced(text: str) -> str:
+    """As the benchmarks of sentences have it: a space before and after every sign."""
+    for sign in ",.;\"'":
+        text = text.replace(sign, f" {sign} ")
+    return " ".join(text.split())
+
+
+def _articles(number: int, seed: int) -> str:
+    """As WikiText has it."""
+    made = []
+    for i, text in enumerate(sentences(number, seed)):
+        body = _spaced(text).replace("1 , 000", "1 @,@ 000").replace(" no . ", " no @-@ ")
+        made.append(f" \n = Article {seed + i} = \n \n {body} \n \n = = Early years = = \n \n {body} \n")
+    return "".join(made)
+
+
+def write_all(folder: Path) -> None:
+    """Write corpora/ and its tokenizers into a folder."""
+    root = folder / "corpora"
+    _json_lines(root / "openwebtext/train/0.jsonl.zst", sentences(400))
+    _json_lines(root / "openwebtext/validation/0.jsonl.zst", sentences(40, 1000))
+    for part, number, seed in (
+        ("training-monolingual.tokenized.shuffled/news.en-00001-of-00100", 400, 0),
+        ("heldout-monolingual.tokenized.shuffled/news.en.heldout-00000-of-00050", 60, 1000),
+    ):
+        _text(root / "lm1b" / part, "\n".join(map(_spaced, sentences(number, seed))) + "\n")
+    for name, ending in (("wikitext-103-raw", "raw"), ("wikitext-2", "tokens")):
+        for split, number, seed in (("train", 200, 0), ("valid", 20, 1000), ("test", 20, 2000)):
+            _text(root / name / f"wiki.{split}.{ending}", _articles(number, seed))
+    for split, number, seed in (("train", 200, 0), ("valid", 20, 1000), ("test", 20, 2000)):
+        text = "\n".join(f" {_spaced(each).lower().replace('1 , 000', 'N')} " for each in sentences(number, seed))
+        _text(root / f"ptb/ptb.{split}.txt", text + "\n")
+    _json_lines(root / "lambada/lambada_test.jsonl", [f"{each}\n“Yes,” said the ship" for each in sentences(40)])
+    for split, number, seed in (("train", 200, 0), ("validation", 30, 1000), ("test", 30, 2000)):
+        if split != "validation":
+            _json_lines(root / f"ag_news/{split}.jsonl", sentences(number, seed))
+        for name in ("pubmed", "arxiv"):
+            papers = [
+                f" {_spaced(text).lower()} \n see @xmath{i} . \n" for i, text in enumerate(sentences(number, seed))
+            ]
+            _json_lines(root / f"{name}/{split}.jsonl", papers, key="article")
+    letters = "".join(c if "a" <= c <= "z" else " " for c in " ".join(sentences(500)).lower())
+    with zipfile.ZipFile(root / "text8.zip", "w") as archive:
+        archive.writestr("text8", " ".join(letters.split()))
+    _byte_pairs(root / "gpt2/tokenizer.json")
+    _word_pieces(root / "bert-base-uncased/tokenizer.json")
+
+
+def _text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _json_lines(path: Path, texts: list[str], key: str = "text") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(json.dumps({key: text}) + "\n" for text in texts).encode()
+    pack = {".zst": zstandard.compress, ".gz": gzip.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(data))
+
+
+def _byte_pairs(path: Path) -> None:
+    """A tokenizer.json as GPT-2's is, but for its size."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(sentences(200), trainer)
+    made.add_special_tokens(["<|endoftext|>"])
+    _text(path, made.to_str())
+
+
+def _word_pieces(path: Path) -> None:
+    """A tokenizer.json as BERT's is, but for its size."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    made.train_from_iterator(sentences(200), trainer)
+    _text(path, made.to_str())
