@@ -205,9 +205,7 @@ def corpus(text: str) -> tuple[Any, str, bool]:
     if text.startswith("{") or text in parts:
         spec = named("corpus", text)
         return spec, spec.name, False
-    if path.is_dir():
-        raise UserError(f"--corpus {text} is a folder; name the text files in it, as in '{text}/*.txt'")
-    if not path.is_file() and not glob.glob(text, recursive=True):
+    if not path.exists() and not glob.glob(text, recursive=True):
         raise UserError(
             f"--corpus {text}: there is no such file and no corpus of that name{nearest(text, known)} "
             f"(there are: {', '.join(known)}); name files by path or pattern, a corpus, or a table {{use = …}}"

@@ -107,18 +107,18 @@ def _zero_shot(
     if as_json:
         found = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
         published = {row.of.recipe: row.of.published for row in rows}
-        missing = {row.of.recipe: row.missing for row in rows if row.missing}
-        others = {"published": published, "differences": differing, "missing": missing}
+        problems = {row.of.recipe: row.problem for row in rows if row.problem}
+        others = {"published": published, "differences": differing, "not_evaluated": problems}
         print_json({"run": str(run), "corpora": found, **others})
         return
     for line in table(rows):
         click.echo(line)
     click.echo("what differs from the published figures (arXiv:2406.07524):")
-    for text in differing or ["nothing that is known here"]:
+    for text in differing:
         click.echo(f"  {text}")
     for row in rows:
-        if row.missing:
-            click.echo(f"{row.of.title}: {row.missing}")
+        if row.problem:
+            click.echo(f"{row.of.title}: {row.problem}")
 
 
 def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:

@@ -54,7 +54,7 @@ def train(
     reporter = Bars(silent=as_json or os.environ.get("RANK", "0") != "0")
     folder = resume or out or Path("runs") / (loaded.name if loaded else "")
     profiles = []
-    if profile is not None:
+    if profile is not None and os.environ.get("RANK", "0") == "0":
         from atat_zoo.training.profiling import Profile
 
         profiles = [Profile(folder / "profile", profile)]

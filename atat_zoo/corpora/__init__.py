@@ -19,6 +19,7 @@ from atat_zoo.data import SPLITS
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +38,8 @@ class Corpus(Protocol):
     """A component of the kind corpus.
 
     A corpus of existing shards also has `built() -> Path`, their folder; then its text is not used. One that reads
-    files has `stamp()`, a value that changes whenever one of them is written, even back to what it was.
+    files has `stamp()`, a value that changes whenever one of them is written, even back to what it was. One with
+    parameters that do not change its text has `identity()`, its table without them; so may a tokenizer.
     """
 
     name: str
@@ -56,6 +58,12 @@ class Corpus(Protocol):
         Experiments with equal fingerprints and settings share shards, so a changed text must change it.
         """
         ...
+
+
+def identity_of(spec: Any) -> dict[str, Any]:
+    """Return the table of a corpus or a tokenizer without what changes no byte of its shards; see `Corpus`."""
+    table: dict[str, Any] = spec.identity() if hasattr(spec, "identity") else unstructure(spec)
+    return table
 
 
 @attrs.frozen

@@ -44,21 +44,6 @@ def lines(file: IO[str], most: int) -> Iterator[str]:
     return iter(partial(up_to, most, file.readline), "")
 
 
-def _joined(file: IO[str], most: int, begins: Callable[[str, str, str], bool]) -> Iterator[str]:
-    """Yield documents of joined lines; `begins` says whether one begins with a line, from it and those beside it."""
-    waiting: list[str] = []
-    size = 0
-    for line, after in pairwise(chain(lines(file, most), [""])):
-        if waiting and begins(waiting[-1], line, after):
-            yield "".join(waiting)
-            waiting, size = [], 0
-        waiting.append(line)
-        size += len(line)
-        if size > most:
-            raise MemoryError
-    yield "".join(waiting)
-
-
 @component
 class FileBoundary:
     """Each file is one document, read at once."""
@@ -96,8 +81,18 @@ class ParagraphBoundary:
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
         """See `Boundary`."""
-        for text in _joined(file, most, lambda _, line, __: not line.strip()):
-            yield text.strip("\n")
+        waiting: list[str] = []
+        size = 0
+        for line in lines(file, most):
+            if line.strip():
+                waiting.append(line)
+                size += len(line)
+                if size > most:
+                    raise MemoryError
+            elif waiting:
+                yield "".join(waiting).rstrip("\n")
+                waiting, size = [], 0
+        yield "".join(waiting).rstrip("\n")
 
 
 @component
@@ -114,11 +109,18 @@ class HeadingBoundary:
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
         """See `Boundary`."""
-
-        def begins(before: str, line: str, after: str) -> bool:
-            return not before.strip() and not after.strip() and _TITLE.fullmatch(line) is not None
-
-        return _joined(file, most, begins)
+        waiting: list[str] = []
+        size = 0
+        for line, after in pairwise(chain(lines(file, most), [""])):
+            title = _TITLE.fullmatch(line) is not None
+            if waiting and title and not waiting[-1].strip() and not after.strip():
+                yield "".join(waiting)
+                waiting, size = [], 0
+            waiting.append(line)
+            size += len(line)
+            if size > most:
+                raise MemoryError
+        yield "".join(waiting)
 
 
 _TITLE = re.compile(r"\s*= (?!=)[^\n]*(?<!=) =\s*")

@@ -41,6 +41,7 @@ def _joined(marks: str) -> list[Rule]:
     return [(f" {mark} ", f"{mark} ") for mark in marks]
 
 
+_LINES = re.compile("(?<=\n)")
 # The published list has one rule more, for a digit between "/' " and "/": it matches no prose.
 _WIKITEXT: tuple[Rule, ...] = (
     ("s '", "s'"),
@@ -118,12 +119,13 @@ class WikiTextDetokenizer:
 
     def __call__(self, text: str) -> str:
         """See `Detokenizer`."""
-        return _apply(_WIKITEXT, text)
+        # Line by line, as MDLM reads it: a quotation mark has its partner in the same paragraph.
+        return "".join(_apply(_WIKITEXT, line) for line in _LINES.split(text))
 
 
 @component
 class PTBDetokenizer:
-    """Contractions, slashes, `N` for a number, `<unk>` as a question mark."""
+    """Contractions, slashes, `N` for a number, `<unk>` as a question mark; no white space at the ends."""
 
     name = "ptb"
     summary = "Penn Treebank: contractions, N for a number, <unk> as a question mark"
@@ -131,7 +133,7 @@ class PTBDetokenizer:
 
     def __call__(self, text: str) -> str:
         """See `Detokenizer`."""
-        return _apply(_PTB, text)
+        return _apply(_PTB, text.strip())
 
 
 @component
@@ -144,7 +146,7 @@ class LM1BDetokenizer:
 
     def __call__(self, text: str) -> str:
         """See `Detokenizer`."""
-        return _apply(_LM1B, text)
+        return _apply(_LM1B, text.strip())
 
 
 @component

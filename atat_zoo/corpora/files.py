@@ -13,6 +13,7 @@ from atat_zoo.corpora.reading import documents, suffix
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,11 +68,11 @@ class FilesCorpus:
         Raises:
             UserError: when a file is missing, or its content does not match its suffix.
         """
-        self._files()  # refuses every wrong pattern before anything is read
         own: tuple[str, ...] = {"train": (), "validation": self.validation, "test": self.test}[split]
-        if own:
-            yield from self._read(own)
+        if own:  # of a benchmark to be evaluated, the training text need not be here
+            yield from self._read(own, split)
             return
+        self._files()  # refuses every wrong pattern before anything is read
         shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
         if not any(shares):
             yield from self._read(self.train) if split == "train" else ()
@@ -91,6 +92,16 @@ class FilesCorpus:
     def stamp(self) -> Any:
         """See `Corpus`."""
         return {split: stamps_of(paths) for split, paths in self._files().items()}
+
+    def identity(self) -> dict[str, Any]:
+        """See `Corpus`; in the form of version 0.1 where it can be, so that its shards are found."""
+        table = unstructure(self)
+        del table["source"]
+        if table["document"].keys() == {"use"}:
+            table["document"] = table["document"]["use"]
+        if table["detokenizer"] == {"use": "none"}:
+            del table["detokenizer"]
+        return table
 
     def _files(self) -> dict[str, list[Path]]:
         """Return the files of each split; none if it is held out of the training files."""
@@ -119,8 +130,8 @@ class FilesCorpus:
             paths += [match for match in matches if match not in paths]
         return paths
 
-    def _read(self, patterns: tuple[str, ...]) -> Iterator[str]:
-        for path in self._expand(patterns, "train"):
+    def _read(self, patterns: tuple[str, ...], key: str = "train") -> Iterator[str]:
+        for path in self._expand(patterns, key):
             texts = documents(path, self.document, self.text_field)
             yield from (text for text in map(self.detokenizer, texts) if text.strip())
 

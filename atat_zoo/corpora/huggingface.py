@@ -106,7 +106,7 @@ class HuggingFaceCorpus:
                         f"(there are: {', '.join(known)})"
                     )
             loaded = loaded.select_columns(list(dict.fromkeys(columns)))
-        for number, row in enumerate(loaded, 1):
+        for number, row in enumerate(self._rows(loaded, split), 1):
             if any(str(row[column]) != value for column, value in conditions):
                 continue
             text = row[self.column]
@@ -133,10 +133,19 @@ class HuggingFaceCorpus:
                 cache_dir=self.cache,
             )
         except Exception as error:  # the library raises nearly anything
-            said = " ".join(str(error).split())
-            whole = "; a part of a split cannot be streamed: set corpus.streaming = false" if self.streaming else ""
-            part = whole if "[" in split else ""
-            raise UserError(f"corpus.path: {self.path}, split {split!r}, cannot be loaded: {said:.300}{part}") from None
+            raise self._unreadable(split, error) from None
+
+    def _rows(self, loaded: Any, split: str) -> Iterator[dict[str, Any]]:
+        try:
+            yield from loaded
+        except Exception as error:  # a damaged file, or a connection that was lost
+            raise self._unreadable(split, error) from None
+
+    def _unreadable(self, split: str, error: Exception) -> UserError:
+        said = " ".join(str(error.__cause__ or error).split())
+        streamed = self.streaming and "[" in split
+        remedy = "; a part of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
+        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {said:.300}{remedy}")
 
 
 @functools.lru_cache(maxsize=8)

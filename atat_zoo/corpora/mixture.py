@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from atat_zoo.corpora import identity_of
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, parts
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +68,10 @@ class MixtureCorpus:
     def fingerprint(self) -> dict[str, Any]:
         """Return the fingerprints of the corpora."""
         return {"of": [corpus.fingerprint() for corpus in self.of]}
+
+    def identity(self) -> dict[str, Any]:
+        """See `Corpus`."""
+        return {**unstructure(self), "of": [identity_of(corpus) for corpus in self.of]}
 
     def stamp(self) -> Any:
         """See `Corpus`."""

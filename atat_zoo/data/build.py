@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from atat_zoo.corpora import identity_of
 from atat_zoo.data import SPLITS, digests, manifest
 from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
@@ -280,17 +281,11 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
 
 
 def _table(spec: Any) -> dict[str, Any]:
-    """Return the table of a corpus or a tokenizer without its `source`, which are words and change no byte.
+    """Return what in the table of a corpus or a tokenizer determines bytes: its `identity`, or all of it.
 
     For the tokenizer of another run, the run's own: its file's hash is checked separately.
     """
-    table = unstructure(getattr(spec, "like", spec))
-    # In the form of version 0.1, so that its shards are found.
-    if (boundary := table.get("document")) and boundary.keys() == {"use"}:
-        table["document"] = boundary["use"]
-    if table.get("detokenizer") == {"use": "none"}:
-        del table["detokenizer"]
-    return {key: value for key, value in table.items() if key != "source"}
+    return identity_of(getattr(spec, "like", spec))
 
 
 def _hash(table: Any) -> str:

@@ -12,7 +12,7 @@ import attrs
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.evaluation.perplexity import number
-from atat_zoo.evaluation.run import evaluate_run, text_of
+from atat_zoo.evaluation.run import check_evaluation, evaluate_run, text_of
 from atat_zoo.experiment import recipe
 
 if TYPE_CHECKING:
@@ -43,15 +43,15 @@ SETS = (
     ZeroShot("arxiv", "arXiv", "validation", 37.37),
 )
 # The model of the published figures.
-LENGTH, VOCABULARY, STEPS, SEQUENCES = 1024, 50_257, 1_000_000, 512
+LENGTH, VOCABULARY, STEPS, SEQUENCES, PARAMETERS = 1024, 50_257, 1_000_000, 512, 169e6
 
 
 class OnCorpus(NamedTuple):
     """A corpus and what was found on it."""
 
     of: ZeroShot
-    found: Evaluation | None  # None if its text is not on this machine
-    missing: str  # which file, and how to get it
+    found: Evaluation | None  # None if it cannot be evaluated
+    problem: str  # why there is nothing, as a file that is not here
 
 
 def evaluate_all(
@@ -62,7 +62,12 @@ def evaluate_all(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[OnCorpus]:
-    """Evaluate a model on each corpus of the table whose text is here; each result is saved in the run folder."""
+    """Evaluate a model on each corpus of the table that can be; each result is saved in the run folder.
+
+    Raises:
+        UserError: when the run cannot be evaluated so on any text.
+    """
+    check_evaluation(model, run, spec)
     for each in SETS:
         corpus = recipe(each.recipe)
         entire = each.split == "all"
@@ -90,11 +95,15 @@ def differences(model: Model, spec: EvaluationSpec) -> list[str]:
     if model.tokenizer.vocabulary_size != VOCABULARY:
         vocabulary = f"a vocabulary of {model.tokenizer.vocabulary_size:,} tokens, not {VOCABULARY:,}"
         found.append(f"{vocabulary}: numbers per token are not comparable")
+    backbone: Any = model.module.backbone
+    size = sum(weight.numel() for weight in backbone.parameters())
+    if not 0.9 < size / PARAMETERS < 1.1:
+        found.append(f"a network of {size / 1e6:.3g} million parameters, not {PARAMETERS / 1e6:.3g}")
     if made.data.special != "both":
         found.append(f'data.special = "{made.data.special}", not "both"')
     if spec.sequences:
         found.append(f"{number(spec.sequences, 'sequence')} of each corpus at most, not all of it")
-    return found
+    return [*found, "WikiText is read article by article, with an EOS after each; there line by line, empty ones too"]
 
 
 def table(rows: list[OnCorpus]) -> list[str]:
@@ -102,7 +111,7 @@ def table(rows: list[OnCorpus]) -> list[str]:
     cells = [("corpus", "split", PERPLEXITY, "MDLM, published")]
     for row in rows:
         nelbo = row.found.nelbo if row.found else None
-        value = f"{nelbo.value:.2f} ± {nelbo.stderr:.2f}" if nelbo else "no such bound" if row.found else "not here"
+        value = f"{nelbo.value:.2f} ± {nelbo.stderr:.2f}" if nelbo else "no bound" if row.found else "not evaluated"
         cells.append((row.of.title, row.of.split, value, f"{row.of.published:.2f}"))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]

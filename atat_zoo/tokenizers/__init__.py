@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -180,6 +181,10 @@ class PretrainedTokenizer:
         from atat_zoo.tokenizers.library import LibraryModel
 
         return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
+
+    def identity(self) -> dict[str, Any]:
+        """Return its table without `source`, which are words; see `Corpus`."""
+        return {key: value for key, value in unstructure(self).items() if key != "source"}
 
     def fingerprint(self) -> str:
         """Return the hash of the files: different files give different shards."""

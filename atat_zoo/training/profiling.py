@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from composer import Callback
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from atat_zoo.run import write_json
@@ -48,24 +49,24 @@ class Profile(Callback):
         self.operations: list[tuple[str, float, int]] = []  # name, its own seconds, calls
         self._profiler: Any = None
         self._since = 0.0
+        self._gpu = False
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
         """Begin a step."""
         if self.done == WARM:
-            activities = [ProfilerActivity.CPU]
-            if torch.cuda.is_available():
-                activities.append(ProfilerActivity.CUDA)
+            self._gpu = state.device.name == "gpu"
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
             self._profiler = profile(activities=activities)
             self._profiler.__enter__()
         if self._profiler is not None:
             self.rows.append(dict.fromkeys(PHASES.values(), 0.0))
-            self._since = _now()
+            self._since = self._now()
 
     def run_event(self, event: Any, state: State, logger: Logger) -> None:
         """Add the time since the last event to the phase that this one ends."""
         super().run_event(event, state, logger)
         if self._profiler is not None and (phase := PHASES.get(event.value)) is not None:
-            now = _now()
+            now = self._now()
             self.rows[-1][phase] += now - self._since
             self._since = now
         if event.value == "batch_end":
@@ -78,10 +79,12 @@ class Profile(Callback):
         profiler.__exit__(None, None, None)
         self.folder.mkdir(exist_ok=True)
         profiler.export_chrome_trace(str(self.folder / "trace.json"))
-        on_gpu = torch.cuda.is_available()
+        where = DeviceType.CUDA if self._gpu else DeviceType.CPU
         for each in profiler.key_averages():
-            own = each.self_device_time_total if on_gpu else each.self_cpu_time_total
-            self.operations.append((each.key, own / 1e6, each.count))
+            # On a GPU its kernels: the operators that start them have the same time once more.
+            if each.device_type == where and not (self._gpu and each.is_user_annotation):
+                own = each.self_device_time_total if self._gpu else each.self_cpu_time_total
+                self.operations.append((each.key, own / 1e6, each.count))
         self.operations.sort(key=lambda each: -each[1])
         write_json(self.folder / "steps.json", {"phases": self.rows, "operations": self.operations[:_OPERATIONS]})
 
@@ -101,8 +104,7 @@ class Profile(Callback):
             found.append(f"  {name[:44]:<46}{each:>8.1f} ms a step{seconds / everything:>8.1%}{calls:>8} calls")
         return [*found, f"the trace is {self.folder / 'trace.json'}; open it in https://ui.perfetto.dev"]
 
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    def _now(self) -> float:
+        if self._gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()

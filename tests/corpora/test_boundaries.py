@@ -33,7 +33,7 @@ def test_the_others():
     text = "a b\nc\n\n \nd\n"
     assert documents("file", text) == [text]
     assert documents("line", text) == ["a b", "c", "", " ", "d"]
-    assert [found.split() for found in documents("paragraph", text)] == [["a", "b", "c"], [], ["d"]]
+    assert documents("paragraph", text + " \n\t\ne\n") == ["a b\nc", "d", "e"]
 
 
 @pytest.mark.parametrize("name", ["file", "heading", "line", "paragraph"])

@@ -1,4 +1,7 @@
-"""Published benchmark text back to ordinary text, held to what MDLM's functions return."""
+"""Published benchmark text back to ordinary text, held to what MDLM's functions return.
+
+WikiText is read line by line, and the sentences of PTB and LM1B without white space at their ends, as there.
+"""
 
 import pytest
 
@@ -8,19 +11,19 @@ FOUND = [
     (
         "wikitext",
         ' = Title = \n \n The game \'s 1 @,@ 000 @-@ year war ( also known as " it " ) was , lost ; see [ 1 ] . \n',
-        ' = Title =\n\nThe game\'s 1,000-year war (also known as "it") was, lost; see [1].\n',
+        ' = Title =\n\n The game\'s 1,000-year war (also known as "it") was, lost; see [1].\n',
     ),
     (
         "wikitext",
         " = = = Early years = = = \n 5 ° N of the soldiers ' camp : N @.@ 5 ! \n",
-        " === Early years ===\n5°N of the soldiers' camp: N.5!\n",
+        " === Early years ===\n 5°N of the soldiers' camp: N.5!\n",
     ),
     (
         "ptb",
         " mr. <unk> does n't expect the companies ' N N to rise \n ",
-        " mr. ? doesn't expect the companies' 1 1 to rise\n",
+        "mr. ? doesn't expect the companies' 1 1 to rise",
     ),
-    ("ptb", " it 's N N N and $ N a share in new york\\/london ", " it's 1 1 1 and $1 a share in new york/london "),
+    ("ptb", " it 's N N N and $ N a share in new york\\/london ", "it's 1 1 1 and $1 a share in new york/london"),
     (
         "lm1b",
         'The U.S. wasn \'t sure , he said : " it is late " ( again ) .',

@@ -77,14 +77,22 @@ def test_the_fingerprint_is_of_the_content(folder):
     ("settings", "sentence"),
     [
         ({"column": "tekst"}, r"corpus\.column: .* has no column 'tekst'; did you mean 'text'\? \(there are: "),
-        ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be loaded: .*[Ss]plit"),
+        ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be read: .*[Ss]plit"),
         ({"train": "train[:3]", "streaming": True}, r"a part of a split cannot be streamed"),
-        ({"configuration": "other"}, r"cannot be loaded: .*other"),
+        ({"configuration": "other"}, r"cannot be read: .*other"),
     ],
 )
 def test_what_is_wrong_is_said(folder, settings, sentence):
     with pytest.raises(UserError, match=sentence):
         next(corpus(folder, **settings).documents("train"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_damaged_file_is_named(tmp_path, streaming):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(UserError, match=r"corpus\.path: .*set, split 'train', cannot be read: "):
+        list(corpus(tmp_path / "set", streaming=streaming).documents("train"))
 
 
 def test_a_data_set_on_the_hub_is_named_with_its_commit():

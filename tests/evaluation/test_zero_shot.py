@@ -49,10 +49,10 @@ def test_text_that_is_named_is_evaluated_as_a_whole(tiny, trained, tmp_path):
 def test_the_fields_table(tiny, trained):
     nowhere = evaluated(tiny, trained, "--corpus", "zero-shot")
     assert not any(nowhere["corpora"].values())
-    assert nowhere["missing"]["lambada"].endswith("lambada_test.jsonl into corpora/lambada")
+    assert nowhere["not_evaluated"]["lambada"].endswith("lambada_test.jsonl into corpora/lambada")
     fixtures.write_all(tiny.root)
     found = evaluated(tiny, trained, "--corpus", "zero-shot", "--sequences", "4")
-    assert not found["missing"]
+    assert not found["not_evaluated"]
     assert {name for name, each in found["corpora"].items() if each["split"] == "test"} == {"lm1b", "ag_news"}
     assert (found["corpora"]["lambada"]["split"], found["corpora"]["ptb"]["split"]) == ("all", "validation")
     assert found["published"]["wikitext103"] == 32.83
