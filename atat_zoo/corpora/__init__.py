@@ -19,7 +19,6 @@ from atat_zoo.data import SPLITS
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
-from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,12 +57,6 @@ class Corpus(Protocol):
         Experiments with equal fingerprints and settings share shards, so a changed text must change it.
         """
         ...
-
-
-def identity_of(spec: Any) -> dict[str, Any]:
-    """Return the table of a corpus or a tokenizer without what changes no byte of its shards; see `Corpus`."""
-    table: dict[str, Any] = spec.identity() if hasattr(spec, "identity") else unstructure(spec)
-    return table
 
 
 @attrs.frozen

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from atat_zoo.corpora import identity_of
+from atat_zoo.data.digests import identity_of
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, parts
 from atat_zoo.registry.spec import unstructure

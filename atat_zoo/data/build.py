@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.corpora import identity_of
 from atat_zoo.data import SPLITS, digests, manifest
+from atat_zoo.data.digests import identity_of
 from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
+from atat_zoo.registry.spec import unstructure
 from atat_zoo.run.atomic import write_text
 
 if TYPE_CHECKING:
@@ -130,3 +131,9 @@ def fingerprint_of(files: Stamps) -> dict[str, Any]:
         except OSError as error:
             raise unreadable(file.path, error) from None
     return found | {"sha256": digest.hexdigest()}
+
+
+def identity_of(spec: Any) -> dict[str, Any]:
+    """Return the table of a corpus or a tokenizer without what changes no byte of its shards; see `Corpus`."""
+    table: dict[str, Any] = spec.identity() if hasattr(spec, "identity") else unstructure(spec)
+    return table

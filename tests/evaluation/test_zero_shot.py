@@ -82,6 +82,18 @@ def test_a_result_that_cannot_be_kept_is_printed(tiny, trained, words):
     assert line.endswith(".json cannot be written: File exists")
 
 
+def test_a_folder_is_the_files_in_it(tiny, trained, tmp_path):
+    text = "the quick brown fox jumps over the lazy dog "
+    (tmp_path / "texts").mkdir()
+    empty = tiny.atat("eval", str(trained), "--corpus", str(tmp_path / "texts"), check=False)
+    assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
+    assert f"there is no file {tmp_path / 'texts'}" in empty.stderr
+    (tmp_path / "texts/a.txt").write_text(text * 2)
+    (tmp_path / "texts/b.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    found = evaluated(tiny, trained, "--corpus", str(tmp_path / "texts"), "--sequences", "0")
+    assert (found["split"], found["characters"]) == ("all", 3 * len(text))
+
+
 def test_a_corpus_of_the_zoo_is_named_by_its_name(tiny, trained):
     found = evaluated(tiny, trained, "--corpus", "sotu", "--sequences", "5", "--split", "test")
     assert (found["corpus"], found["split"], found["sequences"]) == ("sotu", "test", 5)
@@ -96,7 +108,6 @@ def test_a_corpus_of_the_zoo_is_named_by_its_name(tiny, trained):
         (["--bound", "{steps = 3}"], "expected a table with use"),
         (["--corpus", "no/such/file.txt"], "no/such/file.txt: there is no such file and no corpus of that name"),
         (["--corpus", "sotuu"], "did you mean 'sotu'?"),
-        (["--corpus", "."], "is a folder; name the text files in it"),
     ],
 )
 def test_mistakes_are_said_in_one_sentence(tiny, trained, words, said):

@@ -189,8 +189,10 @@ def _resolved() -> dict[str, Any]:
     tables = {}
     for path in sorted(folder.rglob("*.toml")):
         name = str(path.relative_to(folder).with_suffix(""))
-        if not name.startswith(("base/", "studies/")):
-            tables[name] = flat(load(str(path)).to_table())
+        if not name.startswith(("base/", "corpora/", "studies/")):
+            # Without the words that say where files come from.
+            found = flat(load(str(path)).to_table())
+            tables[name] = {key: value for key, value in found.items() if not key.endswith(".source")}
     common = dict(set.intersection(*({(k, json.dumps(v)) for k, v in t.items()} for t in tables.values())))
     return {
         "common": {key: json.loads(value) for key, value in sorted(common.items())},

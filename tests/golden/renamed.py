@@ -11,7 +11,11 @@ NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algori
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
 # Likewise where a table uses this part, whatever the table is.
-NEW_OF_PART: dict[str, dict[str, Any]] = {"transformer": {"reads": "x"}, "dit": {"neighbours": 0}}
+NEW_OF_PART: dict[str, dict[str, Any]] = {
+    "transformer": {"reads": "x"},
+    "dit": {"neighbours": 0},
+    "files": {"detokenizer.use": "none"},
+}
 # Experiments that have another name: ATAT is now what the study found, and what it was is named by what it does.
 NAMES = {
     f"{folder}atat": f"{folder}importance"
@@ -27,6 +31,26 @@ CHANGED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("importance_only", "mdlm", "no_curriculum"), _COUNTS),
     **dict.fromkeys(("importance", "curriculum_only", "no_importance"), _STAGES),
 }
+# Those of the large corpora, which could not be built: by folder.
+_GPT2: dict[str, Any] = {"tokenizer.bos": "<|endoftext|>", "tokenizer.eos": "<|endoftext|>", "data.special": "both"}
+LARGE: dict[str, dict[str, Any]] = {
+    "lm1b": {
+        **{"tokenizer.bos": "[CLS]", "tokenizer.eos": "[SEP]", "data.special": "both"},
+        "corpus.detokenizer.use": "lm1b",
+    },
+    "owt-small": {
+        **_GPT2,
+        "corpus.train": ["corpora/openwebtext/train/*.jsonl*"],
+        "corpus.validation": ["corpora/openwebtext/validation/*.jsonl*"],
+    },
+    "wikitext103": {
+        **_GPT2,
+        **{"corpus.document.use": "heading", "corpus.detokenizer.use": "wikitext"},
+        "corpus.train": ["corpora/wikitext-103-raw/wiki.train.raw*"],
+        "corpus.validation": ["corpora/wikitext-103-raw/wiki.valid.raw*"],
+        "corpus.test": ["corpora/wikitext-103-raw/wiki.test.raw*"],
+    },
+}
 
 
 def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -36,7 +60,9 @@ def renamed(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
         name = NAMES.get(was, was)
         if was not in REPLACED:
             paths = {**NEW, **_of_kinds(paths), **_of_parts(paths), **_today(paths), "name": name.replace("/", "-")}
-            known[name] = {**paths, **CHANGED.get(name, {})}
+            if "corpus.document" in paths:  # a name, and now a part
+                paths["corpus.document.use"] = paths.pop("corpus.document")
+            known[name] = {**paths, **CHANGED.get(name, {}), **LARGE.get(name.partition("/")[0], {})}
     return {name: {key: value for key, value in paths.items() if value is not None} for name, paths in known.items()}
 
 
