@@ -120,8 +120,8 @@ def test_the_large_are_built_and_train(
     assert contents.special == load(str(path)).data.special
     result = train(experiment, tmp_path / "run")
     assert result.finished
-    assert result.evaluation is not None
-    assert result.evaluation.nelbo.value > 1
+    # The head starts at zero, where every token is as probable as any other; two steps lower that, and not by much.
+    assert contents.vocabulary_size / 2 < result.evaluation.nelbo.value < contents.vocabulary_size
 
 
 @pytest.mark.slow

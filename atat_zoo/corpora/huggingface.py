@@ -93,7 +93,6 @@ class HuggingFaceCorpus:
         return None
 
     def _read(self, split: str) -> Iterator[str]:
-        self.stamp()
         conditions = [condition.partition("=")[::2] for condition in self.keep]
         columns = [self.column, *(column for column, _ in conditions)]
         loaded = self._load(split)

@@ -271,7 +271,8 @@ def read_toml(path: Path) -> Table:
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UserError:
-    reason = getattr(error, "strerror", None) or error
+    # Python's own words for a NUL byte depend on its version.
+    reason = "embedded null byte" if "\0" in str(path) else getattr(error, "strerror", None) or error
     return UserError(f"{clip(path)}: cannot be read: {reason}; name a TOML file that you may read")
 
 

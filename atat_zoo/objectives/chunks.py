@@ -68,9 +68,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, x:
     """
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
-    found: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, x, rows, dtype
-    )
+    apply: Any = _LinearCrossEntropy.apply
+    found: Tensor = apply(hidden, weight, bias, x, rows, dtype)
     return found
 
 
@@ -88,6 +87,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return torch.cat(found)
 
     @staticmethod
+    # In place, so it has no derivative of its own. torch gives the decorator no types.
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> Any:
         hidden, weight, bias, x = ctx.saved_tensors

@@ -197,7 +197,7 @@ class SEDDModule(DenoisingModule):
 
         The score entropy is an integral over continuous time, so a bound of discrete steps does not include it.
         """
-        ce, excess = self.terms(logits, x, logits).values()
+        ce, excess = score_entropy(logits - self.offset, x)
         return {quantity: ce} | ({"sedd": ce + excess} if quantity == "nelbo" else {})
 
 
