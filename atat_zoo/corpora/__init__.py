@@ -12,16 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
-import numpy as np
-
-from atat_zoo.data import SPLITS
+from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from atat_zoo.data import Split
 
@@ -57,53 +54,6 @@ class Corpus(Protocol):
         Experiments with equal fingerprints and settings share shards, so a changed text must change it.
         """
         ...
-
-
-@attrs.frozen
-class HeldOut:
-    """A split of documents by the order of their hashes.
-
-    The documents with the lowest hashes are the test split, the next the validation split, the rest is for training.
-    Documents are never divided, and equal documents have equal hashes, so a repeated text is never in two splits. The
-    shares refer to the number of documents; a share above zero holds out at least one.
-    """
-
-    seed: int  # a different seed holds out different documents
-    test_below: int  # hashes below this are in the test split
-    validation_below: int  # hashes from `test_below` to below this are in the validation split
-    documents: int  # their number
-
-    @classmethod
-    def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
-        """Read the documents once and fix the thresholds; needs 8 bytes per document."""
-        hashes = np.fromiter((_hash(text, seed) for text in documents), np.uint64)
-        hashes.sort()
-
-        def threshold(rank: int) -> int:
-            # One past the last hash that is held out: equal hashes fall on the same side.
-            return int(hashes[rank - 1]) + 1 if rank else 0
-
-        total = len(hashes)
-        tests = min(_count(test, total), total)
-        validations = min(_count(validation, total), total - tests)
-        return cls(seed, threshold(tests), threshold(tests + validations), total)
-
-    def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
-        """Return the documents of a split; raise a `ValueError` for an unknown split."""
-        if split not in SPLITS:
-            raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")
-        ends = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
-        first, end = ends.get(split, (self.validation_below, 1 << 64))
-        return (text for text in documents if first <= _hash(text, self.seed) < end)
-
-
-def _count(share: float, total: int) -> int:
-    return max(1, round(share * total)) if share > 0 and total else 0
-
-
-def _hash(text: str, seed: int) -> int:
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
-    return int.from_bytes(digest.digest(), "little")
 
 
 @component

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.corpora import HeldOut
+from atat_zoo.corpora.held_out import check_shares, divide, is_undivided
 from atat_zoo.corpora.reading import documents, suffix
-from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
+from atat_zoo.data.digests import fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
@@ -54,13 +53,12 @@ class FilesCorpus:
     def __attrs_post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no file")
-        if self.validation_share + self.test_share >= 1:
-            raise ValueError("validation_share and test_share together must be less than 1")
+        check_shares(self)
 
     @property
     def undivided(self) -> bool:
         """Whether nothing is held out, so that all of it is evaluated."""
-        return not (self.validation or self.test or self.validation_share or self.test_share)
+        return is_undivided(self)
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, file by file in the order of the patterns, sorted within each.
@@ -68,22 +66,15 @@ class FilesCorpus:
         Raises:
             UserError: when a file is missing, or its content does not match its suffix.
         """
-        own: tuple[str, ...] = {"train": (), "validation": self.validation, "test": self.test}[split]
-        if own:  # of a benchmark to be evaluated, the training text need not be here
-            yield from self._read(own, split)
-            return
-        self._files()  # refuses every wrong pattern before anything is read
-        shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
-        if not any(shares):
-            yield from self._read(self.train) if split == "train" else ()
-            return
-        held_out = _held_out(self, *shares, stamps_of(self._expand(self.train, "train")))
-        if held_out.documents < 1 + sum(share > 0 for share in shares):
-            raise UserError(
-                f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation "
-                'and corpus.test, or set corpus.document = "paragraph" or "line"'
-            )
-        yield from held_out.select(self._read(self.train), split)
+        if not (split != "train" and getattr(self, split)):  # such a benchmark needs no training text here
+            self._files()  # refuses every wrong pattern before anything is read
+        yield from divide(self, split, lambda: stamps_of(self._expand(self.train, "train")))
+
+    def read(self, split: Split) -> Iterator[str]:
+        """Yield the documents of the files that a split names."""
+        for path in self._expand(getattr(self, split), split):
+            texts = documents(path, self.document, self.text_field)
+            yield from (text for text in map(self.detokenizer, texts) if text.strip())
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the number, size and hash of the files."""
@@ -129,14 +120,3 @@ class FilesCorpus:
                 raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; {remedy}")
             paths += [match for match in matches if match not in paths]
         return paths
-
-    def _read(self, patterns: tuple[str, ...], key: str = "train") -> Iterator[str]:
-        for path in self._expand(patterns, key):
-            texts = documents(path, self.document, self.text_field)
-            yield from (text for text in map(self.detokenizer, texts) if text.strip())
-
-
-@functools.lru_cache(maxsize=8)
-def _held_out(spec: FilesCorpus, validation: float, test: float, files: Stamps) -> HeldOut:
-    del files
-    return HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)

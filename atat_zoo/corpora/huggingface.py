@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.corpora import HeldOut
+from atat_zoo.corpora.held_out import check_shares, divide, is_undivided
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
@@ -51,8 +50,7 @@ class HuggingFaceCorpus:
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
 
     def __attrs_post_init__(self) -> None:
-        if self.validation_share + self.test_share >= 1:
-            raise ValueError("validation_share and test_share together must be less than 1")
+        check_shares(self)
         for condition in self.keep:
             if "=" not in condition:
                 raise ValueError(f'keep: {condition!r} is no condition; write one like "language=en"')
@@ -62,18 +60,11 @@ class HuggingFaceCorpus:
     @property
     def undivided(self) -> bool:
         """Whether nothing is held out, so that all of it is evaluated."""
-        return not (self.validation or self.test or self.validation_share or self.test_share)
+        return is_undivided(self)
 
     def documents(self, split: Split) -> Iterator[str]:
         """See `Corpus`."""
-        own = {"train": None, "validation": self.validation, "test": self.test}[split]
-        if own is not None:
-            return self._read(own)
-        shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
-        if not any(shares):
-            return self._read(self.train) if split == "train" else iter(())
-        held_out = _held_out(self, *shares, self.stamp())
-        return held_out.select(self._read(self.train), split)
+        return divide(self, split, self.stamp)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the commit of a data set on the hub, or number, size and hash of a folder's files."""
@@ -92,10 +83,12 @@ class HuggingFaceCorpus:
             )
         return None
 
-    def _read(self, split: str) -> Iterator[str]:
+    def read(self, split: Split) -> Iterator[str]:
+        """Yield the documents of the library's split that a split names."""
         conditions = [condition.partition("=")[::2] for condition in self.keep]
         columns = [self.column, *(column for column, _ in conditions)]
-        loaded = self._load(split)
+        named = getattr(self, split)
+        loaded = self._load(named)
         if known := loaded.column_names:
             for column in columns:
                 if column not in known:
@@ -105,7 +98,7 @@ class HuggingFaceCorpus:
                         f"(there are: {', '.join(known)})"
                     )
             loaded = loaded.select_columns(list(dict.fromkeys(columns)))
-        for number, row in enumerate(self._rows(loaded, split), 1):
+        for number, row in enumerate(self._rows(loaded, named), 1):
             if any(str(row[column]) != value for column, value in conditions):
                 continue
             text = row[self.column]
@@ -145,15 +138,3 @@ class HuggingFaceCorpus:
         streamed = self.streaming and "[" in split
         remedy = "; a part of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
         return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {said:.300}{remedy}")
-
-
-@functools.lru_cache(maxsize=8)
-def _held_out(spec: HuggingFaceCorpus, validation: float, test: float, stamp: Stamps | None) -> HeldOut:
-    del stamp
-    found = HeldOut.choose(spec._read(spec.train), validation=validation, test=test, seed=spec.seed)
-    if found.documents < 1 + (validation > 0) + (test > 0):
-        raise UserError(
-            f"corpus.train: {found.documents} document is not enough to hold some out; name corpus.validation and "
-            "corpus.test"
-        )
-    return found

@@ -16,8 +16,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.corpora import HeldOut, SotuCorpus, Text8Corpus, clean
+from atat_zoo.corpora import SotuCorpus, Text8Corpus, clean
 from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from tests.limited import limited
