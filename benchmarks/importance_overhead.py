@@ -81,29 +81,32 @@ def peak(name: str, length: int, rows: int, steps: int) -> int:
 def main() -> None:
     """Print parameters and peak memory of each, and the ratios of step times in interleaved pairs."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--experiments", nargs="+", default=OTHERS, help=f"to compare with {BASE}")
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=20, help="0 for no times")
+    parser.add_argument("--steps", type=int, default=4, help="in which memory is measured; 0 for no memory")
     parser.add_argument("--busy", action="store_true", help="count processor time: other programs take the cores")
     parser.add_argument("--default-memory", action="store_true", help="leave the allocator as it is")
     given, _ = parser.parse_known_args()
     clock = time.process_time if given.busy else time.perf_counter
     sizes = (given.length, given.rows)
-    least = alone(peak, BASE, *sizes, 4)
-    peaks = {name: alone(peak, name, *sizes, 4) for name in OTHERS}
+    if given.steps:
+        peaks = {name: alone(peak, name, *sizes, given.steps) for name in (BASE, *given.experiments)}
+        for name, most in peaks.items():
+            ratio = most / peaks[BASE]
+            print(f"  {name}: at most {most / 2**20:,.0f} MiB, ratio of peak memory {ratio:.4f}", flush=True)
     if not given.default_memory:
         keep_freed_memory()
     plain, base_step = stepper(BASE, *sizes)
     fewer = sum(p.numel() for p in plain.parameters())
-    print(f"  {BASE}: {fewer:,} parameters, at most {least / 2**20:,.0f} MiB")
-    for name in OTHERS:
+    for name in given.experiments if given.pairs else ():
         module, step = stepper(name, *sizes)
         more = sum(p.numel() for p in module.parameters())
-        print(f"  {name}: {more:,} parameters, at most {peaks[name] / 2**20:,.0f} MiB")
-        print(f"  ratio of parameters: {more / fewer:.4f}, of peak memory: {peaks[name] / least:.4f}")
-        report(f"{name}, a step", BASE, interleave(step, base_step, given.pairs, clock=clock))
+        print(f"  {name}: {more:,} parameters, ratio to {fewer:,} {more / fewer:.4f}", flush=True)
+        report(f"{name}, a step", BASE, interleave(step, base_step, given.pairs, clock=clock, warmup=1))
         read = reader(module, *sizes), reader(plain, *sizes)
-        report(f"{name}, inference", BASE, interleave(*read, given.pairs, clock=clock))
+        report(f"{name}, inference", BASE, interleave(*read, given.pairs, clock=clock, warmup=1))
         plain.train()
         del module, step, read
 

@@ -96,14 +96,13 @@ class MDLMModule(DenoisingModule):
         levels = self.levels(self.times(batch.index), batch)
         step, importance = self.noised(batch, levels)
         detached = importance.detach()
-        states = self.of_step(step)
 
         weight = self.curriculum.weights(step, detached, batch.progress)
         if self.weight == "nelbo":
             weight = weight * levels.weight[:, None]
         if self.correction == "horvitz_thompson":
             weight = weight * torch.where(step.masked, step.rate[:, None] / step.p, 1.0)
-        diffusion, ce = self.minimised(states, step, weight, batch)
+        diffusion, ce = self.minimised(self.of_step(step), step, weight, batch)
 
         if self.training:
             self.stateful.observe(step, ce)

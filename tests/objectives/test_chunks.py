@@ -1,5 +1,7 @@
 """Logits a bounded number of places at a time: the same losses, bounds and gradients."""
 
+from itertools import product
+
 import attrs
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from atat_zoo import Zoo
+from atat_zoo.data.neighbours import CountTable
 from atat_zoo.objectives import chunks
 from tests.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, V, batch, build
 
@@ -119,9 +122,14 @@ def test_in_the_precision_of_autocast():
         torch.testing.assert_close(two, one, rtol=0.1, atol=2e-2)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_losses_bounds_and_gradients_are_the_same(name, monkeypatch):
-    module = build(OBJECTIVES[name], backbone={"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 16})
+HEADS = [{"tied": True, "output_bias": "none"}, {"neighbours": 2}]
+
+
+@pytest.mark.parametrize(("name", "head"), [*((name, {}) for name in OBJECTIVES), *product(("mdlm", "d3pm"), HEADS)])
+def test_losses_bounds_and_gradients_are_the_same(name, head, monkeypatch):
+    context = attrs.evolve(CONTEXT, count_table=lambda: CountTable.count([batch(4).tokens.numpy()], V))
+    backbone = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 16, **head}
+    module = build(OBJECTIVES[name], backbone=backbone, context=context)
     given, found = batch(3), {}
     method = Zoo.load().spec("bound", "exact_k")
     for logits in (chunks.LOGITS, 5 * V):
