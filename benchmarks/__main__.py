@@ -11,6 +11,8 @@ NAMES = (
     "counts_overhead",
     "composer_overhead",
     "evaluation_overhead",
+    "evaluation_memory",
+    "growth",
     "sampling_overhead",
     "strided",
 )

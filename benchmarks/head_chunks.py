@@ -3,79 +3,75 @@
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import statistics
-import subprocess
-import sys
 import time
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
 
-from atat_zoo.objectives import chunks
+from atat_zoo.objectives.chunks import rows_for, weighted_sum
+from atat_zoo.objectives.denoising import cross_entropy
+from atat_zoo.training.memory import keep_freed_memory
+from benchmarks.pairs import alone, forget_peak, interleave, report, resident
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VOCABULARY, WIDTH = 50_257, 768
 # `all` has logits at every place, twice as many as are masked; `masked` at the masked alone, none in chunks.
 KINDS = ("all", "masked", "chunks")
 
 
-def measured(kind: str, places: int, repeat: int) -> dict[str, float]:
-    """Return seconds of forward and backward, the fastest, and the bytes that they add at most."""
+def stepper(kind: str, places: int) -> Callable[[], None]:
+    """Return one forward and backward pass of the head and its weighted loss."""
     torch.manual_seed(0)
     weight = (torch.randn(VOCABULARY, WIDTH) / WIDTH**0.5).requires_grad_()
     rows = places * (2 if kind == "all" else 1)
     hidden = torch.randn(rows, WIDTH, requires_grad=True)
-    x = torch.randint(0, VOCABULARY, (rows,))
-    most = chunks.rows_for(VOCABULARY) if kind == "chunks" else rows
+    x, of_place = torch.randint(0, VOCABULARY, (rows,)), torch.rand(rows)
     bf16 = torch.cpu._is_avx512_bf16_supported()
 
-    def whole(hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(F.linear(hidden, weight).float(), x, reduction="none")
+    def losses(hidden: torch.Tensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return cross_entropy(F.linear(hidden, weight).float(), x, hidden)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             if kind == "chunks":
-                loss = chunks.linear_cross_entropy(hidden, weight, None, x, most).mean()
+                most = rows_for(VOCABULARY, hidden.device)
+                loss, _ = weighted_sum(losses, most, of_place, [weight], hidden, x)
             else:
-                loss = whole(hidden, x).mean()
-        loss.backward()
+                loss = (of_place * losses(hidden, x)["loss"]).sum()
+        (loss / rows).backward()
         weight.grad = hidden.grad = None
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    times = []
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - begin)
-    added = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    return {"seconds": min(times), "bytes": added}
+    return step
+
+
+def added(kind: str, places: int) -> int:
+    """Return the bytes that a pass adds at most."""
+    step = stepper(kind, places)
+    before = resident()
+    forget_peak()
+    step()
+    return resident(peak=True) - before
 
 
 def main() -> None:
-    """Print both ratios; every measurement is a process, so that its memory is its own, and they take turns."""
+    """Print both ratios: memory of one pass, each in a process of its own, and time in interleaved pairs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--places", type=int, default=2048, help="masked places")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--busy", action="store_true", help="count processor time: other programs take the cores")
     given, _ = parser.parse_known_args()
-    if given.kind:
-        print(json.dumps(measured(given.kind, given.places, given.repeat)))
-        return
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
-    for _ in range(given.rounds):
-        for kind in KINDS:
-            words = ["--kind", kind, "--places", str(given.places), "--repeat", str(given.repeat)]
-            code = "from benchmarks.head_chunks import main; main()"
-            done = subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.PIPE, text=True)
-            found[kind].append(json.loads(done.stdout))
-    for kind in KINDS:
-        seconds = statistics.median(each["seconds"] for each in found[kind])
-        most = statistics.median(each["bytes"] for each in found[kind])
-        print(f"{kind:<8} {1000 * seconds:8.0f} ms  {most / 2**20:8.0f} MiB more at most")
-    pairs = list(zip(*found.values(), strict=True))
-    memory = statistics.median(cut["bytes"] / full["bytes"] for full, _, cut in pairs)
-    times = sorted(cut["seconds"] / whole["seconds"] for _, whole, cut in pairs)
-    print(f"peak memory, chunks / all logits: {memory:.2f}")
-    print(f"time of the head, chunks / masked: {statistics.median(times):.2f} ({times[0]:.2f} to {times[-1]:.2f})")
+    more = {kind: alone(added, kind, given.places) for kind in KINDS}
+    for kind, size in more.items():
+        print(f"  {kind:8s} {size / 2**20:8.0f} MiB more at most")
+    print(f"  peak memory, chunks / all logits: {more['chunks'] / more['all']:.2f}")
+    keep_freed_memory()  # as a training does
+    cut, whole = stepper("chunks", given.places), stepper("masked", given.places)
+    clock = time.process_time if given.busy else time.perf_counter
+    report("head in chunks", "masked only, no chunks", interleave(cut, whole, given.pairs, warmup=1, clock=clock))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,36 +1,70 @@
-"""Interleaved pairs: A B B A A B …, so that a machine whose speed drifts does not favour one side."""
+"""Interleaved pairs: A B B A A B …, so that a machine whose speed drifts does not favour one side.
+
+And the memory of something in a process of its own.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the wall-clock seconds of one call."""
-    start = time.perf_counter()
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of one call, wall-clock unless the clock is another one."""
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def interleave(
-    a: Callable[[], object], b: Callable[[], object], pairs: int, warmup: int = 2
+    a: Callable[[], object],
+    b: Callable[[], object],
+    pairs: int,
+    warmup: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[float, float]]:
-    """Time a and b in pairs, the order of each pair alternating."""
+    """Time a and b in pairs, the order of each pair alternating.
+
+    Where other programs take the cores, `time.process_time` with one thread counts what each side itself needs.
+    """
     for _ in range(warmup):
         a(), b()
     timed = []
     for number in range(pairs):
         if number % 2:
-            second, first = seconds(b), seconds(a)
+            second, first = seconds(b, clock), seconds(a, clock)
         else:
-            first, second = seconds(a), seconds(b)
+            first, second = seconds(a, clock), seconds(b, clock)
         timed.append((first, second))
     return timed
+
+
+def alone(function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a function returns in a process of its own, whose memory is its own, too."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *given).result()
+
+
+def resident(peak: bool = False) -> int:
+    """Return the bytes of this process that are in memory, or the most since `forget_peak`; Linux only.
+
+    `getrusage` would count what the process that started this one has had.
+    """
+    name = "VmHWM:" if peak else "VmRSS:"
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def forget_peak() -> None:
+    """Let the peak begin again at what is in memory now."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:

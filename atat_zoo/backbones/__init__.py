@@ -20,9 +20,8 @@ class BackboneModule(Protocol):
 
     Attributes:
         embedding: `nn.Embedding` with V + 1 rows of width D.
-        head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed. One that is
-            a linear layer and nothing more may have `linear`, its weight [V, D] and its bias [V] or None: then a
-            training computes head and cross-entropy together, and never has [N, V] of a large vocabulary in memory.
+        head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed, some places
+            at a time.
         reads_time: whether `t` changes the result.
 
     It may have `prior`, a `atat_zoo.backbones.prior.NeighbourPrior` or None: then the objective, which knows what each

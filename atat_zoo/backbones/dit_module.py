@@ -217,14 +217,10 @@ class Head(nn.Module):
             smoothed = torch.from_numpy(counts).double() + 1.0
             self.bias.data = (smoothed / smoothed.sum()).log().float()
 
-    @property
-    def linear(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [V, D] and bias [V] or None; see `BackboneModule.head`."""
-        return self._tied[0].weight[: self.vocabulary_size] if self.weight is None else self.weight, self.bias
-
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V]."""
-        return F.linear(hidden, *self.linear)
+        weight = self._tied[0].weight[: self.vocabulary_size] if self.weight is None else self.weight
+        return F.linear(hidden, weight, self.bias)
 
 
 class TimeEmbedding(nn.Module):

@@ -139,18 +139,20 @@ class AdaptiveModule(DenoisingModule):
         importance = self.importance(batch.tokens, batch.maskable, None)
         log_w = self.log_weights(importance).repeat(K, 1)
         step, drawn = self.draw(batch, log_w)
-        values = self.look(step.z, step.t, step.masked, step.x)
-        ce, log_reverse = (dense(step.masked, each) for each in values)
+        where = pairs(step.masked)
+        states = self.states(step.z, step.t).at(where)
+        log_reverse = dense(step.masked, self.reverse(states.hidden, where, step.x.shape[1]))
 
         weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
         if self.weight == "nelbo":
             weight = torch.where(step.masked, 1 / drawn.rate[:, None], 0.0)
         elif self.weight == "simple":
             weight = step.masked.double()
-        diffusion = self._mean(weight * ce, batch)
+        loss, ce = self.minimised(states, step, weight, batch)
+        diffusion = loss.float()
         reverse = self._mean(bracket, batch)
         loss = diffusion + self.reverse_loss_weight * reverse
-        forward = self._forward_loss(step, drawn, batch, importance, log_w, ce.detach(), log_reverse.detach())
+        forward = self._forward_loss(step, drawn, batch, importance, log_w, ce, log_reverse.detach())
         if forward is not None:
             loss = loss + self.importance_loss_weight * forward
         if self.training:

@@ -24,7 +24,6 @@ from atat_zoo.objectives.denoising import (
     States,
     golden_stride,
     metrics,
-    normalised,
 )
 
 if TYPE_CHECKING:
@@ -113,12 +112,12 @@ class BlockModule(DenoisingModule):
         """See `ObjectiveModule`."""
         self.begin(batch)
         step, levels = self.mask(batch)
-        ce = self.dense_cross_entropy(step)
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
+        loss, ce = self.minimised(self.of_step(step), step, weight, batch)
         if self.training:
             self.stateful.observe(self.by_block(step, levels), ce.view(-1, self.size))
-        return metrics(step, ce, normalised(weight * ce, batch))
+        return metrics(step, ce, loss)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
         """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""
@@ -174,8 +173,8 @@ class AutoregressiveModule(DenoisingModule):
         x, maskable = batch.tokens, batch.maskable
         ones = torch.ones(len(x), device=x.device)
         step = Masked(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
-        ce = self.dense_cross_entropy(step)
-        return metrics(step, ce, normalised(ce, batch))
+        loss, ce = self.minimised(self.of_step(step), step, step.p, batch)
+        return metrics(step, ce, loss)
 
     def places(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> States:
         """See `DenoisingModule`; each place reads the clean text before it."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-# Logits at once: 64 MB in float32, and about three times that with the gradient.
-LOGITS = 1 << 24
+# Logits at once: 64 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
+# the head's weights, as many bytes whatever its size: an accelerator, where products are cheap, takes larger chunks.
+LOGITS, ON_ACCELERATOR = 1 << 24, 8
 
 
-def rows_for(vocabulary_size: int) -> int:
+def rows_for(vocabulary_size: int, device: torch.device) -> int:
     """Return how many places have their logits in memory at once."""
-    return max(1, LOGITS // vocabulary_size)
+    return max(1, LOGITS * (1 if device.type == "cpu" else ON_ACCELERATOR) // vocabulary_size)
 
 
 def wide(logits: Tensor) -> Tensor:
@@ -52,61 +52,59 @@ def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: T
     return {name: torch.cat([each[name] for each in found]) for name in found[0]}
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, rows: int) -> Tensor:
-    """Return −log softmax(W h + b)_x of N places, nats [N], with the logits of `rows` places in memory at once.
+def weighted_sum(
+    function: Callable[..., dict[str, Tensor]],
+    rows: int,
+    weight: Tensor,
+    parameters: Sequence[Tensor],
+    hidden: Tensor,
+    *others: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return Σ_i weight_i · loss_i over N places, and what the function makes of them, by names [N], as `in_chunks`.
 
-    The same as a linear layer and a cross-entropy, gradient included, in the precision of the autocast that is on. Each
-    chunk is computed again for the gradient, which is formed in place: what the product costs, the passes over memory
-    save.
+    Only the sum has a gradient. Each chunk's is formed as soon as its logits are known, and backward only scales them:
+    nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here for any head and any loss, by autograd).
 
     Args:
-        hidden: h, [N, D].
-        weight: W, [V, D].
-        bias: b, [V], or None.
-        x: the true tokens, int64 [N].
+        function: as in `in_chunks`; the sum is over its `"loss"`.
         rows: the most places at once.
+        weight: of each place, [N], without a gradient.
+        parameters: leaves that the function may read besides its arguments.
+        hidden: the first argument, [N, D], the only one that gets a gradient.
+        others: the other arguments, [N, …] each, or None.
     """
-    kind = hidden.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
-    apply: Any = _LinearCrossEntropy.apply
-    found: Tensor = apply(hidden, weight, bias, x, rows, dtype)
-    return found
+    of_hidden, of_parameters = torch.empty_like(hidden), dict[int, Tensor]()
+
+    def one(cut: slice) -> dict[str, Tensor]:
+        # A function, so that all of a chunk is gone before the next one.
+        h = hidden[cut].detach().requires_grad_()
+        found = function(h, *(None if each is None else each[cut] for each in others))
+        total = (weight[cut] * found["loss"]).sum()
+        of_hidden[cut], *changes = torch.autograd.grad(total, [h, *parameters], allow_unused=True)
+        for number, change in enumerate(changes):
+            if change is not None:
+                if number not in of_parameters:
+                    of_parameters[number] = torch.zeros_like(wide(change))
+                of_parameters[number] += change
+        return {name: each.detach() for name, each in found.items()}
+
+    made = [one(slice(first, first + rows)) for first in range(0, len(hidden), rows)]
+    joined = {name: torch.cat([each[name] for each in made]) for name in made[0]}
+    apply: Any = _WithGradients.apply
+    gradients, read = [of_hidden, *of_parameters.values()], [parameters[number] for number in of_parameters]
+    return apply((weight * joined["loss"]).sum(), gradients, hidden, *read), joined
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
+class _WithGradients(torch.autograd.Function):
+    """A value whose gradients have been computed with it."""
+
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, x: Tensor, rows: int, dtype: torch.dtype
-    ) -> Tensor:
-        ctx.rows, ctx.dtype = rows, dtype
-        found, W = [], weight.to(dtype)
-        with torch.autocast(hidden.device.type, enabled=False):
-            for h, true in zip(torch.split(hidden.to(dtype), rows), torch.split(x, rows), strict=True):
-                found.append(F.cross_entropy(wide(_logits(h, W, bias)), true, reduction="none"))
-        ctx.save_for_backward(hidden, weight, bias, x)
-        return torch.cat(found)
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return value.clone()
 
     @staticmethod
-    # In place, so it has no derivative of its own. torch gives the decorator no types.
+    # The gradients are constants to torch. It gives the decorator no types.
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        hidden, weight, bias, x = ctx.saved_tensors
-        W, of_hidden = weight.to(ctx.dtype), torch.empty_like(hidden)
-        of_weight, of_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
-        with torch.autocast(hidden.device.type, enabled=False):
-            for first in range(0, len(hidden), ctx.rows):
-                cut = slice(first, first + ctx.rows)
-                h = hidden[cut].to(ctx.dtype)
-                d = wide(_logits(h, W, bias)).softmax(1)  # and then (softmax − one-hot) × gradient, in place
-                one = torch.ones_like(d[:, :1])
-                d.scatter_add_(1, x[cut, None], -one).mul_(gradient[cut, None])
-                if of_bias is not None:
-                    of_bias += d.sum(0)
-                d = d.to(ctx.dtype)
-                of_hidden[cut] = d @ W
-                of_weight += d.T @ h
-        return of_hidden, of_weight, of_bias, None, None, None
-
-
-def _logits(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(h, weight, None if bias is None else bias.to(h.dtype))
+        return None, None, *(gradient * each for each in ctx.saved_tensors)

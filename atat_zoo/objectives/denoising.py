@@ -15,7 +15,7 @@ from atat_zoo.diffusion.contracts import Denoiser, Masked, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import NO_SCORES
-from atat_zoo.objectives.chunks import in_chunks, linear_cross_entropy, rows_for, wide
+from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.rates import NoiseRates
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atat_zoo.objectives import Batch, Scores
     from atat_zoo.registry import Context
 
-    Losses = Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
+    Losses = Callable[..., dict[str, Tensor]]
 
 
 class States(NamedTuple):
@@ -140,19 +140,51 @@ class DenoisingModule(nn.Module):
         """Return logits at the masked positions of z, float32 or wider, [N, V]; see `places`."""
         return self.score(self.places(z, t, masked, x), self.counted(x[masked]))
 
-    def each(self, states: States, x: Tensor, losses: Losses) -> dict[str, Tensor]:
+    def each(self, states: States, x: Tensor, losses: Losses, *known: Tensor) -> dict[str, Tensor]:
         """Return functions of the logits of N places, [N] by name, a bounded number of places at a time.
 
         Args:
             states: of the places, [N].
             x: their true tokens, int64 [N].
-            losses: from logits [n, V], tokens [n] and hidden states [n, D] of some places to tensors [n] by name.
+            losses: from logits [n, V], tokens [n], hidden states [n, D] and `known` [n] of some places to tensors [n]
+                by name.
+            known: what else the losses read of the places, [N] each.
         """
+        rows = rows_for(self.context.vocabulary_size, x.device)
+        return in_chunks(self.scored(losses), rows, states.hidden, states.neighbours, x, *known)
 
-        def some(hidden: Tensor, neighbours: Tensor | None, x: Tensor) -> dict[str, Tensor]:
-            return losses(self.score(States(hidden, neighbours), self.counted(x)), x, hidden)
+    def scored(self, losses: Losses) -> Losses:
+        """Return the losses as a function of hidden states, neighbours, tokens and what is known of some places."""
 
-        return in_chunks(some, rows_for(self.context.vocabulary_size), states.hidden, states.neighbours, x)
+        def some(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *known: Tensor) -> dict[str, Tensor]:
+            return losses(self.score(States(hidden, neighbours), self.counted(x)), x, hidden, *known)
+
+        return some
+
+    def minimised(
+        self, states: States, step: Masked, weight: Tensor, batch: Batch, losses: Losses | None = None, *known: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return Σ weight · loss / Σ maskable, as `normalised` has it, and the cross-entropy [B, L] without gradient.
+
+        That the weights are known before the losses makes it as fast in chunks as without: see `weighted_sum`.
+
+        Args:
+            states: of the masked places, [N].
+            step: the masked batch.
+            weight: of each loss, [B, L], without a gradient.
+            batch: for its size.
+            losses: as in `each`, which name a `"loss"` and a `"cross_entropy"`; the cross-entropy is both if None.
+            known: as in `each`, without a gradient.
+        """
+        where, losses = step.masked, losses or cross_entropy
+        x, rows = step.x[where], rows_for(self.context.vocabulary_size, where.device)
+        if len(x) <= rows or not torch.is_grad_enabled():
+            found = {name: dense(where, each) for name, each in self.each(states, x, losses, *known).items()}
+            return normalised(weight * found["loss"], batch), found["cross_entropy"].detach()
+        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        of_places = (states.hidden, states.neighbours, x, *known)
+        total, found = weighted_sum(self.scored(losses), rows, weight[where], learned, *of_places)
+        return total / len(where) / batch.mean_maskable, dense(where, found["cross_entropy"])
 
     def counted(self, x: Tensor) -> Tensor | None:
         """Return the true tokens in a training, whose text the prior has counted; None for other text."""
@@ -164,14 +196,17 @@ class DenoisingModule(nn.Module):
 
     def at_places(self, states: States, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) of N places, nats, float32 or wider [N], from what the head reads of them."""
-        rows, linear = rows_for(self.context.vocabulary_size), getattr(self.backbone.head, "linear", None)
-        if len(x) > rows and linear is not None and states.neighbours is None:
-            weight, bias = linear
-            return linear_cross_entropy(states.hidden, weight, bias, x, rows)
         return self.each(states, x, cross_entropy)["cross_entropy"]
 
+    def of_step(self, step: Masked) -> States:
+        """Return what the head reads at the masked positions of a step, [N]."""
+        return self.places(step.z, step.t, step.masked, step.x)
+
     def dense_cross_entropy(self, step: Masked) -> Tensor:
-        """Return the cross-entropy of a step, float32 [B, L], zero where nothing is masked."""
+        """Return the cross-entropy of a step with its gradient, float32 [B, L], zero where nothing is masked.
+
+        For losses whose weights depend on it; with weights that are known before, `minimised` is faster.
+        """
         return dense(step.masked, self.cross_entropy(step.z, step.t, step.masked, step.x))
 
     def denoiser(self) -> Denoiser:
@@ -281,8 +316,9 @@ class Predictor(Denoiser):
 
 
 def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
-    """Return −log p(x) of N places, nats [N], from logits [N, V]."""
-    return {"cross_entropy": F.cross_entropy(logits, x, reduction="none")}
+    """Return −log p(x) of N places, nats [N], from logits [N, V]; it is the loss, too."""
+    ce = F.cross_entropy(logits, x, reduction="none")
+    return {"loss": ce, "cross_entropy": ce}
 
 
 def golden_stride(strata: int) -> int:

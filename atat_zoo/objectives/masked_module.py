@@ -19,10 +19,8 @@ from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
     StatefulParts,
-    dense,
     importance_loss,
     metrics,
-    normalised,
 )
 
 if TYPE_CHECKING:
@@ -98,20 +96,19 @@ class MDLMModule(DenoisingModule):
         levels = self.levels(self.times(batch.index), batch)
         step, importance = self.noised(batch, levels)
         detached = importance.detach()
-        ce = self.dense_cross_entropy(step)
 
         weight = self.curriculum.weights(step, detached, batch.progress)
         if self.weight == "nelbo":
             weight = weight * levels.weight[:, None]
         if self.correction == "horvitz_thompson":
             weight = weight * torch.where(step.masked, step.rate[:, None] / step.p, 1.0)
-        diffusion = normalised(weight * ce, batch)
+        diffusion, ce = self.minimised(self.of_step(step), step, weight, batch)
 
         if self.training:
             self.stateful.observe(step, ce)
         if not self.learns_importance:
             return {**metrics(step, ce, diffusion), "importance": detached}
-        distance = importance_loss(importance, *self.target(step, ce.detach()))
+        distance = importance_loss(importance, *self.target(step, ce))
         loss = diffusion + self.importance_loss_weight * distance
         return {**metrics(step, ce, diffusion, loss), "importance_loss": distance.detach(), "importance": detached}
 
@@ -142,9 +139,9 @@ class MLMModule(DenoisingModule):
         """See `ObjectiveModule`."""
         self.begin(batch)
         step, k = self.mask(batch)
-        ce = self.dense_cross_entropy(step)
-        weight = batch.maskable.sum(1) / k.clamp(min=1)
-        return metrics(step, ce, normalised(weight[:, None] * ce, batch))
+        weight = (batch.maskable.sum(1) / k.clamp(min=1))[:, None].expand(step.masked.shape)
+        loss, ce = self.minimised(self.of_step(step), step, weight, batch)
+        return metrics(step, ce, loss)
 
 
 def score_entropy(f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,24 +170,21 @@ class SEDDModule(DenoisingModule):
         self.register_buffer("offset", untrained.float().logsumexp(-1)[0])
 
     def terms(self, logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
-        """Return the two terms of `score_entropy`, [N] each, with f = log(s_y/ρ) from the logits [N, V]."""
+        """Return the score entropy and its first term, [N] each, with f = log(s_y/ρ) from the logits [N, V]."""
         ce, excess = score_entropy(logits - self.offset, x)
-        return {"cross_entropy": ce, "excess": excess}
+        return {"loss": ce + excess, "cross_entropy": ce}
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
         self.begin(batch)
         levels = self.levels(self.times(batch.index), batch)
         step = self.masked_uniformly(batch, levels.t, levels.rate)
-        places = self.places(step.z, step.t, step.masked, step.x)
-        ce, excess = self.each(places, step.x[step.masked], self.terms).values()
-        losses = dense(step.masked, ce + excess)
-        if self.weight == "nelbo":
-            losses = losses * levels.weight[:, None]
-        ce = dense(step.masked, ce)
+        weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.rate)
+        weight = weight[:, None].expand(step.masked.shape)
+        loss, ce = self.minimised(self.of_step(step), step, weight, batch, self.terms)
         if self.training:
             self.stateful.observe(step, ce)
-        return metrics(step, ce, normalised(losses, batch))
+        return metrics(step, ce, loss)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
         """Return the cross-entropy of softmax f; and `sedd`, with the penalty, on the same masks.
@@ -232,15 +226,21 @@ class D3PMModule(DenoisingModule):
             # The mean probability of a token before training, whatever the bias of the head.
             self.mask_head.bias.copy_(untrained.logsumexp(-1) - math.log(context.vocabulary_size))
 
-    def outcomes(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def outcomes(self, logits: Tensor, x: Tensor, hidden: Tensor) -> dict[str, Tensor]:
         """Return log p̃_θ of the true token and of the mask, among V + 1 outcomes, at N masked positions, [N] each."""
+        log_p = torch.cat([logits, wide(self.mask_head(hidden))], dim=-1).log_softmax(-1)
+        return {"token": log_p.gather(-1, x[:, None])[:, 0], "mask": log_p[:, -1]}
 
-        def both(logits: Tensor, x: Tensor, hidden: Tensor) -> dict[str, Tensor]:
-            log_p = torch.cat([logits, wide(self.mask_head(hidden))], dim=-1).log_softmax(-1)
-            return {"token": log_p.gather(-1, x[:, None])[:, 0], "mask": log_p[:, -1]}
-
-        found = self.each(self.places(z, t, masked, x), x[masked], both)
-        return found["token"], found["mask"]
+    def terms(self, logits: Tensor, x: Tensor, hidden: Tensor, beta: Tensor) -> dict[str, Tensor]:
+        """Return the loss, and the cross-entropy of the prediction renormalised over V tokens, of N places [N]."""
+        of_x, of_mask = self.outcomes(logits, x, hidden).values()
+        kl = step_kl(of_x, of_mask, beta)
+        if self.weight == "nelbo":
+            losses = self.steps * (kl - self.auxiliary * of_x)
+        else:  # where nothing is ever revealed, β = 0, there is no KL
+            losses = kl / beta.clamp(min=torch.finfo(beta.dtype).tiny) - self.auxiliary * of_x
+        ce = torch.log(-torch.expm1(of_mask)) - of_x
+        return {"loss": losses.to(ce.dtype), "cross_entropy": ce}
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """See `ObjectiveModule`."""
@@ -248,16 +248,9 @@ class D3PMModule(DenoisingModule):
         T = self.steps
         i = (self.times(batch.index).double() * T).ceil().long().clamp(1, T)
         step = self.masked_uniformly(batch, (i / T).float())
-        of_x, of_mask = self.outcomes(step.z, step.t, step.masked, step.x)
         beta = reveal(i, T, self.noise.alpha)[:, None].expand(step.masked.shape)[step.masked]
-        kl = step_kl(of_x, of_mask, beta)
-        if self.weight == "nelbo":
-            losses = T * (kl - self.auxiliary * of_x)
-        else:  # where nothing is ever revealed, β = 0, there is no KL
-            losses = kl / beta.clamp(min=torch.finfo(beta.dtype).tiny) - self.auxiliary * of_x
-        # Of the prediction renormalised over the V tokens, as in the other objectives.
-        ce = torch.log(-torch.expm1(of_mask)) - of_x
-        return metrics(step, dense(step.masked, ce), normalised(dense(step.masked, losses.to(ce.dtype)), batch))
+        loss, ce = self.minimised(self.of_step(step), step, torch.ones_like(step.p), batch, self.terms, beta)
+        return metrics(step, ce, loss)
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
         """Return `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws; see `discrete_t`.
@@ -278,7 +271,7 @@ class D3PMModule(DenoisingModule):
 
         def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             assert t is not None
-            of_x, of_mask = self.outcomes(z, t, masked, x)
+            of_x, of_mask = self.each(self.places(z, t, masked, x), x[masked], self.outcomes).values()
             beta = reveal((t * T).round().long(), T, self.noise.alpha)[:, None].expand(masked.shape)[masked]
             return {"d3pm": step_kl(of_x, of_mask, beta)}
 

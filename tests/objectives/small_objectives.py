@@ -2,6 +2,7 @@
 
 import attrs
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from atat_zoo import Zoo
 from atat_zoo.objectives import Batch
@@ -78,3 +79,16 @@ def batch(first=0, rows=None, *, padded=True, seed=None, progress=0.1, context=C
 def part_of(whole, rows):
     """The rows of a micro-batch; the normalisation stays that of the global batch."""
     return attrs.evolve(whole, tokens=whole.tokens[rows], maskable=whole.maskable[rows], index=whole.index[rows])
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for each in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(each, torch.Tensor):
+                self.elements = max(self.elements, each.numel())
+        return out

@@ -123,7 +123,8 @@ def enumerated_steps(module, x, T, noise):
     length = x.shape[1]
     for bits in range(1, 2**length):
         masked = torch.tensor([bool(bits >> p & 1) for p in range(length)]).expand(x.shape)
-        of_x, of_mask = module.outcomes(torch.where(masked, module.context.mask_id, x), None, masked, x)
+        places = module.places(torch.where(masked, module.context.mask_id, x), None, masked, x)
+        of_x, of_mask = module.each(places, x[masked], module.outcomes).values()
         k = int(masked[0].sum())
         for b, a in zip(beta, visible, strict=True):
             kl = step_kl(of_x, of_mask, b.expand(len(of_x))).view(len(x), k).sum(1)

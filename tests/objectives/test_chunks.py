@@ -1,16 +1,19 @@
 """Logits a bounded number of places at a time: the same losses, bounds and gradients."""
 
+from itertools import product
+
 import attrs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from atat_zoo import Zoo
+from atat_zoo.data.neighbours import CountTable
 from atat_zoo.objectives import chunks
-from tests.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, V, batch, build
+from tests.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, V, batch, build
 
 OBJECTIVES = BASELINES | {
     "mdlm": {"use": "mdlm", "importance_loss_weight": 0.0, "correction": "horvitz_thompson"},
@@ -43,39 +46,90 @@ def test_any_number_of_rows_gives_the_same(places, rows, absent):
         torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)
 
 
-@given(st.integers(1, 20), st.integers(1, 25), st.booleans())
-def test_head_and_cross_entropy_together(places, rows, biased):
-    torch.manual_seed(1)
-    hidden, weight, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((places, 3), (5, 3), (5,)))
-    given_ = [each.requires_grad_() for each in (hidden, weight, *([bias] if biased else []))]
-    x, scale = torch.randint(0, 5, (places,)), torch.randn(places, dtype=torch.float64)
-    other = bias if biased else None
-    whole = F.cross_entropy(F.linear(hidden, weight, other), x, reduction="none")
-    cut = chunks.linear_cross_entropy(hidden, weight, other, x, rows)
-    torch.testing.assert_close(cut, whole, rtol=1e-12, atol=1e-12)
-    wanted, found = (torch.autograd.grad((each * scale).sum(), given_) for each in (whole, cut))
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+class Learned(nn.Module):
+    """What a head may read: weights, perhaps a bias, a factor of given scores, and something that it does not read."""
+
+    def __init__(self, biased):
+        super().__init__()
+        torch.manual_seed(1)
+        self.weight, self.bias = (nn.Parameter(torch.randn(*shape, dtype=torch.float64)) for shape in ((5, 3), (5,)))
+        self.gain, self.unread = (nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(2))
+        self.biased = biased
+
+    def forward(self, hidden, scores, x):
+        logits = F.linear(hidden, self.weight, self.bias if self.biased else None)
+        if scores is not None:
+            logits = logits + self.gain * scores
+        ce = F.cross_entropy(logits, x, reduction="none")
+        # More than the cross-entropy is minimised, and what is minimised is no linear function of it.
+        return {"cross_entropy": ce, "loss": ce.square() + logits.logsumexp(1)}
 
 
-def test_together_in_the_precision_of_autocast():
+@given(st.integers(1, 20), st.integers(1, 25), st.booleans(), st.booleans(), st.floats(-3, 3))
+def test_a_weighted_sum_and_all_its_gradients_are_those_of_plain_code(places, rows, biased, scored, scale):
+    module = Learned(biased)
+    hidden = torch.randn(places, 3, dtype=torch.float64, requires_grad=True)
+    scores = torch.randn(places, 5, dtype=torch.float64) if scored else None
+    x, weight = torch.randint(0, 5, (places,)), torch.randn(places, dtype=torch.float64)
+    whole = module(hidden, scores, x)
+    learned = list(module.parameters())
+    total, found = chunks.weighted_sum(module, rows, weight, learned, hidden, scores, x)
+    assert found.keys() == whole.keys()
+    for name in whole:
+        assert not found[name].requires_grad
+        torch.testing.assert_close(found[name], whole[name].detach(), rtol=1e-12, atol=1e-12)
+    plain = (weight * whole["loss"]).sum()
+    torch.testing.assert_close(total, plain, rtol=1e-12, atol=1e-12)
+
+    def gradients(value):
+        return torch.autograd.grad(scale * value, (hidden, *learned), allow_unused=True, retain_graph=True)
+
+    for found in (gradients(total), gradients(total)):  # the second time from what the first has kept
+        for one, other in zip(found, gradients(plain), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_two_sums_of_the_same_states_add_up():
+    module, hidden = Learned(True), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    x, weight = torch.randint(0, 5, (7,)), torch.rand(7, dtype=torch.float64)
+    learned = list(module.parameters())
+    both = sum(chunks.weighted_sum(module, rows, weight, learned, hidden, None, x)[0] for rows in (2, 3))
+    both.backward()
+    twice = module.weight.grad.clone(), hidden.grad.clone()
+    module.zero_grad()
+    hidden.grad = None
+    (2 * (weight * module(hidden, None, x)["loss"]).sum()).backward()
+    torch.testing.assert_close(twice, (module.weight.grad, hidden.grad), rtol=1e-10, atol=1e-10)
+
+
+def test_in_the_precision_of_autocast():
     torch.manual_seed(2)
     hidden, weight = torch.randn(64, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
-    x = torch.randint(0, 100, (64,))
-    exact = F.cross_entropy(hidden @ weight.T, x, reduction="none")
+    x, of_place = torch.randint(0, 100, (64,)), torch.rand(64)
+
+    def losses(hidden, x):
+        return {"loss": F.cross_entropy(F.linear(hidden, weight).float(), x, reduction="none")}
+
+    exact = (of_place * losses(hidden, x)["loss"]).sum()
     with torch.autocast("cpu", torch.bfloat16):
-        whole = F.cross_entropy(F.linear(hidden, weight).float(), x, reduction="none")
-        cut = chunks.linear_cross_entropy(hidden, weight, None, x, 7)
-    assert cut.dtype == torch.float32
-    torch.testing.assert_close(cut, whole, rtol=1e-6, atol=1e-5)
-    assert 1e-4 < float((cut - exact).abs().max()) < 0.5
-    for one, two in zip(*(torch.autograd.grad(each.mean(), (hidden, weight)) for each in (exact, cut)), strict=True):
+        whole = losses(hidden, x)["loss"]
+        cut, found = chunks.weighted_sum(losses, 7, of_place, [weight], hidden, x)
+    assert found["loss"].dtype == torch.float32
+    torch.testing.assert_close(found["loss"], whole, rtol=1e-6, atol=1e-5)
+    assert 1e-4 < float((cut - exact).abs()) < 0.5
+    for one, two in zip(*(torch.autograd.grad(each / 32, (hidden, weight)) for each in (exact, cut)), strict=True):
         assert two.dtype == torch.float32
         torch.testing.assert_close(two, one, rtol=0.1, atol=2e-2)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_losses_bounds_and_gradients_are_the_same(name, monkeypatch):
-    module = build(OBJECTIVES[name], backbone={"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 16})
+HEADS = [{"tied": True, "output_bias": "none"}, {"neighbours": 2}]
+
+
+@pytest.mark.parametrize(("name", "head"), [*((name, {}) for name in OBJECTIVES), *product(("mdlm", "d3pm"), HEADS)])
+def test_losses_bounds_and_gradients_are_the_same(name, head, monkeypatch):
+    context = attrs.evolve(CONTEXT, count_table=lambda: CountTable.count([batch(4).tokens.numpy()], V))
+    backbone = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 16, **head}
+    module = build(OBJECTIVES[name], backbone=backbone, context=context)
     given, found = batch(3), {}
     method = Zoo.load().spec("bound", "exact_k")
     for logits in (chunks.LOGITS, 5 * V):
@@ -91,19 +145,6 @@ def test_losses_bounds_and_gradients_are_the_same(name, monkeypatch):
     torch.testing.assert_close(same_loss, loss)
     torch.testing.assert_close(same_gradients, gradients, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(same_bounds, bounds)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that an operation returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for each in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(each, torch.Tensor):
-                self.elements = max(self.elements, each.numel())
-        return out
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -124,4 +165,6 @@ def test_the_logits_of_all_places_are_never_in_memory(name, monkeypatch):
 
 @pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 8192), (50_257, 333), (1 << 30, 1)])
 def test_small_vocabularies_are_not_cut(vocabulary, rows):
-    assert chunks.rows_for(vocabulary) == rows
+    assert chunks.rows_for(vocabulary, torch.device("cpu")) == rows
+    # An accelerator has more places at once.
+    assert chunks.rows_for(vocabulary, torch.device("cuda")) >= max(1, 7 * (rows - 1))

@@ -1,0 +1,79 @@
+"""What a long training and many short ones leave behind: memory, open files, threads, processes; nano model."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from composer import Callback
+
+from atat_zoo.experiment import load
+from atat_zoo.training import train
+from benchmarks.pairs import resident
+
+if TYPE_CHECKING:
+    from composer import Logger, State
+
+
+class Resident(Callback):
+    """The bytes in memory after some steps."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps, self.seen = steps, list[int]()
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Note them; Composer has not counted this step yet."""
+        if int(state.timestamp.batch) + 1 in self.steps:
+            gc.collect()
+            self.seen.append(resident())
+
+
+def trained(steps: int, folder: Path, *callbacks: Callback) -> None:
+    """Train a nano model for so many steps of eight sequences."""
+    small = {"train.steps": steps, "train.batch_size": 8, "train.save_every": steps, "train.evaluate_every": 0}
+    quiet = {"evaluation.sequences": 8, "evaluation.samples": 0, "backbone.neighbours": 0, "data.workers": 1}
+    train(load("mdlm", [f"{key}={value}" for key, value in {**small, **quiet}.items()]), folder, callbacks=[*callbacks])
+
+
+def left() -> dict[str, int]:
+    """Return how many files are open, and how many threads and processes there are."""
+    return {
+        "open files": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": threading.active_count(),
+        "processes": len(multiprocessing.active_children()),
+        "temporary files": len(list(Path(tempfile.gettempdir()).iterdir())),
+    }
+
+
+def main() -> None:
+    """Print the growth between two steps of a training, and what is left after many trainings of two steps."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, nargs=2, default=(200, 2000))
+    parser.add_argument("--runs", type=int, default=50)
+    given, _ = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as out:
+        tempfile.tempdir = str(Path(out) / "tmp")
+        Path(tempfile.tempdir).mkdir()
+        memory = Resident(*given.steps)
+        trained(given.steps[1], Path(out) / "long", memory)
+        early, late = memory.seen
+        print(f"  after {given.steps[0]} steps {early / 2**20:.1f} MiB, after {given.steps[1]} {late / 2**20:.1f} MiB")
+        print(f"  growth: {100 * (late / early - 1):+.2f} %", flush=True)
+        # The first run opens what stays open: sockets of the process group, worker pools, lazily loaded libraries.
+        before = {}
+        for number in range(given.runs + 1):
+            trained(2, Path(out) / str(number))
+            before = before or left() | {"memory": resident()}
+        gc.collect()
+        for name, count in (left() | {"memory": resident()}).items():
+            shown = [f"{each / 2**20:.0f} MiB" if name == "memory" else str(each) for each in (before[name], count)]
+            print(f"  {name:16s} after one run {shown[0]}, after {given.runs} more {shown[1]}")
+
+
+if __name__ == "__main__":
+    main()
