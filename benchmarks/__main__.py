@@ -13,6 +13,7 @@ NAMES = (
     "evaluation_overhead",
     "sampling_overhead",
     "strided",
+    "stream",
 )
 # These take long, or want to be told more: they run when they are named.
 STUDIES = (
