@@ -75,9 +75,7 @@ class Origin:
             UserError: when an address is refused or has no manifest, or the cache cannot be written.
         """
         if "{" in self.path or "::" in self.path or self.path.startswith(_COMMAND):
-            raise UserError(
-                f"corpus.path: {self.path} is not the address of one folder; corpus.tars may name tar files"
-            )
+            raise UserError(f"corpus.path: {self.path} is not one folder; name single tar files in corpus.tars")
         for addresses in _expanded(self.tars).values():
             _refuse_commands(*addresses)
         about = self._small(manifest.FILE)
@@ -104,31 +102,32 @@ class Origin:
         path = folder / shard.name
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with _writing(self.cache):
-            while True:
-                with suppress(FileNotFoundError):
-                    file = path.open("rb")
-                    if hash_of(file) == shard.sha256:
-                        with suppress(FileNotFoundError):
-                            os.utime(path)  # the newest
-                        return file
-                    file.close()
-                    path.unlink()  # damaged here
-                if self._room_for(path, part, shard.bytes):
-                    break
             try:
+                while True:
+                    with suppress(FileNotFoundError):
+                        file = path.open("rb")
+                        if hash_of(file) == shard.sha256:
+                            with suppress(FileNotFoundError):
+                                os.utime(path)  # the newest
+                            return file
+                        file.close()
+                        path.unlink()  # damaged here
+                    if self._room_for(path, part, shard.bytes):
+                        break
                 with part.open("rb+") as into:
                     self._fetch(shard.name, into, shard.bytes, shard.sha256)
                 file = part.open("rb")
                 part.replace(path)
+                return file
             finally:
                 part.unlink(missing_ok=True)
-        return file
 
     def _room_for(self, path: Path, part: Path, size: int) -> bool:
         """Make a file of that size to fetch into, or return False once another process has fetched the shard.
 
         With it, the shards in the cache take no more than the bound, or it is the only one.
         """
+        most = round(self.cache_size * 1e9)
         while True:
             with _alone(path.parent):
                 folders = [origin.parent for origin in path.parent.parent.glob(f"*/{manifest.ORIGIN}")]
@@ -141,11 +140,11 @@ class Origin:
                 taken = sum(each.stat().st_size for each in fetching) + sum(stat.st_size for _, stat in whole)
                 if not any(each.name.startswith(f".{path.name}.") for each in fetching if each.parent == path.parent):
                     for oldest, stat in sorted(whole, key=lambda each: each[1].st_mtime_ns):
-                        if taken + size <= self.cache_size * 1e9:
+                        if taken + size <= most:
                             break
                         oldest.unlink()
                         taken -= stat.st_size
-                    if taken + size <= self.cache_size * 1e9 or not fetching:
+                    if taken + size <= most or not fetching:
                         with part.open("wb") as file:
                             os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
                         return True
