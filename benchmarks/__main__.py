@@ -15,6 +15,7 @@ NAMES = (
     "growth",
     "sampling_overhead",
     "strided",
+    "stream",
 )
 # These take long, or want to be told more: they run when they are named.
 STUDIES = (

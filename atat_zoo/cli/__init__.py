@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import warnings
 from contextlib import suppress
@@ -64,8 +65,13 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="atat-zoo", prog_name="atat")
-def atat() -> None:
+@click.option("--allow-pipe", is_flag=True, help="Run the commands by which an experiment fetches shards (`pipe:`).")
+def atat(allow_pipe: bool) -> None:
     """Interchangeable parts for masked diffusion language models."""
+    if allow_pipe:
+        from atat_zoo.data.remote import ALLOW
+
+        os.environ[ALLOW] = "1"  # for workers too
 
 
 def run(command: click.Command, name: str) -> None:

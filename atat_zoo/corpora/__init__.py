@@ -220,20 +220,37 @@ def _opened(path: str) -> Iterator[Any]:
 
 @component
 class ShardsCorpus:
-    """A folder of existing shards, used unchanged: nothing is built and no text is needed.
+    """Existing shards, used unchanged: nothing is built and no text is needed.
 
-    The experiment's tokenizer, `data.length` and `data.special` must equal those of the folder's manifest.
+    They are in a folder, or at an address: `https://…` by itself, `s3://…`, `gs://…` and others by fsspec with the
+    package of each. Of an address, everything but the shards is fetched first, and a shard when it is read, into a
+    cache on a disk of this machine, which ranks and workers share. Size and SHA-256 are those of the manifest.
+
+    `tars` says where tar files lie that are not beside the manifest, as webdataset's users write it:
+    `https://cdn/x/train-{000000..000127}.tar`. Names are the manifest's; where several have one name, they are tried
+    in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows.
+
+    The experiment's tokenizer, `data.length` and `data.special` must equal those of the manifest.
     """
 
     name = "shards"
-    summary = "a folder of shards that is already built"
-    refs = ("https://github.com/webdataset/webdataset",)
+    summary = "a folder of shards that is already built, here or elsewhere"
+    refs = ("https://github.com/webdataset/webdataset", "https://filesystem-spec.readthedocs.io")
 
-    path: str = param(help="folder with manifest.json and the tar files")
+    path: str = param(help="folder with manifest.json and the tar files, or its address")
+    tars: tuple[str, ...] = param((), help="addresses of tar files that lie elsewhere; braces are expanded")
+    cache: str = param("data/cache", help="folder for what is fetched")
+    cache_size: float = param(20.0, help="GB of shards that it holds at most; the oldest go first", gt=0)
+    retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
+    timeout: float = param(60.0, help="seconds without an answer over HTTP after which an attempt has failed", gt=0)
 
     def built(self) -> Path:
         """See `Corpus`."""
-        return Path(self.path)
+        from atat_zoo.data.remote import Origin, is_address
+
+        if not self.tars and not is_address(self.path):
+            return Path(self.path)
+        return Origin(**{field.name: getattr(self, field.name) for field in attrs.fields(Origin)}).folder()
 
     def documents(self, split: Split) -> Iterator[str]:
         """Raise a `UserError`: shards contain tokens, not text."""

@@ -109,12 +109,12 @@ def _build(experiment: Experiment, report: Progress) -> Path:
     source = _Source.now(experiment)
     folder = _folder(experiment, source)
     if (folder / manifest.FILE).is_file():
-        return _finished(folder, source)
+        return _finished(folder, experiment, source)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _only_one(folder, report):
             if (folder / manifest.FILE).is_file():  # another process was faster
-                return _finished(folder, source)
+                return _finished(folder, experiment, source)
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
             work = _workplace(folder, source)
@@ -139,7 +139,7 @@ def _build(experiment: Experiment, report: Progress) -> Path:
 
 def _given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere match the experiment."""
-    contents = manifest.verify(folder)
+    contents = _verified(folder, experiment)
     tokenizer = experiment.parts["tokenizer"]
     wanted = {
         "data.length": (experiment.data.length, contents.length),
@@ -154,8 +154,14 @@ def _given(folder: Path, experiment: Experiment) -> Path:
     return folder
 
 
-def _finished(folder: Path, source: _Source) -> Path:
-    contents = manifest.verify(folder)
+def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
+    """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
+    skip = experiment.data.damaged == "skip"
+    return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
+
+
+def _finished(folder: Path, experiment: Experiment, source: _Source) -> Path:
+    contents = _verified(folder, experiment)
     if contents.settings != source.settings:
         raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
     if contents.fingerprint != source.fingerprint:

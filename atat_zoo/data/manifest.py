@@ -15,18 +15,25 @@ from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
 FORMAT = 1
 FILE = "manifest.json"
 COUNTS = "counts.npy"
+ORIGIN = "origin.json"  # in a cache: where the shards come from
 _TOKENIZER = "tokenizer.json"
 # A manifest may come from elsewhere; it must not name files outside its folder.
 _of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
 _LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # no token, but padding
 _HEADER = 4096  # bytes that an .npy file has besides its numbers, at most
 _T = TypeVar("_T")
+
+
+def _fixed(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(values)
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +44,7 @@ class Shard:
     sequences: int = attrs.field(validator=attrs.validators.ge(1))
     bytes: int
     sha256: str
+    crc32: tuple[int, ...] = attrs.field(default=(), converter=_fixed)  # of each member; older shards have none
 
 
 @attrs.define(kw_only=True)
@@ -73,7 +81,7 @@ class ShardManifest:
     special: str  # as in `[data]`
     remainder: str  # `drop` or `pad`
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
-    block: int  # sequences in a member of a shard, at most
+    block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in a member of a shard, but its last
     lanes: int  # C, the number of lanes that the shards were built for
     vocabulary_size: int = attrs.field(validator=attrs.validators.ge(1))  # V
     bos: int | None
@@ -103,32 +111,48 @@ def load(folder: Path) -> ShardManifest:
     """
     path = Path(folder) / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} holds no {FILE}; build the shards with `atat data build`") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not readable JSON ({error}); {_again(folder)}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; {_again(folder)}") from None
+    return parse(data, str(path), _again(folder))
+
+
+def parse(data: bytes, place: str, remedy: str) -> ShardManifest:
+    """Return the manifest in the bytes of a file; the place and the remedy are for messages.
+
+    Raises:
+        UserError: when it is invalid.
+    """
+    try:
+        content = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is not readable JSON ({error}); {remedy}") from None
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
-        raise UserError(f"{path} is of format {content['format']!r}, this version reads {FORMAT}; {_again(folder)}")
+        raise UserError(f"{place} is of format {content['format']!r}, this version reads {FORMAT}; {remedy}")
     try:
         return _manifest(content)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not a manifest of shards ({error}); {_again(folder)}") from None
+        raise UserError(f"{place} is not a manifest of shards ({error}); {remedy}") from None
 
 
-def verify(folder: Path, *, full: bool = False) -> ShardManifest:
+def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
     """Read the manifest and compare it with the files: sizes, and with `full` every hash too.
+
+    The shards of `splits` are compared; of a cache, which compares them itself, only with `full` those that are there.
 
     Raises:
         UserError: naming the first file that is missing or different.
     """
     folder = Path(folder)
     manifest = load(folder)
-    for record in manifest.splits.values():
-        for shard in record.shards:
+    cache = (folder / ORIGIN).is_file()
+    for split in splits:
+        for shard in manifest.splits[split].shards:
             path = folder / shard.name
+            if cache and not (full and path.is_file()):
+                continue
             if not path.is_file():
                 raise UserError(f"shard {path} is missing; {_again(folder)}")
             size = path.stat().st_size

@@ -1,9 +1,10 @@
-"""The order of the training stream: a pure function of (seed, lanes, shard sizes, n).
+"""The order of the training stream: a pure function of (seed, lanes, shards shuffled together, shard sizes, n).
 
 Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In its epoch e a lane reads the shards
-perm(seed, e)[c::C] one after the other, each with its rows in the order perm(seed, e, shard). After its last row a lane
-continues with its epoch e + 1 independently, so lanes of unequal size drift apart, but each sees each of its rows once
-per epoch, and over all lanes an epoch is every row once.
+perm(seed, e)[c::C] in groups of k, one group after the other, each with the rows of its shards s_1 … s_k, one shard's
+behind the other's, in the order perm(seed, e, s_1, …, s_k). After its last row a lane continues with its epoch e + 1
+independently, so lanes of unequal size drift apart, but each sees each of its rows once per epoch, and over all lanes
+an epoch is every row once.
 
 Permutations sort 64-bit hashes and do not use numpy's generators, whose sequences may
 change between versions: a resumed run must have the same order.
@@ -58,12 +59,13 @@ class Location(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """A shard in a lane: its samples are first … end−1 of the lane."""
+    """A group of shards in a lane: its samples are first … end−1 of the lane."""
 
     first: int
     end: int
     epoch: int
-    shard: int
+    shards: list[int]
+    starts: list[int]  # of each shard's rows among those of the group
     rows: NDArray[np.int64]
 
 
@@ -74,14 +76,15 @@ class SampleOrder:
         sizes: rows of each shard.
         lanes: C.
         seed: the experiment's seed.
+        together: k, the shards whose rows a lane shuffles together.
 
     Raises:
         UserError: when there are fewer shards than lanes.
     """
 
-    def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int) -> None:
+    def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int, together: int = 1) -> None:
         self.sizes = np.asarray(sizes, np.int64)
-        self.lanes, self.seed = lanes, seed
+        self.lanes, self.seed, self.together = lanes, seed, together
         if len(self.sizes) < lanes:
             raise UserError(
                 f"data.lanes = {lanes}, but the training split has {len(self.sizes)} shards and every lane needs one; "
@@ -98,7 +101,9 @@ class SampleOrder:
         stretch = self._stretch.get(lane)
         if stretch is None or not stretch.first <= q < stretch.end:
             stretch = self._stretch[lane] = self._find(lane, q)
-        return Location(stretch.epoch, stretch.shard, int(stretch.rows[q - stretch.first]))
+        row = int(stretch.rows[q - stretch.first])
+        i = bisect_right(stretch.starts, row) - 1
+        return Location(stretch.epoch, stretch.shards[i], row - stretch.starts[i])
 
     def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
         """Return the shards that a lane reads in its epoch, in their order."""
@@ -111,8 +116,9 @@ class SampleOrder:
             starts.append(starts[-1] + int(self.sizes[shards].sum()))
         epoch = bisect_right(starts, q) - 1
         shards = self.shards_of(lane, epoch)
-        ends = np.cumsum(self.sizes[shards]) + starts[epoch]
-        i = int(np.searchsorted(ends, q, side="right"))
-        shard, size = int(shards[i]), int(self.sizes[shards[i]])
-        rows = permutation(size, self.seed, epoch, shard)
-        return _Stretch(int(ends[i]) - size, int(ends[i]), epoch, shard, rows)
+        begins = np.concatenate([[0], np.cumsum(self.sizes[shards])]) + starts[epoch]
+        i = (int(np.searchsorted(begins, q, side="right")) - 1) // self.together * self.together
+        group, begins = shards[i : i + self.together].tolist(), begins[i : i + self.together + 1]
+        first, end = int(begins[0]), int(begins[-1])
+        rows = permutation(end - first, self.seed, epoch, *group)
+        return _Stretch(first, end, epoch, group, (begins[:-1] - first).tolist(), rows)

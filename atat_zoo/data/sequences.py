@@ -10,7 +10,7 @@ import torch
 
 from atat_zoo.data import manifest
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
-from atat_zoo.data.shards import read
+from atat_zoo.data.reading import read
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
         UserError: when the split has no sequence.
     """
     folder = Path(folder)
-    contents = manifest.verify(folder)
+    contents = manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
     if not total:
         raise UserError(

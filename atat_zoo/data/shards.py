@@ -1,4 +1,4 @@
-"""Sequences ↔ WebDataset shards: tar files whose members are blocks of sequences.
+"""Sequences → WebDataset shards: tar files whose members are blocks of sequences.
 
 A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member
 would use half of the bytes for tar headers.
@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import re
 import tarfile
 import zipfile
-from typing import IO, TYPE_CHECKING, Any
+import zlib
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard, array_of, broken
-from atat_zoo.data.pack import batches, pad_of
+from atat_zoo.data.manifest import Shard, array_of
+from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.run import sha256_of
@@ -35,11 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atat_zoo.data import Progress, Split
-    from atat_zoo.data.manifest import ShardManifest
     from atat_zoo.data.pack import Packer
     from atat_zoo.experiment.schema import DataSpec
-
-_MEMBER = re.compile(r"\d{6,}\.npy")
 
 
 def write_split(
@@ -153,68 +149,15 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
     Raises:
         UserError: when it cannot be written, as on a full disk.
     """
+    sums = []
     with replacing(path) as beside, tarfile.open(beside, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for number, start in enumerate(range(0, len(rows), block)):
             member = io.BytesIO()
             np.save(member, np.ascontiguousarray(rows[start : start + block]), allow_pickle=False)
             info = tarfile.TarInfo(f"{number:06d}.npy")  # time, owner and group are 0
             info.size = member.tell()
+            sums.append(zlib.crc32(member.getbuffer()))
             member.seek(0)
             tar.addfile(info, member)
-    return Shard(name=path.name, sequences=len(rows), bytes=path.stat().st_size, sha256=sha256_of(path))
-
-
-def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
-    """Return the sequences of a shard of a folder, [rows, L], after checking its hash and its tokens.
-
-    Raises:
-        UserError: when the shard is damaged, with advice.
-    """
-    path, size = folder / shard.name, contents.vocabulary_size
-    rows = read_shard(path, shard.sequences, contents.length, contents.dtype, shard.sha256)
-    strange = rows[(rows >= size) & (rows != pad_of(contents.dtype))]
-    if len(strange):
-        raise UserError(broken(path, f"it holds the token {strange[0]}, and the vocabulary has {size}"))
-    return rows
-
-
-def read_shard(path: Path, rows: int, length: int, dtype: str, sha256: str | None = None) -> NDArray[Any]:
-    """Return the sequences of a shard, [rows, L], read through webdataset; its hash is checked if given.
-
-    Raises:
-        UserError: when the shard is damaged, with advice.
-    """
-    # Read at import: webdataset's `pipe:` addresses must never run a shell here.
-    os.environ.setdefault("WDS_SECURE", "1")
-    from webdataset.tariterators import group_by_keys, tar_file_expander
-
-    try:
-        if sha256 is not None and sha256_of(path) != sha256:
-            raise ValueError("its SHA-256 is not the manifest's")
-        # Opened here and not by webdataset, which would treat a name with ':' or '#' as an address.
-        with path.open("rb") as stream:
-            _check_members(stream)
-            samples = group_by_keys(tar_file_expander([{"url": path.name, "stream": stream}]))
-            rows_read: NDArray[Any] = np.concatenate([array_of(sample["npy"]) for sample in samples])
-    except Exception as error:  # damaged headers make tarfile and numpy raise nearly anything
-        raise UserError(broken(path, str(error.args[0]) if error.args else type(error).__name__)) from None
-    if rows_read.shape != (rows, length) or rows_read.dtype != np.dtype(dtype):
-        holds = f"{rows_read.dtype} {list(rows_read.shape)}"
-        raise UserError(broken(path, f"it holds {holds}, not {dtype} [{rows}, {length}]"))
-    return rows_read
-
-
-def _check_members(stream: IO[bytes]) -> None:
-    """Check that a tar file is as `write_shard` wrote it, up to its contents, and go back to its beginning.
-
-    Other members, like links, sparse or compressed ones, could ask for more memory than the file has bytes.
-    """
-    end = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    while (header := stream.read(tarfile.BLOCKSIZE)).strip(b"\0"):
-        member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        place = stream.tell()
-        if not _MEMBER.fullmatch(member.name) or member.type != tarfile.REGTYPE or not 0 <= member.size <= end - place:
-            raise ValueError(f"there is a strange member {member.name!r} in it")
-        stream.seek(place + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
-    stream.seek(0)
+    size, digest = path.stat().st_size, sha256_of(path)
+    return Shard(name=path.name, sequences=len(rows), bytes=size, sha256=digest, crc32=tuple(sums))

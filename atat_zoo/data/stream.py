@@ -1,10 +1,11 @@
 """The training samples of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
 
-L: tokens in a sequence; C: lanes; R: ranks.
+L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,21 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from atat_zoo.data import manifest
 from atat_zoo.data.order import SampleOrder
-from atat_zoo.data.pack import pad_of
-from atat_zoo.data.shards import read
+from atat_zoo.data.reading import ShardRows
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
     Sample = dict[str, Any]
+    Stored = dict[str, NDArray[Any]]
     Batch = dict[str, torch.Tensor]
 
 _AHEAD = 4  # batches that a worker has ready
+_FILES = 64  # that a process has open besides its shards, at most
 _WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 
@@ -38,9 +40,10 @@ class TokenStream(IterableDataset["Sample"]):
     With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader reads its workers in turn,
     so the order is the same for every W.
 
-    Yields `{"tokens": int64 [L], "maskable": bool [L], "index": n}` in numpy; padding is token 0 and not maskable.
+    Yields `{"stored": [L] as in the shards, "index": n}` in numpy; `pad_of(dtype)` is padding, and a row of padding
+    alone is one that is damaged and skipped.
 
-    Memory: one shard per lane of the rank, in every worker; every worker reads all of the rank's shards.
+    Memory: the rows of the batches that are ready. Every worker opens all of the rank's shards, k for each lane.
 
     Args:
         folder: the shards.
@@ -50,9 +53,12 @@ class TokenStream(IterableDataset["Sample"]):
         rank: the rank of this process.
         world_size: R; must divide C and N.
         start: the first sample, counted over all ranks.
+        together: k, the shards whose rows a lane shuffles together.
+        skip: whether damaged members of shards are left out; else they are an error.
 
     Raises:
-        UserError: when R does not divide C and N, or shards are missing, damaged, or fewer than the lanes.
+        UserError: when R does not divide C and N, shards are missing, damaged, or fewer than the lanes, or more would
+            be open at once than a process may have.
     """
 
     def __init__(
@@ -65,9 +71,11 @@ class TokenStream(IterableDataset["Sample"]):
         rank: int = 0,
         world_size: int = 1,
         start: int = 0,
+        together: int = 1,
+        skip: bool = False,
     ) -> None:
         self.folder = Path(folder)
-        self.manifest = manifest.verify(self.folder)
+        self.manifest = manifest.verify(self.folder, splits=() if skip else ("train",))
         for key, value in (("data.lanes", lanes), ("train.batch_size", batch_size)):
             if value % world_size:
                 raise UserError(
@@ -76,29 +84,39 @@ class TokenStream(IterableDataset["Sample"]):
                 )
         self.seed, self.lanes, self.batch_size = seed, lanes, batch_size
         self.rank, self.world_size, self.start = rank, world_size, start
+        self.together, self.skip = together, skip
         self._shards = self.manifest.splits["train"].shards
         self._order()
+        each = min(together, -(-len(self._shards) // lanes))
+        files, most = each * lanes // world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files + _FILES > most:
+            raise UserError(
+                f"data.shuffled_shards = {together} and data.lanes = {lanes} have {files} shards open at once, and a "
+                f"process may have {most} files; lower them, or raise `ulimit -n`"
+            )
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
-        worker_id, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        return self.samples(worker.id, worker.num_workers) if worker else self.samples()
+
+    def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
+        """Yield the samples of a loader worker, of so many."""
         per_rank = self.batch_size // self.world_size
-        order = self._order()
-        reading: dict[int, tuple[int, NDArray[Any]]] = {}  # lane → number and rows of its shard
-        pad = pad_of(self.manifest.dtype)
+        order, length, dtype = self._order(), self.manifest.length, np.dtype(self.manifest.dtype)
+        reading: dict[int, dict[int, ShardRows]] = {}  # lane → its open shards by number, the last one opened last
         first = self.start + (self.rank - self.start) % self.world_size
-        batch = worker_id
+        batch = worker
         while True:
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
-                lane, location = n % self.lanes, order.locate(n)
-                if reading.get(lane, (-1,))[0] != location.shard:
-                    reading[lane] = location.shard, self._read(location.shard)
-                stored = reading[lane][1][location.row]
-                maskable = stored != pad
-                tokens = stored.astype(np.int64)
-                tokens[~maskable] = 0
-                yield {"tokens": tokens, "maskable": maskable, "index": n}
+                place, shards = order.locate(n), reading.setdefault(n % self.lanes, {})
+                if place.shard not in shards:
+                    if len(shards) == self.together:  # a shard of the group before
+                        del shards[next(iter(shards))]
+                    shards[place.shard] = self._open(place.shard)
+                stored = np.empty(length, dtype)
+                shards[place.shard].read(place.row, stored)
+                yield {"stored": stored, "index": n}
             batch += workers
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
@@ -116,6 +134,7 @@ class TokenStream(IterableDataset["Sample"]):
         Raises:
             UserError: when the state is of a stream in another order.
         """
+        state = {"shuffled_shards": 1, **state}  # which older checkpoints do not say
         for key, value in self._identity().items():
             if state.get(key) != value:
                 raise UserError(
@@ -126,21 +145,29 @@ class TokenStream(IterableDataset["Sample"]):
 
     def _identity(self) -> dict[str, Any]:
         """Return the values that determine the order."""
-        return {"seed": self.seed, "lanes": self.lanes, "shards": self.manifest.digest}
+        return {
+            "seed": self.seed,
+            "lanes": self.lanes,
+            "shuffled_shards": self.together,
+            "shards": self.manifest.digest,
+        }
 
     def _order(self) -> SampleOrder:
-        return SampleOrder([shard.sequences for shard in self._shards], lanes=self.lanes, seed=self.seed)
+        sizes = [shard.sequences for shard in self._shards]
+        return SampleOrder(sizes, lanes=self.lanes, seed=self.seed, together=self.together)
 
-    def _read(self, number: int) -> NDArray[Any]:
-        return read(self.folder, self.manifest, self._shards[number])
+    def _open(self, number: int) -> ShardRows:
+        return ShardRows(self.folder, self.manifest, self._shards[number], skip=self.skip)
 
 
-def collate(samples: list[Sample]) -> Batch:
-    """Stack samples: tokens int64 [B, L], maskable bool [B, L], index int64 [B]."""
+def collate(samples: list[Sample]) -> Stored:
+    """Stack samples: stored [B, L] as in the shards, index int64 [B].
+
+    In numpy, which a worker sends through its pipe: less work than a file of shared memory for every tensor.
+    """
     return {
-        "tokens": torch.from_numpy(np.stack([sample["tokens"] for sample in samples])),
-        "maskable": torch.from_numpy(np.stack([sample["maskable"] for sample in samples])),
-        "index": torch.tensor([sample["index"] for sample in samples], dtype=torch.int64),
+        "stored": np.stack([sample["stored"] for sample in samples]),
+        "index": np.array([sample["index"] for sample in samples], np.int64),
     }
 
 
@@ -150,8 +177,21 @@ class StreamLoader(DataLoader[Any]):
     gpu: torch.device | None = None
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        batches = _readable(super().__iter__())
-        return batches if self.gpu is None else _copied_ahead(batches, self.gpu)
+        batches = map(tensors, _readable(super().__iter__()))
+        return map(unpack, batches) if self.gpu is None else copied_ahead(batches, *_side_stream(self.gpu))
+
+
+def tensors(stored: Stored) -> Batch:
+    """Return the arrays of a batch as tensors that share their memory."""
+    return {key: torch.from_numpy(value) for key, value in stored.items()}
+
+
+def unpack(batch: Batch) -> Batch:
+    """Return what a batch of stored tokens means: tokens int64 [B, L], 0 at padding, and maskable bool [B, L]."""
+    stored = batch["stored"]
+    tokens = stored.to(torch.int64)  # here and not in a worker: less has to come from there
+    maskable = tokens != torch.iinfo(stored.dtype).max
+    return {"tokens": tokens.mul_(maskable), "maskable": maskable, "index": batch["index"]}
 
 
 def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
@@ -180,7 +220,6 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         batch_size=stream.batch_size // stream.world_size,
         num_workers=workers,
         collate_fn=collate,
-        pin_memory=on_gpu,
         prefetch_factor=_AHEAD if workers else None,
         generator=torch.Generator(),  # else every iteration would draw from the global one
     )
@@ -188,7 +227,7 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
     return loader
 
 
-def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:
+def _readable(batches: Iterator[Stored]) -> Iterator[Stored]:
     """Yield the batches; strip the worker's traceback from a worker's `UserError`."""
     try:
         yield from batches
@@ -196,23 +235,38 @@ def _readable(batches: Iterator[Batch]) -> Iterator[Batch]:
         raise UserError(str(error).rpartition("UserError: ")[2].strip()) from None
 
 
-def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield batches on the GPU, each copied on a separate CUDA stream during the computation on the previous one."""
+def copied_ahead(
+    batches: Iterator[Batch], copy: Callable[[Batch], Batch], wait: Callable[[Iterable[torch.Tensor]], None]
+) -> Iterator[Batch]:
+    """Yield the copies of batches; the next one's begins before a batch is yielded, and so runs during its use.
+
+    Args:
+        batches: on the CPU.
+        copy: begins the copy of a batch.
+        wait: lets the computation wait for the end of the copies of these tensors.
+    """
+    copies = map(copy, batches)
+    ahead = next(copies, None)
+    while ahead is not None:
+        wait(ahead.values())
+        ready, ahead = ahead, next(copies, None)
+        yield ready
+
+
+def _side_stream(device: torch.device) -> tuple[Callable[[Batch], Batch], Callable[[Iterable[torch.Tensor]], None]]:
+    """Return `copy` and `wait` of a GPU: the copies run on a CUDA stream of their own."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy() -> Batch | None:
-        batch = next(batches, None)
-        if batch is None:
-            return None
+    def copy(batch: Batch) -> Batch:
         with torch.cuda.stream(side):
-            return {key: value.to(device, non_blocking=True) for key, value in batch.items()}
+            # Only from pinned memory does a copy run beside the computation.
+            return unpack({key: value.pin_memory().to(device, non_blocking=True) for key, value in batch.items()})
 
-    ahead = copy()
-    while ahead is not None:
+    def wait(copies: Iterable[torch.Tensor]) -> None:
         current = torch.cuda.current_stream(device)
         current.wait_stream(side)
-        for value in ahead.values():
+        for value in copies:
             # Allocated on the side stream: it must not be reused before the computation has finished with it.
             value.record_stream(current)
-        ready, ahead = ahead, copy()
-        yield ready
+
+    return copy, wait

@@ -13,7 +13,7 @@ import numpy as np
 
 from atat_zoo.data import is_framed, manifest
 from atat_zoo.data.pack import pad_of
-from atat_zoo.data.shards import read
+from atat_zoo.data.reading import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -134,7 +134,7 @@ def training_text(folder: Path) -> Iterator[Tokens]:
 
     Consecutive sequences are joined, as in the text, without BOS and EOS around every sequence.
     """
-    data = manifest.verify(folder)
+    data = manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
         rows: Tokens = read(folder, data, shard).astype(np.int64)
         padding = rows == pad_of(data.dtype)

@@ -34,6 +34,10 @@ class DataSpec:
     )
     dtype: Literal["auto", "uint16", "uint32"] = param("auto", help="type of a stored token; auto takes the smallest")
     lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
+    shuffled_shards: int = param(1, help="shards whose rows a lane shuffles together; 1: one shard after another", ge=1)
+    damaged: Literal["fatal", "skip"] = param(
+        "fatal", help="a damaged training shard stops the training, or its damaged members are left out and counted"
+    )
     workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 
     def __attrs_post_init__(self) -> None:

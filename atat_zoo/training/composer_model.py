@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from composer import Callback, Logger, State
 from composer.models import ComposerModel
 from composer.utils import dist
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from torchmetrics import MeanMetric, Metric
 from atat_zoo.backbones.prior import counts_of
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # The items that each mean averages: rows of the batch, its masked tokens, or its maskable tokens.
 MEANS = {
@@ -132,6 +136,33 @@ class ZooModel(ComposerModel):
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
         """Refuse: the bound is evaluated by `atat_zoo.evaluation`, not by Composer's loop."""
         raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
+
+
+class SkippedRows(Callback):
+    """Counts the rows that the stream leaves out of damaged shards, since the training began, as `skipped`."""
+
+    def __init__(self, message: Callable[[str], None]) -> None:
+        self.message, self.count = message, 0
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Count the rows of the global batch in which nothing is maskable, and say once that there are some."""
+        rows = (~state.batch["maskable"].any(1)).sum()
+        sum_over_ranks(rows)
+        if rows and not self.count:
+            self.message(
+                "some training shards are damaged: their rows are left out, and counted as `skipped` in metrics.jsonl; "
+                "`atat data info FOLDER --full` names the first"
+            )
+        self.count += int(rows)
+        logger.log_metrics({"skipped": self.count})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the count, over all ranks."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the count."""
+        self.count = state["count"]
 
 
 def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:

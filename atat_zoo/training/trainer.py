@@ -28,7 +28,7 @@ from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
 from atat_zoo.training import lifecycle
-from atat_zoo.training.composer_model import ZooModel, prepare
+from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
@@ -181,6 +181,8 @@ def _run(
             batch_size=spec.batch_size,
             rank=_rank(),
             world_size=_ranks(),
+            together=experiment.data.shuffled_shards,
+            skip=experiment.data.damaged == "skip",
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
@@ -299,9 +301,11 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         reporter.message(f"step {step}: {evaluation.sentence()}")
         return evaluation
 
-    values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms else []
+    skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
+    values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
     callbacks = [
         lifecycle.Progress(model),
+        *skipped,
         *([average] if average else []),
         *(callback.build() for callback in spec.callbacks),
         lifecycle.MetricsWriter(model, folder, spec, report, *values),

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.shards import read_shard, write_shard
+from atat_zoo.data.reading import read_shard
+from atat_zoo.data.shards import write_shard
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
 from tests.limited import limited

@@ -16,12 +16,13 @@ from in_memory import Memory, experiment_of, texts
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.order import SampleOrder
+from atat_zoo.data.reading import read_shard
 from atat_zoo.data.sequences import held_out
-from atat_zoo.data.shards import read_shard
-from atat_zoo.data.stream import StreamLoader, TokenStream, train_loader
+from atat_zoo.data.stream import StreamLoader, TokenStream, copied_ahead, train_loader
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 # More workers than the machine has cores, and workers that fork beside torch's threads (a warning since Python 3.12).
@@ -121,12 +122,17 @@ def test_a_loader_can_be_resumed_after_it_was_iterated(shards: Path, expected: t
     assert torch.equal(tokens, expected[60:84])
 
 
-@pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}])
+@pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}, {"together": 2}])
 def test_a_state_of_another_order_is_refused(shards: Path, change: dict[str, int]) -> None:
-    settings = {"seed": 17, "lanes": 4, "batch_size": 12}
+    settings = {"seed": 17, "lanes": 4, "batch_size": 12, "together": 1}
     state = TokenStream(shards, **settings).state_dict(12, True)
     key = next(iter(change))
-    with pytest.raises(UserError, match=f"made with {key} = {settings[key]} and this run has {change[key]}"):
+    said = {"together": "shuffled_shards"}.get(key, key)
+    with pytest.raises(UserError, match=f"made with {said} = {settings[key]} and this run has {change[key]}"):
+        TokenStream(shards, **(settings | change)).load_state_dict(state)
+    del state["shuffled_shards"]  # as of a checkpoint from before it was known
+    TokenStream(shards, **settings).load_state_dict(state)
+    with pytest.raises(UserError, match=f"made with {said} = {settings[key]} and this run has {change[key]}"):
         TokenStream(shards, **(settings | change)).load_state_dict(state)
 
 
@@ -154,14 +160,12 @@ def test_ranks_and_lanes_that_do_not_fit(shards: Path, settings: dict[str, int],
 def test_padding_is_not_maskable(tmp_path: Path) -> None:
     corpus = Memory(train=("x" * 128, "yz"), validation=("abc",))
     folder = build(experiment_of(tmp_path, corpus=corpus, remainder="pad"))
-    samples = list(itertools.islice(TokenStream(folder, seed=0, lanes=4, batch_size=4), 40))
-    padded = [s for s in samples if not s["maskable"].all()]
-    assert padded
-    for sample in padded:
-        count = int(sample["maskable"].sum())
-        assert 0 < count < 16
-        assert sample["tokens"].dtype == np.int64
-        assert not sample["tokens"][~sample["maskable"]].any()
+    tokens, maskable, _ = next(iter(loader_of(folder, seed=0, lanes=4, batch_size=40))).values()
+    padded = ~maskable.all(1)
+    assert padded.any()
+    assert maskable.any(1).all()
+    assert not tokens[~maskable].any()
+    assert tokens[maskable].all()
     tokens, maskable = held_out(folder, "validation")
     assert tokens.tolist() == [[*b"abc", *[0] * 13]]
     assert maskable.tolist() == [[True] * 3 + [False] * 13]
@@ -169,13 +173,13 @@ def test_padding_is_not_maskable(tmp_path: Path) -> None:
 
 def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    read = TokenStream._read
+    read = TokenStream._open
 
     def counted(self: TokenStream, number: int) -> Any:
         reads.append(number)
         return read(self, number)
 
-    monkeypatch.setattr(TokenStream, "_read", counted)
+    monkeypatch.setattr(TokenStream, "_open", counted)
     stream = TokenStream(shards, seed=17, lanes=4, batch_size=4)
     total = stream.manifest.splits["train"].sequences
     list(itertools.islice(stream, total))
@@ -237,6 +241,35 @@ def test_the_global_generator_is_not_touched(shards: Path) -> None:
     before = torch.get_rng_state()
     next(iter(loader_of(shards, seed=17, lanes=4, batch_size=12, workers=1)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_next_batch_is_copied_during_the_use_of_this_one() -> None:
+    told: list[str] = []
+    batches = [{"tokens": torch.tensor([i])} for i in range(3)]
+
+    def copy(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        told.append(f"copy {int(batch['tokens'])}")
+        return {"tokens": batch["tokens"] + 10}
+
+    def wait(copies: Iterable[torch.Tensor]) -> None:
+        told.append(f"wait for {[int(each) for each in copies]}")
+
+    for batch in copied_ahead(iter(batches), copy, wait):
+        told.append(f"use {int(batch['tokens'])}")
+    # Each batch is waited for before the next copy begins, so that the next one is not waited for.
+    assert told == [
+        *("copy 0", "wait for [10]", "copy 1", "use 10"),
+        *("wait for [11]", "copy 2", "use 11"),
+        *("wait for [12]", "use 12"),
+    ]
+    assert list(copied_ahead(iter([]), copy, wait)) == []
+
+
+def test_too_many_open_files(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (70, 70))
+    TokenStream(shards, seed=17, lanes=4, batch_size=12)
+    with pytest.raises(UserError, match=r"^data\.shuffled_shards = 9 and data\.lanes = 4 have 28 shards open at"):
+        TokenStream(shards, seed=17, lanes=4, batch_size=12, together=9)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -7,7 +7,10 @@ from typing import Any
 from atat_zoo.run.renamed import today
 
 # Keys that the record does not have, at the defaults by which they change nothing.
-NEW: dict[str, Any] = {"train.loggers": [], "train.callbacks": [], "train.algorithms": []}
+NEW: dict[str, Any] = {
+    **{"train.loggers": [], "train.callbacks": [], "train.algorithms": []},
+    **{"data.shuffled_shards": 1, "data.damaged": "fatal"},
+}
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
 # Likewise where a table uses this part, whatever the table is.

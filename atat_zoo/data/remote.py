@@ -1,0 +1,309 @@
+"""Shards that lie elsewhere, fetched when they are read into a cache of bounded size on this machine.
+
+    <cache>/lock                     held while room is made, not while something is fetched
+    <cache>/<16 digits>              a folder of shards, named after its addresses and its manifest
+      origin.json                    where the shards come from
+      manifest.json, …               as in any folder of shards
+      train-000007.tar               a shard that was fetched and had the right hash
+      .train-000008.tar.123.part     one that process 123 is fetching
+
+The shard that was opened longest ago goes first. One that is open stays readable when it has left the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import attrs
+
+from atat_zoo.data import SPLITS, manifest
+from atat_zoo.errors import UserError, clip
+from atat_zoo.run.atomic import clean, write_bytes
+from atat_zoo.run.locks import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.data.manifest import Shard
+
+ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself
+_NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_COMMAND = ("pipe:", "|")
+_BLOCK = 1 << 20  # bytes read at once
+_SMALL = 1 << 28  # bytes of a file that is no shard, at most
+_PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
+_LOOK = 0.05  # seconds between two looks at what another process is fetching
+_LATER = (408, 425, 429)  # the only answers from 400 to 499 that another attempt may change
+
+
+class _FailedError(Exception):
+    """Nothing, or the wrong thing, came from an address; `final` if another attempt would bring no other."""
+
+    def __init__(self, reason: str, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
+
+
+@attrs.frozen(kw_only=True)
+class Origin:
+    """Where the shards of a cache come from: the parameters of the corpus `shards`."""
+
+    path: str
+    tars: tuple[str, ...]
+    cache: str
+    cache_size: float  # GB
+    retries: int
+    timeout: float  # seconds
+
+    def folder(self) -> Path:
+        """Return the folder in the cache, with everything but the shards.
+
+        Raises:
+            UserError: when an address is refused or has no manifest, or the cache cannot be written.
+        """
+        if "{" in self.path or "::" in self.path or self.path.startswith(_COMMAND):
+            raise UserError(f"corpus.path: {self.path} is not one folder; name single tar files in corpus.tars")
+        for addresses in _expanded(self.tars).values():
+            _refuse_commands(*addresses)
+        about = self._small(manifest.FILE)
+        contents = manifest.parse(about, self._beside(manifest.FILE), "name another folder in corpus.path")
+        key = hashlib.sha256(json.dumps([self.path, self.tars]).encode() + about).hexdigest()[:16]
+        folder, mine = Path(self.cache) / key, json.dumps(attrs.asdict(self), indent=1).encode()
+        with _writing(self.cache):
+            folder.mkdir(parents=True, exist_ok=True)
+            with _alone(folder):
+                for name, sha256 in contents.sha256.items():
+                    if not (folder / name).is_file():
+                        write_bytes(folder / name, self._small(name, sha256))
+                for name, data in ((manifest.ORIGIN, mine), (manifest.FILE, about)):
+                    if not (folder / name).is_file() or (folder / name).read_bytes() != data:
+                        write_bytes(folder / name, data)
+        return folder
+
+    def opened(self, folder: Path, shard: Shard) -> IO[bytes]:
+        """Open a shard that has the right hash, fetched first unless it is in the cache.
+
+        Raises:
+            UserError: when it cannot be fetched, or the cache cannot be written.
+        """
+        path = folder / shard.name
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        with _writing(self.cache):
+            try:
+                while True:
+                    with suppress(FileNotFoundError):
+                        file = path.open("rb")
+                        if hash_of(file) == shard.sha256:
+                            with suppress(FileNotFoundError):
+                                os.utime(path)  # the newest
+                            return file
+                        file.close()
+                        path.unlink()  # damaged here
+                    if self._room_for(path, part, shard.bytes):
+                        break
+                with part.open("rb+") as into:
+                    self._fetch(shard.name, into, shard.bytes, shard.sha256)
+                file = part.open("rb")
+                part.replace(path)
+                return file
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _room_for(self, path: Path, part: Path, size: int) -> bool:
+        """Make a file of that size to fetch into, or return False once another process has fetched the shard.
+
+        With it, the shards in the cache take no more than the bound, or it is the only one.
+        """
+        most = round(self.cache_size * 1e9)
+        while True:
+            with _alone(path.parent):
+                folders = [origin.parent for origin in path.parent.parent.glob(f"*/{manifest.ORIGIN}")]
+                for folder in folders:
+                    clean(folder)
+                if path.exists():
+                    return False
+                fetching = [each for folder in folders for each in folder.glob(".*.tar.*.part")]
+                whole = [(each, each.stat()) for folder in folders for each in folder.glob("*.tar")]
+                taken = sum(each.stat().st_size for each in fetching) + sum(stat.st_size for _, stat in whole)
+                if not any(each.name.startswith(f".{path.name}.") for each in fetching if each.parent == path.parent):
+                    for oldest, stat in sorted(whole, key=lambda each: each[1].st_mtime_ns):
+                        if taken + size <= most:
+                            break
+                        oldest.unlink()
+                        taken -= stat.st_size
+                    if taken + size <= most or not fetching:
+                        with part.open("wb") as file:
+                            os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
+                        return True
+            time.sleep(_LOOK)
+
+    def _small(self, name: str, sha256: str | None = None) -> bytes:
+        file = io.BytesIO()
+        self._fetch(name, file, _SMALL, sha256)
+        return file.getvalue()
+
+    def _fetch(self, name: str, into: IO[bytes], most: int, sha256: str | None) -> None:
+        """Fetch a file of at most so many bytes from the first address that has it, or that has it later."""
+        addresses, told = _expanded(self.tars).get(name, [self._beside(name)]), {}
+        for attempt in range(self.retries + 1):
+            for address in addresses:
+                try:
+                    return _copy(address, into, most, sha256, self.timeout)
+                except _FailedError as error:
+                    told[address] = error
+            addresses = [address for address in addresses if not told[address].final]
+            if addresses and attempt < self.retries:
+                time.sleep(min(_LONGEST, _PAUSE * 2**attempt))
+        reasons = "; ".join(f"{address}: {clip(reason)}" for address, reason in told.items())
+        raise UserError(
+            f"{name} cannot be fetched ({reasons}); see whether corpus.path and corpus.tars are right and raise "
+            "corpus.retries if the other side is slow, then run the same command again"
+        )
+
+    def _beside(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+
+def is_address(path: str) -> bool:
+    """Return whether a text is an address and no path of a folder."""
+    return bool(_ADDRESS.match(path)) or path.startswith(_COMMAND)
+
+
+def origin_of(folder: Path) -> Origin | None:
+    """Return where the shards of a folder come from, or None for a folder that is no cache."""
+    try:
+        told = json.loads((folder / manifest.ORIGIN).read_bytes())
+        return Origin(**told | {"tars": tuple(told["tars"])})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{folder / manifest.ORIGIN} cannot be read ({error}); delete the folder {folder}") from None
+
+
+def hash_of(file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file in hexadecimal, and go back to its beginning."""
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    file.seek(0)
+    return digest
+
+
+@contextmanager
+def _writing(cache: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); free some space, lower "
+            "corpus.cache_size or name another folder, and run the same command again"
+        ) from None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    with locked(folder.parent / "lock", lambda _: None):
+        yield
+
+
+@functools.cache
+def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the addresses of each shard, by its name, in the order in which they are tried."""
+    found: dict[str, list[str]] = {}
+    for text in tars:
+        from webdataset.shardlists import expand_urls
+
+        try:
+            addresses = expand_urls(text)
+        except Exception as error:  # asserts, and what its package for braces raises
+            raise UserError(f"corpus.tars: {text} cannot be expanded ({error}); mend its braces") from None
+        for address in addresses:
+            names = _NAME.findall(address)
+            if not names:
+                raise UserError(f"corpus.tars: {address} names no shard as the manifest does, like train-000000.tar")
+            found.setdefault(names[-1], []).append(address)
+    return found
+
+
+def _refuse_commands(*addresses: str) -> None:
+    for address in addresses:
+        if address.startswith(_COMMAND) and os.environ.get(ALLOW) != "1":
+            raise UserError(
+                f"corpus.tars: {clip(address)} would run a command in a shell; if you trust it, say so with "
+                "`atat --allow-pipe …`"
+            )
+
+
+def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> None:
+    """Copy what an address has to a file, from its beginning."""
+    into.seek(0)
+    into.truncate()
+    digest = hashlib.sha256()
+    for block in _blocks(address, timeout):
+        most -= len(block)
+        if most < 0:
+            raise _FailedError("it is larger than it should be")
+        digest.update(block)
+        into.write(block)
+    if sha256 is not None and digest.hexdigest() != sha256:
+        raise _FailedError("its SHA-256 is not the manifest's")
+
+
+def _blocks(address: str, timeout: float) -> Iterator[bytes]:
+    try:
+        with _source(address, timeout) as file:
+            while block := file.read(_BLOCK):
+                yield block
+    except urllib.error.HTTPError as error:
+        error.close()
+        final = 400 <= error.code < 500 and error.code not in _LATER
+        raise _FailedError(f"HTTP {error.code} {error.reason}", final) from None
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise _FailedError(error.strerror or type(error).__name__, final=True) from None
+    except UserError:
+        raise
+    except Exception as error:  # every store has its own
+        raise _FailedError(str(error) or type(error).__name__) from None
+
+
+@contextmanager
+def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
+    """Open an address: HTTP by Python's own library, whose every read has a time limit; the others by fsspec."""
+    _refuse_commands(address)
+    if address.startswith(_COMMAND):
+        command = address.removeprefix("pipe:").removeprefix("|")
+        with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                yield process.stdout
+                if code := process.wait(timeout):
+                    raise OSError(f"the command ends with {code}")
+            finally:
+                process.kill()
+    elif address.lower().startswith(("http://", "https://")):
+        with urllib.request.urlopen(address, timeout=timeout) as answer:
+            yield answer
+    else:
+        import fsspec
+
+        try:
+            file = fsspec.open(address, "rb")
+        except ImportError as error:
+            package = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
+            install = f"run `pip install {package}`" if package else str(error)
+            raise UserError(f"{address} needs a package that is not installed; {install}") from None
+        except ValueError as error:
+            raise UserError(f"{address} is no address that can be read ({error}); see corpus.path") from None
+        with file as opened:
+            yield opened

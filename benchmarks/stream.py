@@ -1,0 +1,72 @@
+"""Tokens a second from local shards of sequences of 1024 tokens, with 0, 1 and 2 loader workers."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from atat_zoo.data import SPLITS
+from atat_zoo.data.manifest import COUNTS, FILE, FORMAT, ShardManifest, SplitRecord
+from atat_zoo.data.shards import write_shard
+from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.run import sha256_of
+
+LENGTH, SHARDS, ROWS, BATCH, V = 1024, 16, 4096, 64, 50_257
+BATCHES = SHARDS * ROWS // BATCH  # an epoch: every worker opens every shard once and checks its hash
+
+
+def main() -> None:
+    """Print the medians of three epochs: on the clock, and by the processor time of what makes the batches."""
+    with tempfile.TemporaryDirectory() as work:
+        folder = made(Path(work))
+        for workers in (0, 1, 2):
+            rates = [epoch(folder, workers) for _ in range(3)]
+            clock, processor = (statistics.median(each) / 1e6 for each in zip(*rates, strict=True))
+            of = f"{processor:.1f} by a worker's processor time"
+            print(f"  {workers} workers: {clock:.1f} million tokens a second, {of}")
+
+
+def epoch(folder: Path, workers: int) -> tuple[float, float]:
+    """Return tokens a second of an epoch, and of the time that a worker, or else this process, computes."""
+    who = resource.RUSAGE_CHILDREN if workers else resource.RUSAGE_SELF
+    loader = iter(train_loader(TokenStream(folder, seed=0, lanes=8, batch_size=BATCH), workers=workers))
+    next(loader)  # the workers have started
+    began, used = time.perf_counter(), resource.getrusage(who)
+    tokens = sum(batch["tokens"].numel() for batch in islice(loader, BATCHES))
+    seconds = time.perf_counter() - began
+    del loader  # its workers end, and their times are known
+    now = resource.getrusage(who)
+    return tokens / seconds, tokens / (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime)
+
+
+def made(folder: Path) -> Path:
+    """Write shards of random tokens, 134 MB, with their manifest."""
+    rng = np.random.default_rng(0)
+    shards = tuple(
+        write_shard(folder / f"train-{i:06d}.tar", rng.integers(0, V, (ROWS, LENGTH), np.uint16), 256)
+        for i in range(SHARDS)
+    )
+    (folder / "tokenizer.json").write_text("{}")
+    np.save(folder / COUNTS, np.ones(V, np.int64))
+    records = {split: SplitRecord(order="", shards=()) for split in SPLITS}
+    records["train"] = SplitRecord(
+        order="random", shards=shards, sequences=SHARDS * ROWS, tokens=SHARDS * ROWS * LENGTH
+    )
+    contents = ShardManifest(
+        **{"format": FORMAT, "settings": "", "made_by": {}, "special": "none", "remainder": "drop", "dtype": "uint16"},
+        **{"length": LENGTH, "block": 256, "lanes": 8, "vocabulary_size": V, "bos": None, "eos": None},
+        **{"tokenizer": {"use": "none"}, "corpus": {"use": "none"}, "fingerprint": {}, "splits": records},
+        sha256={name: sha256_of(folder / name) for name in ("tokenizer.json", COUNTS)},
+    )
+    (folder / FILE).write_text(contents.to_json())
+    return folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""Shards that lie elsewhere: the same samples as from the disk, in a cache that keeps its bound, and plain refusals."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import time
+from collections import Counter
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from fsspec.registry import known_implementations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import Memory, experiment_of, texts
+
+from atat_zoo.cli import atat
+from atat_zoo.corpora import ShardsCorpus
+from atat_zoo.data import manifest, remote
+from atat_zoo.data.build import build
+from atat_zoo.data.reading import ShardRows, read
+from atat_zoo.data.sequences import held_out
+from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.errors import UserError
+from tests.faulty_server import Server, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+LANES = BATCH = 12
+SIZE = 10_240  # bytes of each of the shards below
+ORDER: dict[str, Any] = {"seed": 17, "lanes": LANES, "batch_size": BATCH}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards for 12 lanes, which 1, 2, 3 and 4 ranks can share."""
+    spec: dict[str, Any] = {"lanes": LANES, "sequences_per_shard": 4, "sequences_per_member": 2}
+    return build(experiment_of(tmp_path_factory.mktemp("elsewhere"), corpus=Memory(train=texts(25)), **spec))
+
+
+@pytest.fixture(scope="module")
+def in_memory(folder: Path) -> str:
+    """The address of a copy of them in fsspec's memory."""
+    store = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        store.pipe_file(f"/shards/{path.name}", path.read_bytes())
+    return "memory://shards"
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    with serving(folder) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_PAUSE", 0.001)
+    monkeypatch.setattr(remote, "_LOOK", 0.002)
+
+
+def corpus_of(path: str, cache: Path, *, shards: float = 1e6, **options: Any) -> ShardsCorpus:
+    """Return the corpus of an address with a cache for so many shards."""
+    return ShardsCorpus(path=path, cache=str(cache), cache_size=shards * SIZE / 1e9, **options)
+
+
+def taken(cache: Path) -> int:
+    """Return the bytes of the shards in a cache, those that are being fetched included."""
+    total = 0
+    for path in (*cache.glob("*/*.tar"), *cache.glob("*/.*.part")):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # it has just left
+            continue
+    return total
+
+
+def first_samples(folder: Path, count: int = 120, **options: Any) -> list[tuple[int, bytes]]:
+    samples = TokenStream(folder, **(ORDER | options)).samples()
+    return [(sample["index"], sample["stored"].tobytes()) for sample in islice(samples, count)]
+
+
+@settings(max_examples=6, deadline=None)
+@given(ranks=st.integers(1, 4), workers=st.integers(0, 4), held=st.floats(0.5, 20), together=st.integers(1, 3))
+def test_an_epoch_is_every_sequence_once(
+    folder: Path,
+    in_memory: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    ranks: int,
+    workers: int,
+    held: float,
+    together: int,
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    here = corpus_of(in_memory, cache, shards=held).built()
+    record = manifest.load(folder).splits["train"]
+    order = TokenStream(folder, together=together, **ORDER)._order()
+    epoch = {n for n in range(4 * record.sequences) if order.locate(n).epoch == 0}
+    batches = max(epoch) // BATCH + 1
+    found: dict[int, bytes] = {}
+    for rank in range(ranks):
+        stream = TokenStream(here, rank=rank, world_size=ranks, together=together, **ORDER)
+        readers = [stream.samples(worker, max(1, workers)) for worker in range(max(1, workers))]
+        for batch in range(batches):
+            for sample in islice(readers[batch % len(readers)], BATCH // ranks):
+                assert sample["index"] not in found
+                found[sample["index"]] = sample["stored"].tobytes()
+            assert taken(cache) <= max(held, 1) * SIZE
+    assert found.keys() == set(range(batches * BATCH))
+    rows = Counter(row.tobytes() for shard in record.shards for row in read(folder, manifest.load(folder), shard))
+    assert Counter(found[n] for n in epoch) == rows
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    st.dictionaries(
+        st.integers(0, 30), st.lists(st.sampled_from(["drop", "truncate", "corrupt", "delay", "503"]), max_size=3)
+    )
+)
+def test_no_sample_is_lost_by_a_faulty_server(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, faults: dict[int, list[str]]
+) -> None:
+    with serving(folder) as server:
+        shards = [shard.name for shard in manifest.load(folder).splits["train"].shards]
+        for number, several in faults.items():
+            server.faults[([*shards, "manifest.json", "tokenizer.json", "counts.npy"] * 2)[number]].extend(several)
+        here = corpus_of(server.address, tmp_path_factory.mktemp("cache"), retries=6, timeout=5).built()
+        assert first_samples(here) == first_samples(folder)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_continues_inside_a_shard(folder: Path, server: Server, tmp_path: Path, workers: int) -> None:
+    here = corpus_of(server.address, tmp_path, shards=3).built()
+    server.faults["train-000000.tar"].extend(["truncate", "drop"])
+    stream, expected = TokenStream(here, **ORDER), TokenStream(folder, **ORDER)
+    for each in (stream, expected):
+        each.load_state_dict(each.state_dict(31, True))
+    batches, wanted = (iter(train_loader(each, workers=count)) for each, count in ((stream, workers), (expected, 0)))
+    for _ in range(12):
+        found, batch = next(batches), next(wanted)
+        assert all(torch.equal(found[key], batch[key]) for key in batch)
+
+
+def test_evaluation_and_counts_fetch_what_they_read(folder: Path, server: Server, tmp_path: Path) -> None:
+    here = corpus_of(server.address, tmp_path, shards=1).built()
+    assert not list(here.glob("*.tar"))
+    assert manifest.verify(here, full=True) == manifest.load(folder)
+    for found, expected in zip(held_out(here, "validation"), held_out(folder, "validation"), strict=True):
+        assert torch.equal(found, expected)
+    assert {name for name in server.asked if name.endswith(".tar")} <= {
+        shard.name for shard in manifest.load(folder).splits["validation"].shards
+    }
+
+
+def _read_all(here: Path, seed: int) -> None:
+    contents = manifest.load(here)
+    shards = list(contents.splits["train"].shards)
+    random.Random(seed).shuffle(shards)
+    row = np.empty(contents.length, contents.dtype)
+    for shard in shards:
+        ShardRows(here, contents, shard).read(0, row)
+
+
+def test_processes_share_a_cache_within_its_bound(in_memory: str, tmp_path: Path) -> None:
+    here = corpus_of(in_memory, tmp_path, shards=3).built()
+    processes = [multiprocessing.get_context("fork").Process(target=_read_all, args=(here, i)) for i in range(3)]
+    for process in processes:
+        process.start()
+    most = 0
+    while any(process.is_alive() for process in processes):
+        most = max(most, taken(tmp_path))
+        time.sleep(0.001)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    # It is not one moment that is seen: a shard may get its name between the two lists, and so be counted twice.
+    assert 2 * SIZE <= most <= 4 * SIZE
+    assert taken(tmp_path) <= 3 * SIZE
+    assert not list(here.glob(".*.part"))
+
+
+def test_the_oldest_goes_first_and_leftovers_are_removed(in_memory: str, tmp_path: Path) -> None:
+    here = corpus_of(in_memory, tmp_path, shards=3).built()
+    contents = manifest.load(here)
+    shards = contents.splits["train"].shards
+    for shard in shards[:3]:
+        ShardRows(here, contents, shard)
+    os.utime(here / shards[1].name, (1, 1))
+    left = here / f".{shards[5].name}.999999999.part"  # of a process that was killed
+    left.write_bytes(bytes(SIZE))
+    opened, row = ShardRows(here, contents, shards[1]), np.empty(16, np.uint16)  # is now the newest
+    os.utime(here / shards[0].name, (2, 2))
+    ShardRows(here, contents, shards[3])
+    assert {path.name for path in here.glob("*.tar")} == {shards[i].name for i in (1, 2, 3)}
+    assert not left.exists()
+    for shard in shards[4:7]:
+        ShardRows(here, contents, shard)
+    assert not (here / shards[1].name).exists()
+    opened.read(1, row)  # still open
+    assert row.any()
+
+
+def test_what_is_damaged_in_the_cache_is_fetched_again(folder: Path, server: Server, tmp_path: Path) -> None:
+    here = corpus_of(server.address, tmp_path).built()
+    first_samples(here)
+    before = len(server.asked)
+    for name in ("train-000001.tar", "train-000002.tar"):
+        content = bytearray((here / name).read_bytes())
+        content[700] ^= 1
+        (here / name).write_bytes(content[:-1] if name == "train-000002.tar" else content)
+    assert first_samples(here) == first_samples(folder)
+    assert sorted(server.asked[before:]) == ["train-000001.tar", "train-000002.tar"]
+
+
+def test_mirrors_are_tried_in_turn_and_braces_expanded(folder: Path, server: Server, tmp_path: Path) -> None:
+    last = len(manifest.load(folder).splits["train"].shards) - 1
+    tars = f"train-{{000000..{last:06d}}}.tar"
+    gone, here = f"http://127.0.0.1:9/{tars}", f"{server.address}/{tars}"
+    server.faults["train-000002.tar"].append("404")
+    given = corpus_of(str(folder), tmp_path, tars=(f"{gone}::{here}", here)).built()
+    assert first_samples(given) == first_samples(folder)
+    assert server.asked.count("train-000002.tar") == 2
+    assert "manifest.json" not in server.asked  # which is in the folder
+
+
+def test_a_changed_manifest_has_a_cache_of_its_own(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    first = corpus_of(f"file://{copy}", tmp_path / "cache").built()
+    assert corpus_of(f"file://{copy}", tmp_path / "cache", retries=1).built() == first
+    table = json.loads((copy / manifest.FILE).read_text())
+    (copy / manifest.FILE).write_text(json.dumps(table))
+    assert corpus_of(f"file://{copy}", tmp_path / "cache").built() != first
+
+
+def refusal(path: str, cache: Path, **options: Any) -> str:
+    """Return the sentence that an attempt at all training shards ends with."""
+    with pytest.raises(UserError) as error:
+        first_samples(corpus_of(path, cache, **({"retries": 1, "timeout": 5} | options)).built())
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_files_that_do_not_come(server: Server, folder: Path, tmp_path: Path) -> None:
+    again = "see whether corpus.path and corpus.tars are right and raise corpus.retries if the other side is slow"
+    wrong = refusal(f"{server.address}/elsewhere", tmp_path)
+    assert wrong.startswith(f"manifest.json cannot be fetched ({server.address}/elsewhere/manifest.json: HTTP 404 Not")
+    assert again in wrong
+    assert len(server.asked) == 1  # another attempt would bring nothing else
+    server.faults["manifest.json"].extend(["503"] * 2)
+    assert "HTTP 503 Service Unavailable" in refusal(server.address, tmp_path)
+    server.faults["counts.npy"].extend(["corrupt"] * 2)
+    assert refusal(server.address, tmp_path).startswith(
+        f"counts.npy cannot be fetched ({server.address}/counts.npy: its"
+    )
+    for number, fault in enumerate(("truncate", "corrupt")):
+        server.faults[f"train-00000{number}.tar"].extend([fault] * 2)
+        told = refusal(server.address, tmp_path / fault)
+        assert told.startswith(
+            f"train-00000{number}.tar cannot be fetched ({server.address}/train-00000{number}.tar: its"
+        )
+    server.faults["train-000003.tar"].extend(["hang"] * 2)
+    assert "train-000003.tar: timed out)" in refusal(server.address, tmp_path / "hang", timeout=0.2)
+    assert "No such file" in refusal(f"file://{folder}/nothing", tmp_path)
+    assert "Connection refused" in refusal("http://127.0.0.1:9", tmp_path)
+
+
+def test_a_manifest_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("<html>")
+    told = refusal(f"file://{tmp_path}", tmp_path / "cache")
+    assert told.startswith(f"file://{tmp_path}/manifest.json is not readable JSON (")
+    assert told.endswith("; name another folder in corpus.path")
+    assert not (tmp_path / "cache").exists()
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file may be larger, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk(in_memory: str, tmp_path: Path) -> None:
+    here = corpus_of(in_memory, tmp_path).built()
+    with full_disk(SIZE // 2), pytest.raises(UserError) as error:
+        first_samples(here)
+    assert str(error.value) == (
+        f"corpus.cache: {tmp_path} cannot be used (File too large); free some space, lower corpus.cache_size or name "
+        "another folder, and run the same command again"
+    )
+    assert not list(here.glob(".*.part"))
+    assert first_samples(here)
+    (tmp_path / "file").write_text("")
+    assert "file cannot be used (Not a directory)" in refusal(in_memory, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"path": "http://x/{1..2}"},
+            r"^corpus\.path: http://x/\{1\.\.2\} is not one folder; name single tar files in",
+        ),
+        ({"path": "pipe:cat x"}, r"^corpus\.path: pipe:cat x is not one folder"),
+        ({"tars": ("http://x/train-{0..3.tar",)}, r"^corpus\.tars: .* cannot be expanded \(.*\); mend its braces"),
+        (
+            {"tars": ("http://x/${NOTHING}.tar",)},
+            r"^corpus\.tars: .* cannot be expanded \(missing environment variable",
+        ),
+        ({"tars": ("http://x/7.tar",)}, r"^corpus\.tars: http://x/7\.tar names no shard as the manifest does, like"),
+        ({"tars": ("pipe:cat train-000000.tar",)}, r"^corpus\.tars: pipe:cat train-000000\.tar would run a command in"),
+        ({"tars": ("|cat train-000000.tar",)}, r"would run a command in a shell; .* `atat --allow-pipe …`$"),
+        ({"path": "nothing://x"}, r"^nothing://x/manifest\.json is no address that can be read \(Protocol not known"),
+        ({"path": "lost://x"}, r"needs a package that is not installed; run `pip install no_such_package`$"),
+    ],
+)
+def test_addresses_that_are_refused(
+    options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {"class": "no_such_package.Store", "err": "Install it"}
+    monkeypatch.setitem(known_implementations, "lost", lost)
+    with pytest.raises(UserError, match=message):
+        corpus_of(**({"path": "memory://shards"} | options), cache=tmp_path / "cache").built()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_commands_run_where_the_person_allows_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = len(manifest.load(folder).splits["train"].shards) - 1
+    tars = (f"pipe:cat {folder}/train-{{000000..{last:06d}}}.tar",)
+    monkeypatch.setenv(remote.ALLOW, "")
+    # Nor does it help that the cache says so.
+    written = corpus_of(f"file://{folder}", tmp_path)
+    (written.built() / manifest.ORIGIN).write_text(
+        json.dumps(
+            {"path": str(folder), "tars": tars, "cache": str(tmp_path), "cache_size": 1, "retries": 0, "timeout": 1}
+        )
+    )
+    with pytest.raises(UserError, match=r"would run a command in a shell"):
+        first_samples(next(tmp_path.glob("*/origin.json")).parent)
+    assert CliRunner().invoke(atat, ["--allow-pipe", "zoo", "list"]).exit_code == 0
+    assert first_samples(corpus_of(str(folder), tmp_path, tars=tars).built()) == first_samples(folder)
+    broken = (f"|cat {folder}/train-{{000000..{last:06d}}}.tar; false",)
+    assert ": the command ends with 1)" in refusal(str(folder), tmp_path / "b", tars=broken)

@@ -1,0 +1,72 @@
+"""A training whose shards are damaged, or lie elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from atat_zoo.data.build import build
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.training import train
+from atat_zoo.training.composer_model import SkippedRows
+from tests.faulty_server import serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.tiny import Tiny
+
+TWO = ["train.steps=2", "train.save_every=2", "train.log_every=2", "evaluation.sequences=2", "evaluation.samples=0"]
+
+
+def test_skipped_rows_are_counted_and_told_once() -> None:
+    told: list[str] = []
+    logged: list[dict[str, Any]] = []
+    maskable = torch.ones(4, 3, dtype=torch.bool)
+    logger: Any = SimpleNamespace(log_metrics=logged.append)
+    callback = SkippedRows(told.append)
+    for rows in (0, 1, 3):
+        batch = maskable.clone()
+        batch[:rows] = False
+        batch[3, 1] = False  # padding in a row is none
+        callback.batch_start(SimpleNamespace(batch={"maskable": batch}), logger)  # type: ignore[arg-type]
+    assert logged == [{"skipped": 0}, {"skipped": 1}, {"skipped": 4}]
+    assert len(told) == 1
+    again = SkippedRows(told.append)
+    again.load_state_dict(callback.state_dict())
+    again.batch_start(SimpleNamespace(batch={"maskable": ~maskable}), logger)  # type: ignore[arg-type]
+    assert logged[-1] == {"skipped": 8}
+    assert len(told) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny: Tiny, tmp_path: Path) -> None:
+    folder = build(load(str(tiny.path)))
+    with serving(folder) as server:
+        for name in ("train-000000.tar", "train-000001.tar", "tokenizer.json"):
+            server.faults[name].extend(["drop", "truncate", "corrupt", "delay"])
+        corpus = f"corpus={{use='shards', path='{server.address}', cache='{tmp_path}', cache_size=1e-4}}"
+        train(load(str(tiny.path), [*TWO, "data.workers=1", corpus]), tmp_path / "remote")
+    train(load(str(tiny.path), TWO), tmp_path / "local")
+    ends = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("remote", "local")]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.slow
+def test_a_training_leaves_out_what_is_damaged(tiny: Tiny, tmp_path: Path) -> None:
+    folder = shutil.copytree(build(load(str(tiny.path))), tmp_path / "shards")
+    for path in folder.glob("train-*.tar"):
+        path.write_bytes(path.read_bytes()[:700])  # not one whole member
+    corpus = f"corpus={{use='shards', path='{folder}'}}"
+    with pytest.raises(UserError, match="is damaged"):
+        train(load(str(tiny.path), [*TWO, corpus]), tmp_path / "refused")
+    run = train(load(str(tiny.path), [*TWO, corpus, "data.damaged=skip"]), tmp_path / "run")
+    (line,) = run.folder.read_metrics()
+    assert line["skipped"] == 2 * 8
+    assert line["loss"] == 0
