@@ -10,6 +10,7 @@ NAMES = (
     "importance_overhead",
     "counts_overhead",
     "composer_overhead",
+    "data_build",
     "evaluation_overhead",
     "evaluation_memory",
     "growth",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 
 
@@ -19,17 +22,82 @@ def data() -> None:
 
 @data.command()
 @click.argument("experiment")
-@options("overrides", "json")
-def build(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Build the shards of EXPERIMENT unless they exist; an interrupted build continues where it stopped."""
-    from atat_zoo.data.build import build as build_shards
+@options("overrides")
+@click.option(
+    "--processes", type=click.IntRange(1, 1024), help="How many encode the text; one for each core when absent."
+)
+@click.option("--slice", "part", metavar="I/N", help="Encode one of N slices of the text, on any machine; then --join.")
+@click.option("--join", is_flag=True, help="Build the shards from all slices.")
+@click.option("--dry-run", is_flag=True, help="Estimate disk space and time, and build nothing.")
+@options("json")
+def build(
+    experiment: str,
+    overrides: tuple[str, ...],
+    processes: int | None,
+    part: str | None,
+    join: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Build the shards of EXPERIMENT unless they exist; an interrupted build continues where it stopped.
 
+    The bytes of the shards do not depend on --processes, nor on --slice.
+    """
+    from atat_zoo.data.build import build as build_shards
+    from atat_zoo.data.encoding import Throughput, cores
+    from atat_zoo.data.estimate import estimate
+    from atat_zoo.data.slices import Slice, encode_slice
+    from atat_zoo.data.slices import join as join_slices
+
+    if part and join:
+        raise UserError("--slice and --join: first every slice is encoded, then they are joined; leave one out")
+    own, made = Slice.named(part) if part else None, load(experiment, overrides)
+    processes, throughput = processes or cores(), Throughput()
+    folder: Path | None = None
     with Bars(silent=as_json) as bars:
-        folder = build_shards(load(experiment, overrides), progress=bars.building)
+        how: dict[str, Any] = {"progress": bars.building, "processes": processes, "throughput": throughput}
+        share = 1 / own.of if own else 1.0
+        likely = None if join else estimate(made, share=share, processes=processes, progress=bars.building)
+        if likely:
+            bars.message(
+                f"about {_size(likely.text)} of text: {_size(likely.shards)} of shards in {made.data.root}, which has "
+                f"{_size(likely.free)} free, and {_clock(likely.seconds)} to encode {'this slice ' if own else ''}with "
+                f"{processes} process{'es' if processes > 1 else ''}"
+            )
+        elif dry_run:
+            bars.message("nothing to estimate: the shards are there, or the size of their text is not known")
+        if not dry_run:
+            if own:
+                folder = encode_slice(made, own, **how)
+            else:
+                folder = join_slices(made, progress=bars.building) if join else build_shards(made, **how)
     if as_json:
-        print_json({"folder": str(folder)})
-    else:
-        click.echo(f"the shards are in {folder}")
+        print_json(
+            {
+                "folder": None if folder is None else str(folder),
+                "estimate": None if likely is None else attrs.asdict(likely),
+                "throughput": attrs.asdict(throughput) | {"megabytes_per_core_second": throughput.per_core},
+            }
+        )
+        return
+    if throughput.bytes:
+        megabytes, seconds = throughput.bytes / 1e6, throughput.seconds
+        click.echo(
+            f"encoded {megabytes:,.1f} MB of text in {_clock(seconds)}: {megabytes / seconds:.2f} MB/s, "
+            f"{throughput.per_core:.2f} MB/s for each core at work"
+        )
+    if folder is not None:
+        click.echo(f"the {f'slice {part} is' if own else 'shards are'} in {folder}")
+
+
+def _size(count: int) -> str:
+    """Return bytes as megabytes or gigabytes."""
+    return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
+
+
+def _clock(seconds: float) -> str:
+    """Return hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 @data.command()

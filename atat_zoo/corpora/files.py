@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.corpora.held_out import check_shares, divide, is_undivided
-from atat_zoo.corpora.reading import documents, suffix
+from atat_zoo.corpora.reading import documents, suffix, text_in
 from atat_zoo.data.digests import fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
@@ -83,6 +84,18 @@ class FilesCorpus:
     def stamp(self) -> Any:
         """See `Corpus`."""
         return {split: stamps_of(paths) for split, paths in self._files().items()}
+
+    def size(self) -> int | None:
+        """See `Corpus`; None where a format does not tell."""
+        sizes: dict[tuple[str, str], int] = {}
+        first: dict[tuple[str, str], Path] = {}
+        for path in itertools.chain.from_iterable(self._files().values()):
+            form = suffix(path), path.suffix
+            sizes[form] = sizes.get(form, 0) + path.stat().st_size
+            first.setdefault(form, path)
+        shares = {form: text_in(path, self.document, self.text_field) for form, path in first.items()}
+        known = [share * sizes[form] for form, share in shares.items() if share is not None]
+        return round(sum(known)) if len(known) == len(shares) else None
 
     def identity(self) -> dict[str, Any]:
         """See `Corpus`; in the form of version 0.1 where it can be, so that its shards are found."""

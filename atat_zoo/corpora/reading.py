@@ -26,6 +26,7 @@ _PACKED = (".gz", ".zst")
 _UTF8 = "utf-8-sig"  # without a byte order mark at the start
 _UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
 _RATIO = 100  # characters in a byte beyond that: more than any text has
+_BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
 _ROWS = 256  # of a Parquet file, read at once
 
 
@@ -35,13 +36,14 @@ def suffix(path: Path) -> str:
     return name.suffix.lower()
 
 
-def documents(path: Path, boundary: Boundary, field: str) -> Iterator[str]:
+def documents(path: Path, boundary: Boundary, field: str, opened: IO[bytes] | None = None) -> Iterator[str]:
     """Yield the documents of a file in their order, empty ones included.
 
     Args:
         path: the file.
         boundary: where a document ends in plain text.
         field: key of the text in JSON lines and Parquet; a.b for a nested key.
+        opened: the file, to see how far it is read.
 
     Raises:
         UserError: when the content does not match the suffix, or a document is too long for this machine.
@@ -51,7 +53,7 @@ def documents(path: Path, boundary: Boundary, field: str) -> Iterator[str]:
         if suffix(path) == _PARQUET:
             yield from _parquet(path, field, most)
             return
-        with _open(path) as file:
+        with opened or path.open("rb") as raw, _decoded(path, raw) as file:
             yield from _json(path, file, field, most) if suffix(path) in _JSON else boundary.documents(file, most)
     except UnicodeDecodeError as error:
         raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
@@ -65,6 +67,22 @@ def documents(path: Path, boundary: Boundary, field: str) -> Iterator[str]:
             "compressed text of its size can hold; "
             'set corpus.document = "paragraph" or "line", or cut it into documents'
         ) from None
+
+
+def text_in(path: Path, boundary: Boundary, field: str) -> float | None:
+    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning; None for Parquet.
+
+    See `documents` for the arguments.
+    """
+    if suffix(path) == _PARQUET:
+        return None
+    size = 0
+    with path.open("rb") as raw:
+        for text in documents(path, boundary, field, raw):
+            size += len(text.encode())
+            if size > _BEGINNING:
+                return size / raw.tell()
+    return size / max(1, path.stat().st_size)
 
 
 def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
@@ -130,10 +148,10 @@ def _most(path: Path) -> int:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[IO[str]]:
-    """Open a file as text, decompressed by its suffix, without a byte order mark."""
+def _decoded(path: Path, raw: IO[bytes]) -> Iterator[IO[str]]:
+    """Read an open file as text, decompressed by its suffix, without a byte order mark."""
     if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding=_UTF8) as file:
+        with gzip.open(raw, "rt", encoding=_UTF8) as file:
             yield file
     elif path.suffix == ".zst":
         try:
@@ -141,11 +159,9 @@ def _open(path: Path) -> Iterator[IO[str]]:
         except ImportError:
             raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
         try:
-            reader = zstandard.ZstdDecompressor().stream_reader
-            with path.open("rb") as raw, reader(raw, read_across_frames=True) as data:
+            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as data:
                 yield io.TextIOWrapper(data, encoding=_UTF8)
         except zstandard.ZstdError as error:
             raise EOFError(error) from None
     else:
-        with path.open(encoding=_UTF8) as file:
-            yield file
+        yield io.TextIOWrapper(raw, encoding=_UTF8)

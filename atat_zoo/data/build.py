@@ -2,6 +2,7 @@
 
     <root>/<name>.lock      locked while one process builds; the others wait
     <root>/<name>.partial   the unfinished build
+    <root>/<name>.slices    encoded text, if it is encoded in slices: see `slices`
     <root>/<name>           the complete shards, after a rename
 
 The name ends in a hash of everything that determines the bytes, so experiments
@@ -17,6 +18,7 @@ import hashlib
 import json
 import shutil
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,33 +27,38 @@ import numpy as np
 
 from atat_zoo.data import SPLITS, digests, manifest
 from atat_zoo.data.digests import identity_of
-from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, dtype_for, pieces, spread
+from atat_zoo.data.encoding import Encoder
+from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of
-from atat_zoo.run.atomic import replacing, sync_folder, write_bytes, write_text
+from atat_zoo.run.atomic import discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.run.locks import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from atat_zoo.data import Progress
+    from atat_zoo.data import Progress, Split
+    from atat_zoo.data.encoding import Throughput
+    from atat_zoo.data.pack import Encoded, Piece
+    from atat_zoo.data.slices import Slices
     from atat_zoo.experiment.schema import Experiment
+    from atat_zoo.tokenizers import TokenizerModel
 
 
 # Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
-_TOKENIZER = "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 _NOT_WRITABLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 )
 
 
 @attrs.frozen
-class _Source:
+class Source:
     """What shards are made of, at one moment."""
 
     settings: str  # hash of everything that determines the bytes
@@ -59,7 +66,8 @@ class _Source:
     stamp: str  # changes whenever a file of the text is written, even back to what it was
 
     @classmethod
-    def now(cls, experiment: Experiment) -> _Source:
+    def now(cls, experiment: Experiment) -> Source:
+        """Return what an experiment's shards are made of; the files of a large text are hashed if need be."""
         corpus = experiment.parts["corpus"]
         stamp = corpus.stamp() if hasattr(corpus, "stamp") else None  # first: what is written later is seen
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
@@ -75,58 +83,82 @@ def folder_of(experiment: Experiment) -> Path:
     corpus = experiment.parts["corpus"]
     if hasattr(corpus, "built"):
         return Path(corpus.built())
-    return _folder(experiment, _Source.now(experiment))
+    return folder_for(experiment, Source.now(experiment))
 
 
-def _folder(experiment: Experiment, source: _Source) -> Path:
+def folder_for(experiment: Experiment, source: Source) -> Path:
+    """Return the folder for shards that are made of this."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     return Path(spec.root) / f"{corpus.name}-{tokenizer.name}-{spec.length}-{source.settings[:10]}"
 
 
-def build(experiment: Experiment, *, progress: Progress | None = None) -> Path:
+def build(
+    experiment: Experiment,
+    *,
+    progress: Progress | None = None,
+    processes: int = 1,
+    throughput: Throughput | None = None,
+    slices: Callable[[Path], Slices] | None = None,
+) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
         progress: called with the stage and what is done of it: `hashing` (bytes), `waiting`, `tokenizer`, or a split
             (characters).
+        processes: how many encode; the bytes are the same. With 1 it is this process, which has the threads of the
+            tokenizer's library; a script that asks for more needs `if __name__ == "__main__"`, as they import it.
+        throughput: where text and time are counted.
+        slices: opens the folder of the encoded text, for `slices.join`.
 
     Raises:
         UserError: for every problem that the user can fix: missing text, a full disk, too little text for the
             lanes, a vocabulary too large for the dtype, shards that do not match their manifest, text that was edited
             while it was read.
     """
-    report = progress or (lambda stage, done, total: None)
+    report = progress or silent
     if hasattr(experiment.parts["corpus"], "built"):
-        return _given(folder_of(experiment), experiment)
+        return given(folder_of(experiment), experiment)
+    with opened(experiment, report) as source:
+        folder = folder_for(experiment, source)
+        if (folder / manifest.FILE).is_file():
+            return finished(folder, experiment, source)
+        with writing(folder), only_one(folder, report):
+            if (folder / manifest.FILE).is_file():  # another process was faster
+                return finished(folder, experiment, source)
+            if folder.exists():
+                raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
+            joined = slices(beside(folder, "slices")) if slices else None
+            work = workplace(beside(folder, "partial"), source)
+            if joined:
+                write_bytes(work / TOKENIZER, joined.tokenizer)
+            _fill(work, experiment, source, report, Encoder(processes, throughput), joined)
+            check_unchanged(experiment, source, work)
+            work.rename(folder)
+            sync_folder(folder.parent)
+            forget_slices(folder)
+    return folder
+
+
+def silent(stage: str, done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+@contextlib.contextmanager
+def opened(experiment: Experiment, report: Progress) -> Iterator[Source]:
+    """Give what the shards are made of, and keep the hashes of its files beside them."""
     length = experiment.data.length
     require(16 * length, f"data.length = {length}", "a single sequence", "lower it")
     with digests.kept_in(Path(experiment.data.root), report):
-        return _build(experiment, report)
+        yield Source.now(experiment)
 
 
-def _build(experiment: Experiment, report: Progress) -> Path:
-    source = _Source.now(experiment)
-    folder = _folder(experiment, source)
-    if (folder / manifest.FILE).is_file():
-        return _finished(folder, experiment, source)
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say in a sentence if nothing can be written beside a folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(folder, report):
-            if (folder / manifest.FILE).is_file():  # another process was faster
-                return _finished(folder, experiment, source)
-            if folder.exists():
-                raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
-            work = _workplace(folder, source)
-            _fill(work, experiment, source, report)
-            if _Source.now(experiment) != source:
-                shutil.rmtree(work)
-                raise UserError(
-                    "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
-                    "kept; run the same command again once nothing writes there any more"
-                )
-            work.rename(folder)
-            sync_folder(folder.parent)
+        yield
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
@@ -134,10 +166,31 @@ def _build(experiment: Experiment, report: Progress) -> Path:
             f"data.root: cannot write in {folder.parent} ({error.strerror}: {error.filename}); free some space, or set "
             "data.root to a folder that you may write to, and run the same command again: it continues where it was"
         ) from None
-    return folder
 
 
-def _given(folder: Path, experiment: Experiment) -> Path:
+def check_unchanged(experiment: Experiment, source: Source, work: Path) -> None:
+    """Check that nothing has written to the text; else delete what was made of it."""
+    if Source.now(experiment) != source:
+        shutil.rmtree(work)
+        raise UserError(
+            "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
+            "kept; run the same command again once nothing writes there any more"
+        )
+
+
+def beside(folder: Path, suffix: str) -> Path:
+    """Return what stands beside the folder of shards: `lock`, `partial` or `slices`."""
+    return folder.with_name(f"{folder.name}.{suffix}")
+
+
+def forget_slices(folder: Path) -> None:
+    """Delete the slices of shards, once these are built."""
+    root = beside(folder, "slices")
+    if root.is_dir():
+        discard(root)
+
+
+def given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere match the experiment."""
     contents = _verified(folder, experiment)
     tokenizer = experiment.parts["tokenizer"]
@@ -147,7 +200,7 @@ def _given(folder: Path, experiment: Experiment) -> Path:
         "tokenizer": (_table(tokenizer), contents.tokenizer),
     }
     if hasattr(tokenizer, "like"):
-        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), contents.sha256[_TOKENIZER])
+        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), contents.sha256[TOKENIZER])
     for key, (asked, there) in wanted.items():
         if asked != there:
             raise UserError(f"{key}: the shards in {folder} have {_show(there)}, the experiment says {_show(asked)}")
@@ -160,7 +213,8 @@ def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
     return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
 
-def _finished(folder: Path, experiment: Experiment, source: _Source) -> Path:
+def finished(folder: Path, experiment: Experiment, source: Source) -> Path:
+    """Return the folder of shards that are built, after checking that they are made of this."""
     contents = _verified(folder, experiment)
     if contents.settings != source.settings:
         raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
@@ -172,33 +226,30 @@ def _finished(folder: Path, experiment: Experiment, source: _Source) -> Path:
     return folder
 
 
-def _fill(work: Path, experiment: Experiment, source: _Source, report: Progress) -> None:
+def _fill(
+    work: Path, experiment: Experiment, source: Source, report: Progress, encoder: Encoder, slices: Slices | None
+) -> None:
     """Write all files of a folder of shards, the manifest last."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    characters: int | None = None
-    if not (work / _TOKENIZER).is_file():
-        characters = _train_tokenizer(work, tokenizer, corpus, report)
+    characters = tokenizer_in(work, experiment, report)
     model = tokenizer.load(work)
-    dtype = dtype_for(model.vocabulary_size, spec.dtype)
+    packers = {split: packer_of(experiment, model, split) for split in SPLITS}
     splits: dict[str, manifest.SplitRecord] = {}
-    for split in SPLITS:
-        train = split == "train"
-        documents = corpus.documents(split)
-        packer = Packer(
-            model,
-            length=spec.length,
-            special=spec.special,
-            remainder=spec.remainder,
-            dtype=dtype,
-            limit=spec.sequences if train else None,
-        )
-        order = f"shuffled in blocks of {SHUFFLED} characters" if train else "as in the corpus"
-        documents = spread(documents, _SPREAD_SEED) if train else documents
-        shards = write_split(work, split, documents, packer, spec, report, characters if train else None)
-        splits[split] = manifest.SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
-        if train:
-            with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
-                np.save(file, packer.counts, allow_pickle=False)
+    with encoder.of(tokenizer, work, packers["train"]):
+        for split, packer in packers.items():
+            train = split == "train"
+
+            def encoded(start: int, split: Split = split) -> Iterator[Encoded]:
+                if slices:
+                    return slices.encoded(split, start)
+                return encoder.encoded(islice(batches_of(experiment, split), start, None))
+
+            order = f"shuffled in blocks of {SHUFFLED} characters" if train else "as in the corpus"
+            shards = write_split(work, split, encoded, packer, spec, report, characters if train else None)
+            splits[split] = manifest.SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
+            if train:
+                with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
+                    np.save(file, packer.counts, allow_pickle=False)
     contents = manifest.ShardManifest(
         format=manifest.FORMAT,
         settings=source.settings,
@@ -206,7 +257,7 @@ def _fill(work: Path, experiment: Experiment, source: _Source, report: Progress)
         length=spec.length,
         special=spec.special,
         remainder=spec.remainder,
-        dtype=dtype,
+        dtype=packers["train"].dtype.name,
         block=spec.sequences_per_member,
         lanes=spec.lanes,
         vocabulary_size=model.vocabulary_size,
@@ -215,7 +266,7 @@ def _fill(work: Path, experiment: Experiment, source: _Source, report: Progress)
         tokenizer=_table(tokenizer),
         corpus=unstructure(corpus),
         fingerprint=source.fingerprint,
-        sha256={name: sha256_of(work / name) for name in (_TOKENIZER, manifest.COUNTS)},
+        sha256={name: sha256_of(work / name) for name in (TOKENIZER, manifest.COUNTS)},
         splits=splits,
     )
     forget_states(work)
@@ -223,8 +274,33 @@ def _fill(work: Path, experiment: Experiment, source: _Source, report: Progress)
     write_text(work / manifest.FILE, contents.to_json())
 
 
-def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) -> int | None:
-    """Train the tokenizer, save it, and return the characters of the training split if they were read."""
+def batches_of(experiment: Experiment, split: Split) -> Iterator[list[Piece]]:
+    """Return the batches of a split in the order of their sequences."""
+    documents = experiment.parts["corpus"].documents(split)
+    return batches(spread(documents, _SPREAD_SEED) if split == "train" else documents)
+
+
+def packer_of(experiment: Experiment, model: TokenizerModel, split: Split) -> Packer:
+    """Return the packer of a split."""
+    spec = experiment.data
+    return Packer(
+        model,
+        length=spec.length,
+        special=spec.special,
+        remainder=spec.remainder,
+        dtype=dtype_for(model.vocabulary_size, spec.dtype),
+        limit=spec.sequences if split == "train" else None,
+    )
+
+
+def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | None:
+    """Train and save the tokenizer unless it is there; return the characters of the training split if they were read.
+
+    The folder's note of the source says that it is of the same text.
+    """
+    if (work / TOKENIZER).is_file():
+        return None
+    corpus, tokenizer = experiment.parts["corpus"], experiment.parts["tokenizer"]
     done = 0
 
     def documents() -> Iterator[str]:
@@ -239,18 +315,17 @@ def _train_tokenizer(work: Path, tokenizer: Any, corpus: Any, report: Progress) 
                 report("tokenizer", done, None)
 
     report("tokenizer", 0, None)
-    beside = work / "tokenizer.tmp"
-    beside.mkdir(exist_ok=True)
-    tokenizer.train(documents).save(beside)
-    write_bytes(work / _TOKENIZER, (beside / _TOKENIZER).read_bytes())
-    shutil.rmtree(beside)
+    saved = work / "tokenizer.tmp"
+    saved.mkdir(exist_ok=True)
+    tokenizer.train(documents).save(saved)
+    write_bytes(work / TOKENIZER, (saved / TOKENIZER).read_bytes())
+    shutil.rmtree(saved)
     report("tokenizer", done, done)
     return done or None
 
 
-def _workplace(folder: Path, source: _Source) -> Path:
-    """Return the folder of the unfinished build, emptied if its settings differ or its text was written to since."""
-    work = folder.with_name(f"{folder.name}.partial")
+def workplace(work: Path, source: Source) -> Path:
+    """Return the folder of unfinished work, emptied if its settings differ or its text was written to since."""
     note, begun = work / "settings", f"{source.settings}{source.stamp}"
     if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
         shutil.rmtree(work)
@@ -261,9 +336,9 @@ def _workplace(folder: Path, source: _Source) -> Path:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path, report: Progress) -> Iterator[None]:
+def only_one(folder: Path, report: Progress) -> Iterator[None]:
     """Lock a folder; while another process has it, wait."""
-    with locked(folder.with_name(f"{folder.name}.lock"), lambda _: report("waiting", 0, None)):
+    with locked(beside(folder, "lock"), lambda _: report("waiting", 0, None)):
         yield
 
 

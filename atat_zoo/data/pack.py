@@ -1,4 +1,4 @@
-"""From documents to tokens to sequences, a bounded amount at a time.
+"""From documents to batches, and from their tokens to sequences, a bounded amount at a time.
 
 L: tokens in a sequence, special ones included.
 """
@@ -30,11 +30,26 @@ _CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
 class Piece(NamedTuple):
-    """Part of a document: its text, its words, and whether the document ends with it."""
+    """Part of a document: its text, whether it may begin inside a word, and whether the document ends with it."""
 
     text: str
-    words: int
+    joined: bool
     last: bool
+
+    @property
+    def words(self) -> int:
+        """The words that begin in it."""
+        return len(self.text.split()) - (self.joined and not self.text[0].isspace())
+
+
+class Encoded(NamedTuple):
+    """The tokens of a batch, and the counts of its text."""
+
+    tokens: NDArray[Any]  # of the stored dtype, one document after the other
+    documents: int
+    characters: int
+    bytes: int
+    words: int
 
 
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
@@ -53,10 +68,7 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
             cuts = [match.start() for match in _CUT.finditer(document, window, end + 2)]
             end = cuts[-1] if cuts else end
         text = document[start:end]
-        words = len(text.split())
-        if joined and not text[0].isspace():
-            words -= 1
-        yield Piece(text, words, end == len(document))
+        yield Piece(text, joined, end == len(document))
         if end == len(document):
             return
         start, joined = end, not text[-1].isspace()
@@ -93,6 +105,29 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
             yield from (block[i] for i in permutation(len(block), seed, number))
             block, characters, number = [], 0, number + 1
     yield from (block[i] for i in permutation(len(block), seed, number))
+
+
+def encode(tokenizer: TokenizerModel, ended: bool, dtype: str, batch: Sequence[Piece]) -> Encoded:
+    """Return the tokens of a batch, with EOS after each document if `ended`: they depend on nothing else.
+
+    Raises:
+        ValueError: for ids outside the vocabulary.
+    """
+    ids: list[int] = []
+    for piece, found in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):
+        ids += found
+        if piece.last and ended:
+            ids.append(tokenizer.eos)  # type: ignore[arg-type]  # `Packer` has checked it
+    tokens, size = np.asarray(ids, np.int64), tokenizer.vocabulary_size
+    if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # they would be stored as other tokens
+        raise ValueError(f"the tokenizer returned ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}")
+    return Encoded(
+        tokens.astype(dtype),
+        documents=sum(piece.last for piece in batch),
+        characters=sum(len(piece.text) for piece in batch),
+        bytes=sum(len(piece.text.encode()) for piece in batch),
+        words=sum(piece.words for piece in batch),
+    )
 
 
 class Packer:
@@ -152,22 +187,14 @@ class Packer:
         """Whether the sequences, with those available, reach the limit: more text would change nothing."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
-    def add(self, batch: Sequence[Piece]) -> None:
-        """Encode pieces and count them."""
-        totals, size = self.totals, self.tokenizer.vocabulary_size
-        for piece, ids in zip(batch, self.tokenizer.encode_batch([p.text for p in batch]), strict=True):
-            totals.documents += piece.last
-            totals.characters += len(piece.text)
-            totals.bytes += len(piece.text.encode())
-            totals.words += piece.words
-            if piece.last and self.ended:
-                ids.append(self.tokenizer.eos)  # type: ignore[arg-type]  # checked above
-            if ids:
-                tokens = np.asarray(ids, np.int64)
-                if tokens.min() < 0 or tokens.max() >= size:  # they would be stored as other tokens
-                    ids_from = f"ids from {tokens.min()} to {tokens.max()}"
-                    raise ValueError(f"the tokenizer returned {ids_from}, outside 0 … {size - 1}")
-                self._push(tokens.astype(self.dtype))
+    def add(self, batch: Encoded) -> None:
+        """Append the tokens of a batch, and count its text."""
+        totals = self.totals
+        totals.documents += batch.documents
+        totals.characters += batch.characters
+        totals.bytes += batch.bytes
+        totals.words += batch.words
+        self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:
         """Return the next `rows` sequences, [rows, L], and count them; `rows` must not exceed `ready`."""

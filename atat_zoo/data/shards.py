@@ -21,27 +21,26 @@ import attrs
 import numpy as np
 
 from atat_zoo.data.manifest import Shard, array_of
-from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from atat_zoo.data import Progress, Split
-    from atat_zoo.data.pack import Packer
+    from atat_zoo.data.pack import Encoded, Packer
     from atat_zoo.experiment.schema import DataSpec
 
 
 def write_split(
     work: Path,
     split: Split,
-    documents: Iterable[str],
+    encoded: Callable[[int], Iterator[Encoded]],
     packer: Packer,
     spec: DataSpec,
     report: Progress,
@@ -55,7 +54,7 @@ def write_split(
     Args:
         work: folder of the unfinished build.
         split: its name, the prefix of the file names.
-        documents: all of them, in order, even when resuming.
+        encoded: gives the batches in order, without so many at the beginning.
         packer: a fresh one; afterwards it has the counts of the split.
         spec: the sizes of shards and members, and the lanes.
         report: called with the split, the characters done, and `characters`.
@@ -69,11 +68,8 @@ def write_split(
     shards, done, finished = _resume(path, work, packer)
     if not finished:
         group = lanes * spec.sequences_per_shard
-        number = 0
         report(split, packer.totals.characters, characters)
-        for number, batch in enumerate(batches(documents), 1):
-            if number <= done:
-                continue
+        for number, batch in enumerate(encoded(done), done + 1):
             if packer.full:
                 break
             packer.add(batch)
@@ -93,7 +89,7 @@ def write_split(
             )
         if len(rows):
             shards += _write_group(work, split, rows, lanes if len(rows) >= lanes else 1, len(shards), block)
-        _save(path, packer, shards, number, finished=True)
+        _save(path, packer, shards, 0, finished=True)
     return shards
 
 
@@ -125,10 +121,7 @@ def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, b
     if not path.is_file():
         return [], 0, False
     try:
-        with zipfile.ZipFile(path) as saved:
-            if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed, which we never do")
-            text, waiting, counts = (array_of(saved.read(f"{name}.npy")) for name in ("table", "waiting", "counts"))
+        text, waiting, counts = arrays_of(path, "table", "waiting", "counts")
         table = json.loads(text.tobytes())
         shards = [Shard(**shard) for shard in table["shards"]]
         if any(not _is_whole(work / shard.name, shard) for shard in shards):
@@ -137,6 +130,14 @@ def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, b
         return shards, table["done"], table["finished"]
     except Exception:  # whatever is wrong with it
         return [], 0, False
+
+
+def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
+    """Return arrays of an `.npz` file that we wrote; raise nearly any exception if it is damaged."""
+    with zipfile.ZipFile(path) as saved:
+        if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
+            raise ValueError("it is compressed, which we never do")
+        return [array_of(saved.read(f"{name}.npy")) for name in names]
 
 
 def _is_whole(path: Path, shard: Shard) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.pack import Packer, batches, dtype_for, pieces, spread
+from atat_zoo.data.pack import Packer, batches, dtype_for, encode, pieces, spread
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers.tables import BytesModel, CharactersModel
 
@@ -24,7 +24,7 @@ def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, n
     )
     rows = []
     for batch in batches(texts):
-        packer.add(batch)
+        packer.add(encode(packer.tokenizer, packer.ended, packer.dtype.name, batch))
         while packer.ready >= chunk:
             rows.append(packer.take(chunk))
     if packer.ready:
@@ -81,14 +81,15 @@ def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remaind
 def test_restored_packer_goes_on(texts: list[str], cut: int) -> None:
     settings = {"length": 5, "special": "document", "remainder": "pad", "dtype": "uint16"}
     whole, halves = Packer(BytesModel(), **settings), Packer(BytesModel(), **settings)
-    for text in texts:
-        whole.add(next(batches([text])))
-    for text in texts[:cut]:
-        halves.add(next(batches([text])))
+    encoded = [encode(BytesModel(), True, "uint16", next(batches([text]))) for text in texts]
+    for batch in encoded:
+        whole.add(batch)
+    for batch in encoded[:cut]:
+        halves.add(batch)
     later = Packer(BytesModel(), **settings)
     later.restore(*halves.state())
-    for text in texts[cut:]:
-        later.add(next(batches([text])))
+    for batch in encoded[cut:]:
+        later.add(batch)
     if whole.ready:
         assert later.take(later.ready).tolist() == whole.take(whole.ready).tolist()
     assert later.finish().tolist() == whole.finish().tolist()
@@ -164,6 +165,5 @@ def test_a_tokenizer_that_breaks_its_promise() -> None:
         def encode_batch(self, texts: Any) -> list[list[int]]:
             return [[258] for _ in texts]
 
-    packer = Packer(Wrong(), length=4, special="none", remainder="drop", dtype="uint16")
     with pytest.raises(ValueError, match="outside 0 … 257"):
-        packer.add(next(batches(["x"])))
+        encode(Wrong(), False, "uint16", next(batches(["x"])))

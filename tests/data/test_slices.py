@@ -1,0 +1,225 @@
+"""Slices and their join: the bytes of one process, whatever happens between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import Memory, experiment_of, texts
+from test_build import Stop, hashes
+
+from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.data import pack
+from atat_zoo.data.build import build, folder_of
+from atat_zoo.data.slices import Slice, encode_slice, join
+from atat_zoo.errors import UserError
+from atat_zoo.tokenizers import BPETokenizer
+
+TEXTS = texts(90)
+
+
+def made(root: Path, **data: Any) -> Any:
+    return experiment_of(root, **{"corpus": Memory(train=TEXTS)} | data)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "BATCH", 4)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return hashes(build(made(tmp_path_factory.mktemp("whole"))))
+
+
+@settings(max_examples=5)
+@given(
+    count=st.integers(12, 40),
+    order=st.integers(1, 4).flatmap(lambda of: st.permutations(range(1, of + 1))),
+    tokenizer=st.sampled_from([None, BPETokenizer(vocabulary_size=270)]),
+    data=st.fixed_dictionaries(
+        {"special": st.sampled_from(["none", "both"])},
+        optional={"sequences": st.integers(4, 60), "remainder": st.just("pad"), "dtype": st.just("uint32")},
+    ),
+)
+def test_joined_slices_are_the_bytes_of_one_process(
+    count: int, order: list[int], tokenizer: Any, data: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(pack, "BATCH", 2):
+        one, parts = (
+            experiment_of(Path(folder) / name, corpus=Memory(train=texts(count)), tokenizer=tokenizer, **data)
+            for name in ("one", "parts")
+        )
+        for number in order:
+            encode_slice(parts, Slice(number, len(order)))
+        assert hashes(join(parts)) == hashes(build(one))
+        assert sorted(path.suffix for path in (Path(folder) / "parts").iterdir()) == ["", ".lock"]
+
+
+def test_slices_that_are_missing_are_named(tmp_path: Path, whole: dict[str, str]) -> None:
+    parts = made(tmp_path)
+    with pytest.raises(UserError, match=r"--join: there are no slices in .*\.slices; encode each with --slice"):
+        join(parts)
+    encode_slice(parts, Slice(2, 4))
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "validation":
+            raise Stop
+
+    with pytest.raises(Stop):
+        encode_slice(parts, Slice(1, 4), progress=stop)
+    with pytest.raises(UserError, match=r"slices 1, 3, 4 are missing or not finished of the 4 in .* --slice 1/4"):
+        join(parts)
+    for number in (1, 4):
+        encode_slice(parts, Slice(number, 4))
+    with pytest.raises(UserError, match=r"--join: slice 3 is missing or not finished"):
+        join(parts)
+    with pytest.raises(UserError, match=r"--slice 3/5: .*\.slices holds slices of 4; encode as many, or delete it"):
+        encode_slice(parts, Slice(3, 5))
+    encode_slice(parts, Slice(3, 4))
+    assert hashes(join(parts)) == whole
+    assert encode_slice(parts, Slice(3, 4)) == folder_of(parts)
+
+
+def test_a_killed_slice_goes_on(tmp_path: Path, whole: dict[str, str]) -> None:
+    script = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_slices import made, pack
+from atat_zoo.data.slices import Slice, encode_slice
+pack.BATCH = 4
+def kill(stage, done, total):
+    if stage == "train" and done > 4000:
+        os.kill(os.getpid(), signal.SIGKILL)
+encode_slice(made(Path(sys.argv[1])), Slice(1, 2), progress=kill)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
+    killed = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.slices/1-of-2/*.npz")}
+    assert kept
+    parts = made(tmp_path)
+    for number in (1, 2):
+        encode_slice(parts, Slice(number, 2))
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert hashes(join(parts)) == whole
+
+
+def test_an_interrupted_join_goes_on(tmp_path: Path, whole: dict[str, str]) -> None:
+    parts = made(tmp_path)
+    for number in (1, 2):
+        encode_slice(parts, Slice(number, 2))
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and done > 4000:
+            raise Stop
+
+    with pytest.raises(Stop):
+        join(parts, progress=stop)
+    assert list(tmp_path.glob("*.partial/train-*.tar"))
+    assert hashes(join(parts)) == whole
+
+
+def test_text_that_is_edited_between_slices_or_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(TEXTS))
+    parts = made(tmp_path / "data", corpus=FilesCorpus(train=(str(path),), document="line"))
+    encode_slice(parts, Slice(1, 2))
+
+    def edit(stage: str, done: int, total: int | None) -> None:
+        if stage == "test":
+            path.write_text("\n".join(reversed(TEXTS)))
+
+    with pytest.raises(UserError, match="was written to while its shards were built, so they are not kept"):
+        encode_slice(parts, Slice(2, 2), progress=edit)
+    assert [place.name for place in (tmp_path / "data").glob("*.slices/*-of-2")] == ["1-of-2"]
+    encode_slice(parts, Slice(2, 2))
+    with pytest.raises(UserError, match="slice 1 is missing or not finished of the 2"):  # of the text as it is now
+        join(parts)
+    path.write_text(path.read_text())  # the same, but it may have been another in between
+    place = encode_slice(parts, Slice(1, 2))
+    before = {block: block.stat().st_mtime_ns for block in place.glob("*.npz")}
+    path.write_text(path.read_text())
+    assert encode_slice(parts, Slice(1, 2)) == place
+    assert all(block.stat().st_mtime_ns > written for block, written in before.items())
+    one = made(tmp_path / "one", corpus=parts.parts["corpus"])
+    assert hashes(join(parts)) == hashes(build(one))
+
+
+def test_a_damaged_slice_is_named(tmp_path: Path, whole: dict[str, str]) -> None:
+    parts = made(tmp_path)
+    for number in (1, 2):
+        encode_slice(parts, Slice(number, 2))
+    block = next(tmp_path.glob("*.slices/2-of-2/train-000001.npz"))
+    content = bytearray(block.read_bytes())
+    content[len(content) // 2] ^= 1
+    block.write_bytes(content)
+    with pytest.raises(UserError, match=r"slice 2/2 is damaged \(train-000001.npz: .* with --slice 2/2") as error:
+        join(parts)
+    (block.parent / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="slice 2/2 is of another text or tokenizer than the first; delete"):
+        join(parts)
+    place = str(error.value).partition("delete ")[2].partition(",")[0]
+    subprocess.run(["rm", "-r", place], check=True)
+    encode_slice(parts, Slice(2, 2))
+    assert hashes(join(parts)) == whole
+
+
+def test_two_processes_of_a_slice_encode_it_once(tmp_path: Path) -> None:
+    parts, waits, stages = made(tmp_path), threading.Event(), list[str]()
+
+    def second() -> None:
+        def show(stage: str, done: int, total: int | None) -> None:
+            stages.append(stage)
+            waits.set()
+
+        encode_slice(parts, Slice(1, 2), progress=show)
+
+    thread = threading.Thread(target=second)
+
+    def first(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and thread.ident is None:
+            thread.start()
+            assert waits.wait(60)
+
+    encode_slice(parts, Slice(1, 2), progress=first)
+    thread.join()
+    assert stages == ["waiting"]
+
+
+def test_shards_that_are_built_without_them_delete_the_slices(tmp_path: Path, whole: dict[str, str]) -> None:
+    parts = made(tmp_path)
+    encode_slice(parts, Slice(1, 2))
+
+    def overtake(stage: str, done: int, total: int | None) -> None:
+        if stage == "test" and not folder_of(parts).exists():
+            build(parts)
+
+    assert encode_slice(parts, Slice(2, 2), progress=overtake) == folder_of(parts)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".lock"]
+    assert hashes(folder_of(parts)) == whole
+
+
+@pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "a/b", "1/2/3", "1/100000"])
+def test_what_is_no_slice(text: str) -> None:
+    with pytest.raises(UserError, match=r"^--slice .*: expected a slice and the number of slices, as in 3/8$"):
+        Slice.named(text)
+    assert Slice.named("3/8") == Slice(3, 8)
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("")
+    with pytest.raises(UserError, match=r"data\.root: cannot write in .*/root"):
+        encode_slice(made(tmp_path / "root"), Slice(1, 2))
+    assert os.listdir(tmp_path) == ["root"]
