@@ -239,6 +239,7 @@ def test_the_global_generator_is_not_touched(shards: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gets_the_same_batches(shards: Path, expected: torch.Tensor) -> None:
     loader = loader_of(shards, seed=17, lanes=4, batch_size=12, workers=2, device="cuda")
