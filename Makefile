@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast attack lint golden bench study study-all baselines samplers clean
+.PHONY: help quickstart test test-fast attack lint golden bench gpu study study-all baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes (minutes)"
@@ -14,7 +14,8 @@ help:
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
-	@echo "make bench        the ratios that are measured, not tested"
+	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
+	@echo "make gpu          all that waits for a GPU, as docs/gpu.md: speed, utilisation, sampling, the tests"
 	@echo "make study        train and measure what the study confirms, with three seeds (under three hours on two cores; it continues)"
 	@echo "make study-all    every arm of every study (eight hours; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
@@ -63,6 +64,9 @@ endif
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks
+
+gpu: $(VENV)/installed-test
+	$(BIN)/python -m benchmarks gpu
 
 study: $(VENV)/installed-test
 	$(BIN)/atat study confirm --jobs 2 --write docs/studies/confirm.md

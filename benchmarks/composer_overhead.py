@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from composer import Callback
 
-from atat_zoo.data.build import folder_of
+from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
@@ -27,8 +27,8 @@ PAIRS, WARMUP = 20, 3
 class BareLoop(Callback):
     """After every step of Composer's, makes the same step on the same batch with a copy of the model, by hand."""
 
-    def __init__(self, experiment: Any, folder: Path) -> None:
-        self.experiment, self.folder = experiment, folder
+    def __init__(self, experiment: Any) -> None:
+        self.experiment = experiment
         self.timed: list[tuple[float, float]] = []
         self.resumed = 0.0
 
@@ -38,25 +38,34 @@ class BareLoop(Callback):
         zoo_model = state.model
         self.module = copy.deepcopy(zoo_model.objective).train()
         self.bf16 = zoo_model.bf16
+        self.device = next(self.module.parameters()).device
+        if spec.compile:
+            self.module.backbone.compile()
         self.optimizer = self.experiment.parts["optimizer"].build(self.module)
         self.scheduler = self.experiment.parts["schedule"].build(self.optimizer, spec.steps)
-        data = self.experiment.data
-        stream = TokenStream(self.folder, seed=self.experiment.seed, lanes=data.lanes, batch_size=spec.batch_size)
-        self.batches = iter(train_loader(stream, workers=data.workers))
-        self.resumed = time.perf_counter()
+        data, shards = self.experiment.data, build(self.experiment)
+        stream = TokenStream(shards, seed=self.experiment.seed, lanes=data.lanes, batch_size=spec.batch_size)
+        self.batches = iter(train_loader(stream, workers=data.workers, device=str(self.device)))
+        self.resumed = self.now()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Note how long Composer's step took, and time ours."""
-        composer = time.perf_counter() - self.resumed
-        start = time.perf_counter()
+        start = self.now()
+        composer = start - self.resumed
         self.step(int(state.timestamp.batch) - 1)
-        self.timed.append((composer, time.perf_counter() - start))
-        self.resumed = time.perf_counter()
+        self.resumed = self.now()
+        self.timed.append((composer, self.resumed - start))
+
+    def now(self) -> float:
+        """Return the time when all that was asked of the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def step(self, number: int) -> None:
         """One step as one would write it: batch, loss, backward, clip, step."""
         spec = self.experiment.train
-        batch = next(self.batches)
+        batch = {name: each.to(self.device) for name, each in next(self.batches).items()}
         given = Batch(
             tokens=batch["tokens"],
             maskable=batch["maskable"],
@@ -64,7 +73,7 @@ class BareLoop(Callback):
             mean_maskable=batch["maskable"].sum(1).float().mean(),
             progress=number / spec.steps,
         )
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.module.loss(given)["loss"]
         self.optimizer.zero_grad()
         loss.backward()
@@ -80,7 +89,7 @@ def main() -> None:
             "quickstart",
             [f"train.steps={PAIRS + WARMUP}", "evaluation.sequences=8", "evaluation.samples=0", "train.ema=0.0"],
         )
-        bare = BareLoop(experiment, folder_of(experiment))
+        bare = BareLoop(experiment)
         train(experiment, Path(out) / "run", callbacks=[bare])
     report("Composer, our callbacks", "bare loop", bare.timed[WARMUP:])
 

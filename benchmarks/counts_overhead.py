@@ -11,10 +11,9 @@ import torch
 
 from atat_zoo.data.neighbours import CountTable
 from atat_zoo.experiment import load
-from atat_zoo.model import assemble
-from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
+from benchmarks.compiled import stepper
 from benchmarks.pairs import interleave, report
 
 if TYPE_CHECKING:
@@ -25,31 +24,12 @@ if TYPE_CHECKING:
 VOCABULARY, SEQUENCES = 2048, 20_000
 
 
-def stepper(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
+def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
     """Return one training step with counts of so many neighbours on either side."""
     experiment = load("mdlm", [f"backbone.neighbours={reach}"])
-    rows, length = experiment.train.batch_size, experiment.data.length
     count = partial(CountTable.count, [text], VOCABULARY)
-    context = Context(vocabulary_size=VOCABULARY, length=length, count_table=count)
-    module = assemble(experiment, context).train()
-    optimizer = experiment.parts["optimizer"].build(module)
-    batch = Batch(
-        tokens=torch.from_numpy(text[:rows]),
-        maskable=torch.ones(rows, length, dtype=torch.bool),
-        index=torch.arange(rows),
-        mean_maskable=torch.tensor(float(length)),
-        progress=0.5,
-    )
-    bf16 = torch.cpu._is_avx512_bf16_supported()
-
-    def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = module.loss(batch)["loss"]
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, count_table=count)
+    return stepper(experiment, context, torch.from_numpy(text))
 
 
 def main() -> None:
@@ -60,7 +40,7 @@ def main() -> None:
     keep_freed_memory()
     # Frequencies as in text; which words stand beside each other does not matter here.
     text = np.random.default_rng(0).zipf(1.2, (SEQUENCES, 64)) % VOCABULARY
-    report("with counts", "without", interleave(stepper(2, text), stepper(0, text), given.pairs))
+    report("with counts", "without", interleave(step_with(2, text), step_with(0, text), given.pairs))
 
 
 if __name__ == "__main__":

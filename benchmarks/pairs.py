@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
@@ -76,4 +76,15 @@ def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:
         print(f"  {name:32s} median {middle:8.1f} ms  (min {low:.1f}, max {high:.1f})")
     spread = f"(min {ratios[0]:.4f}, max {ratios[-1]:.4f})"
     print(f"  ratio, median of {len(timed)} pairs: {median:.4f}  {spread}", flush=True)
+    note(f"{name_a} / {name_b}", ratios)
     return median
+
+
+# What was measured since the program began: median and quartiles of each ratio; less is better.
+RATIOS: dict[str, tuple[float, float, float]] = {}
+
+
+def note(name: str, ratios: Sequence[float]) -> None:
+    """Keep a ratio, measured once or several times, for the machine's record; see `benchmarks.record`."""
+    low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
+    RATIOS[name] = (median, low, high)

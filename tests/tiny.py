@@ -106,6 +106,7 @@ class Tiny:
             line.pop("tokens_per_second")
             line.pop("seconds")
             line.pop("peak_memory")
+            line.pop("flops_per_second")
         steps = [line["step"] for line in lines]
         assert len(steps) == len(set(steps)), "a step was recorded twice"
         return {line["step"]: line for line in lines}

@@ -58,7 +58,9 @@ class Backbone(Protocol):
     """A component of the kind backbone.
 
     It may have `adjustable`, the names of parameters on which no weight depends: only
-    these may change in a training that continues from another run.
+    these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
+    places)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many places, two
+    for a multiplication and an addition; without it a run has no figures of them.
     """
 
     name: str

@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
-# Layers, width, heads. `tiny` is MDLM's; ATAT's documents call `mini` tiny.
+# Layers, width, heads. `tiny` is MDLM's; ATAT's documents call `mini` tiny, and `documented` is their 12 × 512. From
+# `small` upwards: GPT-3's table of sizes (arXiv:2005.14165, table 2.1), whose 24 heads of 128 do not divide xl's width.
 PRESETS: dict[str, tuple[int, int, int]] = {
     "nano": (4, 256, 4),
     "mini": (8, 256, 4),
     "tiny": (8, 512, 8),
+    "documented": (12, 512, 8),
     "small": (12, 768, 12),
     "medium": (24, 1024, 16),
+    "large": (24, 1536, 16),
+    "xl": (24, 2048, 16),
 }
 
 
@@ -46,8 +50,10 @@ class DiTBackbone:
     summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
     adjustable = ("dropout",)
-    preset: Literal["nano", "mini", "tiny", "small", "medium"] = param(
-        "small", help="layers × width: nano 4×256, mini 8×256, tiny 8×512, small 12×768, medium 24×1024"
+    preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl"] = param(
+        "small",
+        help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
+        "large 24×1536, xl 24×2048",
     )
     layers: int | None = param(None, help="overrides the preset's number of layers", ge=1, le=10_000)
     width: int | None = param(None, help="overrides the preset's width D", ge=2)
@@ -81,6 +87,28 @@ class DiTBackbone:
         layers, width, heads = PRESETS[self.preset]
         return self.layers or layers, self.width or width, self.heads or heads
 
+    @property
+    def matrices(self) -> int:
+        """Weights of all layers that multiply every token."""
+        layers, width, _ = self.shape
+        return layers * width * (4 * width + 2 * max(1, int(width * self.mlp_ratio)))
+
+    def weights(self, vocabulary_size: int) -> int:
+        """Return the number of its parameters, V = `vocabulary_size`."""
+        layers, width, heads = self.shape
+        outside = (vocabulary_size + 1) * width + (self.output_bias != "none") * vocabulary_size + 2 * self.neighbours
+        outside += 0 if self.tied else vocabulary_size * width
+        norms, of_layer = width * (2 * layers + 1), 2 * (width // heads) + 2 * width * bool(self.local_heads)
+        if self.time_conditioning:  # scale and shift of each norm, two gates a layer, and the embedding of t
+            norms, of_layer = 2 * norms * (width + 1), of_layer + 2 * width * (width + 1)
+            outside += width * (256 + 1) + width * (width + 1)
+        return outside + self.matrices + norms + layers * of_layer
+
+    def flops(self, vocabulary_size: int, rows: int, length: int, places: float) -> float:
+        """See `Backbone`; without what is done once a row, for t. Attention counts in full under a mask, too."""
+        layers, width, _ = self.shape
+        return 2 * rows * length * (self.matrices + 2 * layers * length * width) + 2 * places * vocabulary_size * width
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems: the length, or heads that do not divide the width."""
         if experiment.data.length > self.max_length:
@@ -100,11 +128,8 @@ class DiTBackbone:
         from atat_zoo.backbones.prior import NeighbourPrior
 
         layers, width, heads = self.shape
-        weights = width * (
-            context.vocabulary_size * (1 if self.tied else 2) + layers * width * (4 + 2 * self.mlp_ratio)
-        )
         asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
-        require(4 * weights, asked, "its weights", "make it smaller")
+        require(4 * self.weights(context.vocabulary_size), asked, "its weights", "make it smaller")
         settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
         del settings["preset"]
         prior = None

@@ -107,6 +107,8 @@ class Bars:
         """A line of metrics was recorded."""
         rate = line.get("tokens_per_second", 0)
         note = f"loss {line['loss']:.3f}  {rate:,.0f} tokens/s  {line.get('stage', '')}"
+        if "utilisation" in line:
+            note += f"  {line['utilisation']:.0%} of peak"
         self._show("training", step, steps, note)
 
     def message(self, text: str) -> None:

@@ -61,6 +61,9 @@ class TrainSpec:
     )
     device: Literal["auto", "cpu", "gpu"] = param("auto", help="auto: a GPU if there is one")
     compile: bool = param(False, help="compile the backbone with torch.compile")
+    peak_flops: float | None = param(
+        None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
+    )
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
     evaluate_every: int = param(0, help="steps between two evaluations; 0 evaluates at the end only", ge=0)
     save_every: int = param(500, help="steps between two checkpoints", ge=1)

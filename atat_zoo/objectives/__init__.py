@@ -118,6 +118,10 @@ class Objective(Protocol):
     exact: ClassVar[bool] = False
     shifted: ClassVar[bool] = False
 
+    def network_input(self, rows: int, length: int) -> tuple[int, int]:
+        """Return how many rows its network reads in a step over `rows` sequences of `length`, and how many tokens."""
+        return rows, length
+
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`.
 

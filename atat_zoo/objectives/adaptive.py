@@ -77,6 +77,10 @@ class AdaptiveObjective(Objective):
         """K, masks of each text in a step."""
         return self.draws or (2 if self.learns else 1)
 
+    def network_input(self, rows: int, length: int) -> tuple[int, int]:
+        """See `Objective`: every text under K masks."""
+        return self.repeats * rows, length
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems: an estimator that reads z or t, or one that cannot be learned."""
         estimator = experiment.parts["estimator"]

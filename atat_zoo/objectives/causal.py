@@ -40,6 +40,10 @@ class BlockObjective(Objective):
         "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
     )
 
+    def network_input(self, rows: int, length: int) -> tuple[int, int]:
+        """See `Objective`: the noisy text and the clean one."""
+        return rows, 2 * length
+
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems: the length, rates without a variance, or a choice that does not fit a causal model."""
         if experiment.data.length % self.size:

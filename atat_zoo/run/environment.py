@@ -52,7 +52,9 @@ def _processor() -> str:
 
 def _git() -> dict[str, Any] | None:
     def run(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        # A status that refreshes the index locks it, and leaves the lock behind when the time is up.
+        call = ["git", "--no-optional-locks", *words]
+        return subprocess.run(call, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     with suppress(OSError, subprocess.SubprocessError):
         return {"commit": run("rev-parse", "HEAD"), "changed": bool(run("status", "--porcelain"))}

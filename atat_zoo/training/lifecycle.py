@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import TrainSpec
     from atat_zoo.run import RunFolder
     from atat_zoo.training.composer_model import ZooModel
+    from atat_zoo.training.utilisation import Utilisation
 
 
 class Progress(Callback):
@@ -139,8 +140,10 @@ class MetricsWriter(Callback):
         spec: TrainSpec,
         report: Callable[[int, dict[str, Any]], None],
         values: CallbackValues | None = None,
+        utilisation: Utilisation | None = None,
     ) -> None:
         self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
+        self.utilisation = utilisation
         self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
 
     def fit_start(self, state: State, logger: Logger) -> None:
@@ -179,6 +182,8 @@ class MetricsWriter(Callback):
             "peak_memory": self._peak(state),
         }
         self.busy, self.tokens = 0.0, tokens
+        if self.utilisation:
+            line |= self.utilisation.figures(line)
         if self.values:  # before ours are logged too
             line |= self.values.take()
         if self.spec.loggers:

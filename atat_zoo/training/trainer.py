@@ -33,6 +33,7 @@ from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import keep_freed_memory
+from atat_zoo.training.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -301,6 +302,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         reporter.message(f"step {step}: {evaluation.sentence()}")
         return evaluation
 
+    utilisation = Utilisation.of(evaluator.experiment, evaluator.context, model.bf16)
     skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
     values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
     callbacks = [
@@ -308,7 +310,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         *skipped,
         *([average] if average else []),
         *(callback.build() for callback in spec.callbacks),
-        lifecycle.MetricsWriter(model, folder, spec, report, *values),
+        lifecycle.MetricsWriter(model, folder, spec, report, *values, utilisation=utilisation),
         *([lifecycle.Evaluations(spec.evaluate_every, spec.steps, evaluate)] if spec.evaluate_every else []),
     ]
     if spec.loggers:

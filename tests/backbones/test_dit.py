@@ -95,16 +95,33 @@ def test_presets_have_the_published_sizes():
     for preset, (layers, width, heads) in PRESETS.items():
         block = 12 * width**2 + 2 * width + 2 * (width // heads)
         expected = (V + 1) * width + layers * block + width + V * width
-        assert parameters(DiTBackbone(preset=preset)) == expected, preset
+        assert parameters(DiTBackbone(preset=preset)) == expected == DiTBackbone(preset=preset).weights(V), preset
     assert parameters(DiTBackbone()) == 162_150_912  # papers call it 110M to 170M
     assert parameters(DiTBackbone(tied=True)) == 123_553_536  # GPT-2's 124M
-    assert parameters(DiTBackbone(preset="medium", tied=True)) == 353_507_328
+    # The 350M, 760M and 1.3B of GPT-3's table, whose head is the embedding.
+    larger = {preset: DiTBackbone(preset=preset, tied=True).weights(V) for preset in ("medium", "large", "xl")}
+    assert larger == {"medium": 353_507_328, "large": 756_753_408, "xl": 1_310_994_432}
     assert parameters(DiTBackbone(preset="nano"), 2048) == 4_197_376
     # Overrides: 4 D² of attention and 4 D² of a feed-forward layer of twice the width.
     assert (
         parameters(DiTBackbone(preset="tiny", layers=2, width=64, heads=4, mlp_ratio=2.0), 10)
         == 2 * (8 * 64**2 + 160) + 64 * 22
     )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tied": True, "output_bias": "zero"},
+        {"time_conditioning": True, "local_heads": 1},
+        {"mlp_ratio": 2.7, "neighbours": 2, "output_bias": "unigram"},
+        {"time_conditioning": True, "mlp_ratio": 0.001},
+    ],
+)
+def test_the_number_of_weights_has_a_formula(settings):
+    spec = DiTBackbone(layers=3, width=20, heads=2, **settings)
+    model = spec.build(Context(vocabulary_size=V, length=L))
+    assert spec.weights(V) == sum(p.numel() for p in model.parameters())
 
 
 def test_gains_and_biases_are_vectors_and_weights_are_matrices():

@@ -272,6 +272,7 @@ def test_too_many_open_files(shards: Path, monkeypatch: pytest.MonkeyPatch) -> N
         TokenStream(shards, seed=17, lanes=4, batch_size=12, together=9)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gets_the_same_batches(shards: Path, expected: torch.Tensor) -> None:
     loader = loader_of(shards, seed=17, lanes=4, batch_size=12, workers=2, device="cuda")

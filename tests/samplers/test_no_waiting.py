@@ -185,6 +185,7 @@ def test_the_check_can_fail():
         z[torch.tensor([1])]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in DECIDES])
 def test_on_a_gpu(name, monkeypatch):

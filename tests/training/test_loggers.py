@@ -92,7 +92,7 @@ def test_a_run_with_all_of_them_continues_bit_for_bit(tiny: Tiny, tmp_path: Path
     for name in ("checkpoints/step-00000006.pt", "checkpoints/step-00000006.json", "model/model.safetensors"):
         (tmp_path / "cut" / name).unlink()
     continued = resume(tmp_path / "cut").folder
-    clock = ("tokens_per_second", "seconds", "peak_memory")
+    clock = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
 
     def curves(line: dict[str, Any]) -> dict[str, Any]:
         return {name: v for name, v in line.items() if name not in clock and not name.startswith(("time/", "through"))}
