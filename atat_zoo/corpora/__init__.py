@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
 from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
