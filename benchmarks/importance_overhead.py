@@ -96,11 +96,13 @@ def main() -> None:
         for name, most in peaks.items():
             ratio = most / peaks[BASE]
             print(f"  {name}: at most {most / 2**20:,.0f} MiB, ratio of peak memory {ratio:.4f}", flush=True)
+    if not given.pairs:
+        return
     if not given.default_memory:
         keep_freed_memory()
     plain, base_step = stepper(BASE, *sizes)
     fewer = sum(p.numel() for p in plain.parameters())
-    for name in given.experiments if given.pairs else ():
+    for name in given.experiments:
         module, step = stepper(name, *sizes)
         more = sum(p.numel() for p in module.parameters())
         print(f"  {name}: {more:,} parameters, ratio to {fewer:,} {more / fewer:.4f}", flush=True)

@@ -182,8 +182,8 @@ class DenoisingModule(nn.Module):
             found = {name: dense(where, each) for name, each in self.each(states, x, losses, *known).items()}
             return normalised(weight * found["loss"], batch), found["cross_entropy"].detach()
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        of_places = (states.hidden, states.neighbours, x, *known)
-        total, found = weighted_sum(self.scored(losses), rows, weight[where], learned, *of_places)
+        others = (states.neighbours, x, *known)
+        total, found = weighted_sum(self.scored(losses), rows, weight[where], learned, states.hidden, *others)
         return total / len(where) / batch.mean_maskable, dense(where, found["cross_entropy"])
 
     def counted(self, x: Tensor) -> Tensor | None:
