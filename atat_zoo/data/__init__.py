@@ -1,7 +1,10 @@
 """Data: documents → tokens → packed sequences → shards → a stream in a fixed order.
 
     build     experiment → a folder of shards with a manifest, atomically; resumable
-    pack      documents → sequences [rows, L]
+    pack      documents → batches, and their tokens → sequences [rows, L]
+    encoding  batches → tokens, in one process or in many
+    slices    the same by processes that do not know of each other, and their join
+    estimate  disk space and time of a build, before it starts
     shards    sequences ↔ WebDataset tar files, a split at a time
     manifest  the contents of a folder of shards, and the check that they are unchanged
     order     which row is sample n: a pure function of (seed, lanes, n)

@@ -58,7 +58,7 @@ _NOT_WRITABLE = frozenset(
 
 
 @attrs.frozen
-class Source:
+class ShardSource:
     """What shards are made of, at one moment."""
 
     settings: str  # hash of everything that determines the bytes
@@ -66,7 +66,7 @@ class Source:
     stamp: str  # changes whenever a file of the text is written, even back to what it was
 
     @classmethod
-    def now(cls, experiment: Experiment) -> Source:
+    def now(cls, experiment: Experiment) -> ShardSource:
         """Return what an experiment's shards are made of; the files of a large text are hashed if need be."""
         corpus = experiment.parts["corpus"]
         stamp = corpus.stamp() if hasattr(corpus, "stamp") else None  # first: what is written later is seen
@@ -83,10 +83,10 @@ def folder_of(experiment: Experiment) -> Path:
     corpus = experiment.parts["corpus"]
     if hasattr(corpus, "built"):
         return Path(corpus.built())
-    return folder_for(experiment, Source.now(experiment))
+    return folder_for(experiment, ShardSource.now(experiment))
 
 
-def folder_for(experiment: Experiment, source: Source) -> Path:
+def folder_for(experiment: Experiment, source: ShardSource) -> Path:
     """Return the folder for shards that are made of this."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     return Path(spec.root) / f"{corpus.name}-{tokenizer.name}-{spec.length}-{source.settings[:10]}"
@@ -145,12 +145,12 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 
 @contextlib.contextmanager
-def opened(experiment: Experiment, report: Progress) -> Iterator[Source]:
+def opened(experiment: Experiment, report: Progress) -> Iterator[ShardSource]:
     """Give what the shards are made of, and keep the hashes of its files beside them."""
     length = experiment.data.length
     require(16 * length, f"data.length = {length}", "a single sequence", "lower it")
     with digests.kept_in(Path(experiment.data.root), report):
-        yield Source.now(experiment)
+        yield ShardSource.now(experiment)
 
 
 @contextlib.contextmanager
@@ -168,9 +168,9 @@ def writing(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def check_unchanged(experiment: Experiment, source: Source, work: Path) -> None:
+def check_unchanged(experiment: Experiment, source: ShardSource, work: Path) -> None:
     """Check that nothing has written to the text; else delete what was made of it."""
-    if Source.now(experiment) != source:
+    if ShardSource.now(experiment) != source:
         shutil.rmtree(work)
         raise UserError(
             "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
@@ -213,7 +213,7 @@ def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
     return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
 
-def finished(folder: Path, experiment: Experiment, source: Source) -> Path:
+def finished(folder: Path, experiment: Experiment, source: ShardSource) -> Path:
     """Return the folder of shards that are built, after checking that they are made of this."""
     contents = _verified(folder, experiment)
     if contents.settings != source.settings:
@@ -227,7 +227,7 @@ def finished(folder: Path, experiment: Experiment, source: Source) -> Path:
 
 
 def _fill(
-    work: Path, experiment: Experiment, source: Source, report: Progress, encoder: Encoder, slices: Slices | None
+    work: Path, experiment: Experiment, source: ShardSource, report: Progress, encoder: Encoder, slices: Slices | None
 ) -> None:
     """Write all files of a folder of shards, the manifest last."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
@@ -324,7 +324,7 @@ def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | 
     return done or None
 
 
-def workplace(work: Path, source: Source) -> Path:
+def workplace(work: Path, source: ShardSource) -> Path:
     """Return the folder of unfinished work, emptied if its settings differ or its text was written to since."""
     note, begun = work / "settings", f"{source.settings}{source.stamp}"
     if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):

@@ -75,8 +75,8 @@ class Encoder:
             folder: where the packer's tokenizer was saved.
             packer: what the tokens are for.
         """
-        self._here: _Job = (packer.tokenizer, packer.ended, packer.dtype.name)
-        self._there = (tokenizer, folder, *self._here[1:])
+        self._here = packer.encode
+        self._there = (tokenizer, folder, packer.ended, packer.dtype.name)
         start, core_start = time.perf_counter(), time.process_time()
         try:
             yield
@@ -96,7 +96,7 @@ class Encoder:
         batches = chain(first, batches)
         # A process takes longer to start than one batch to encode.
         several = self._processes > 1 and len(first) > 1
-        for found in self._elsewhere(batches) if several else (encode(*self._here, batch) for batch in batches):
+        for found in self._elsewhere(batches) if several else map(self._here, batches):
             self._throughput.bytes += found.bytes
             yield found
 

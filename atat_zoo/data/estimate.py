@@ -11,7 +11,7 @@ import attrs
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import beside, folder_for, opened, packer_of, silent
-from atat_zoo.data.pack import batches, encode
+from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Estimate:
+class BuildEstimate:
     """Roughly what a build takes."""
 
     text: int  # bytes
@@ -31,7 +31,7 @@ class Estimate:
 
 def estimate(
     experiment: Experiment, *, processes: int = 1, share: float = 1.0, progress: Progress | None = None
-) -> Estimate | None:
+) -> BuildEstimate | None:
     """Return what a build will take; None where the size of the text is not known, or the shards are there.
 
     Args:
@@ -48,20 +48,21 @@ def estimate(
         return None
     with opened(experiment, progress or silent) as source:
         folder = folder_for(experiment, source)
-        size, batch = corpus.size(), next(batches(corpus.documents("train")), None)
-        if (folder / manifest.FILE).is_file() or not size or not batch:
+        if (folder / manifest.FILE).is_file() or not (size := corpus.size()):
+            return None
+        if not (batch := next(batches(corpus.documents("train")), None)):
             return None
         # One that has to be trained is trained on the sample alone.
         packer = packer_of(experiment, experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")
         start = time.process_time()
-        sample = encode(packer.tokenizer, packer.ended, packer.dtype.name, batch)
+        sample = packer.encode(batch)
         seconds = time.process_time() - start
     scale = size / sample.bytes
     sequences = scale * len(sample.tokens) / packer.body
     if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
     root = next(path for path in Path(spec.root).absolute().parents if path.is_dir())
-    found = Estimate(
+    found = BuildEstimate(
         text=round(scale * sample.bytes),
         shards=round(sequences * spec.length * packer.dtype.itemsize),
         seconds=share * scale * seconds / processes,

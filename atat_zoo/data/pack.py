@@ -187,6 +187,10 @@ class Packer:
         """Whether the sequences, with those available, reach the limit: more text would change nothing."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
+    def encode(self, batch: Sequence[Piece]) -> Encoded:
+        """Return the tokens of a batch, for `add`; see the function `encode`."""
+        return encode(self.tokenizer, self.ended, self.dtype.name, batch)
+
     def add(self, batch: Encoded) -> None:
         """Append the tokens of a batch, and count its text."""
         totals = self.totals

@@ -70,7 +70,7 @@ def sequences(
     packer = Packer(tokenizer, length=length, special=special, remainder="pad", dtype=dtype)
     pieces = []
     for batch in batches(corpus.documents(split)):
-        packer.add(batch)
+        packer.add(packer.encode(batch))
         if packer.ready:
             pieces.append(packer.take(packer.ready))
     rows = np.concatenate([*pieces, packer.finish()])

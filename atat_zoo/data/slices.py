@@ -71,8 +71,9 @@ def encode_slice(
 ) -> Path:
     """Encode a slice of an experiment's text unless it is encoded, for `join`, and return its folder.
 
-    All of the text is read. Processes that encode different slices may run at the same time, on any machine that has
-    the text and the folder; the first of them trains the tokenizer. See `build` for the arguments and the errors.
+    All of the text is read, and this share of it encoded, whatever the limit `data.sequences`. Processes that encode
+    different slices may run at the same time, on any machine that has the text and the folder; the first of them trains
+    the tokenizer. See `build` for the arguments and the errors.
 
     Returns:
         The folder of the slice, or that of the shards if they exist.
@@ -98,11 +99,8 @@ def encode_slice(
                         tokenizer_in(work, experiment, report)
                         write_bytes(place / TOKENIZER, (work / TOKENIZER).read_bytes())
                 if not part.is_done(place):
-                    packer, encoder = (
-                        packer_of(experiment, tokenizer.load(place), "train"),
-                        Encoder(processes, throughput),
-                    )
-                    with encoder.of(tokenizer, place, packer):
+                    encoder = Encoder(processes, throughput)
+                    with encoder.of(tokenizer, place, packer_of(experiment, tokenizer.load(place), "train")):
                         blocks = {
                             split: part.write(place, split, batches_of(experiment, split), encoder, report)
                             for split in SPLITS

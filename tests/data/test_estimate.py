@@ -15,7 +15,7 @@ from atat_zoo.corpora import SotuCorpus, Text8Corpus
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.estimate import Estimate, estimate
+from atat_zoo.data.estimate import BuildEstimate, estimate
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import BPETokenizer
 
@@ -56,7 +56,7 @@ def test_the_shards_are_as_large_as_estimated(tmp_path: Path, data: dict[str, An
     settings = {"sequences_per_member": 512, "sequences_per_shard": 4096} | data
     made = experiment_of(tmp_path / "x" / "data", corpus=written(tmp_path, "txt"), tokenizer=tokenizer, **settings)
     likely = estimate(made)
-    assert isinstance(likely, Estimate)
+    assert isinstance(likely, BuildEstimate)
     assert not (tmp_path / "x").exists()
     found = manifest.load(build(made))
     took = sum(shard.bytes for split in found.splits.values() for shard in split.shards)

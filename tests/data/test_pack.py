@@ -24,7 +24,7 @@ def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, n
     )
     rows = []
     for batch in batches(texts):
-        packer.add(encode(packer.tokenizer, packer.ended, packer.dtype.name, batch))
+        packer.add(packer.encode(batch))
         while packer.ready >= chunk:
             rows.append(packer.take(chunk))
     if packer.ready:
