@@ -1,6 +1,6 @@
 """Shards that lie elsewhere, fetched when they are read into a cache of bounded size on this machine.
 
-    <cache>/lock                     held while room is made, not while something is fetched
+    <cache>/lock                     held while files come and go, not while something is fetched
     <cache>/<16 digits>              a folder of shards, named after its addresses and its manifest
       origin.json                    where the shards come from
       manifest.json, …               as in any folder of shards
@@ -102,25 +102,28 @@ class Origin:
         path = folder / shard.name
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with _writing(self.cache):
-            try:
-                while True:
-                    with suppress(FileNotFoundError):
-                        file = path.open("rb")
-                        if hash_of(file) == shard.sha256:
-                            with suppress(FileNotFoundError):
-                                os.utime(path)  # the newest
-                            return file
-                        file.close()
+            while True:
+                with suppress(FileNotFoundError):
+                    file = path.open("rb")
+                    if hash_of(file) == shard.sha256:
+                        with suppress(FileNotFoundError):
+                            os.utime(path)  # the newest
+                        return file
+                    file.close()
+                    with _alone(folder):
                         path.unlink()  # damaged here
-                    if self._room_for(path, part, shard.bytes):
-                        break
+                if self._room_for(path, part, shard.bytes):
+                    break
+            try:
                 with part.open("rb+") as into:
                     self._fetch(shard.name, into, shard.bytes, shard.sha256)
-                file = part.open("rb")
-                part.replace(path)
+                file = part.open("rb")  # it may leave the cache at once
+                with _alone(folder):
+                    part.replace(path)
                 return file
             finally:
-                part.unlink(missing_ok=True)
+                with _alone(folder):
+                    part.unlink(missing_ok=True)
 
     def _room_for(self, path: Path, part: Path, size: int) -> bool:
         """Make a file of that size to fetch into, or return False once another process has fetched the shard.
@@ -145,8 +148,12 @@ class Origin:
                         oldest.unlink()
                         taken -= stat.st_size
                     if taken + size <= most or not fetching:
-                        with part.open("wb") as file:
-                            os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
+                        try:
+                            with part.open("wb") as file:
+                                os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
+                        except OSError:
+                            part.unlink(missing_ok=True)
+                            raise
                         return True
             time.sleep(_LOOK)
 
@@ -246,9 +253,8 @@ def _refuse_commands(*addresses: str) -> None:
 
 
 def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> None:
-    """Copy what an address has to a file, from its beginning."""
+    """Copy what an address has to a file, from its beginning; until it is complete, the file keeps its size."""
     into.seek(0)
-    into.truncate()
     digest = hashlib.sha256()
     for block in _blocks(address, timeout):
         most -= len(block)
@@ -258,6 +264,7 @@ def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout:
         into.write(block)
     if sha256 is not None and digest.hexdigest() != sha256:
         raise _FailedError("its SHA-256 is not the manifest's")
+    into.truncate()
 
 
 def _blocks(address: str, timeout: float) -> Iterator[bytes]:

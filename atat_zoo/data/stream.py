@@ -87,8 +87,8 @@ class TokenStream(IterableDataset["Sample"]):
         self.together, self.skip = together, skip
         self._shards = self.manifest.splits["train"].shards
         self._order()
-        each = min(together, -(-len(self._shards) // lanes))
-        files, most = each * lanes // world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._open_at_once = min(together, -(-len(self._shards) // lanes))  # of a lane
+        files, most = self._open_at_once * lanes // world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files + _FILES > most:
             raise UserError(
                 f"data.shuffled_shards = {together} and data.lanes = {lanes} have {files} shards open at once, and a "
@@ -111,7 +111,7 @@ class TokenStream(IterableDataset["Sample"]):
                 n = first + k * self.world_size
                 place, shards = order.locate(n), reading.setdefault(n % self.lanes, {})
                 if place.shard not in shards:
-                    if len(shards) == self.together:  # a shard of the group before
+                    if len(shards) == self._open_at_once:  # a shard of the group before
                         del shards[next(iter(shards))]
                     shards[place.shard] = self._open(place.shard)
                 stored = np.empty(length, dtype)
@@ -196,9 +196,10 @@ def unpack(batch: Batch) -> Batch:
 
 def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
     """Raise a `UserError` if this machine cannot hold the batches of a rank and of its workers; see `TokenStream`."""
-    batch = batch_size // world_size * length * 9  # an int64 and a bool for each token
-    require(batch, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")
-    require((_WORKER + _AHEAD * batch) * workers, f"data.workers = {workers}", "its processes", "lower it")
+    tokens = batch_size // world_size * length
+    # An int64 and a bool for each token; in a worker as it is stored.
+    require(9 * tokens, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")
+    require((_WORKER + _AHEAD * 4 * tokens) * workers, f"data.workers = {workers}", "its processes", "lower it")
 
 
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
