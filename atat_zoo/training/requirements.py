@@ -46,6 +46,21 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
             'train.microbatch_size = "auto" finds out what fits into the memory of a GPU, and this training has none; '
             "choose a number"
         )
+    if spec.compile:
+        _require_compiler()
+
+
+def _require_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise UserError(
+            "train.compile = true needs a C++ compiler, and there is none; install one, such as g++, name it in the "
+            "environment variable CXX, or leave train.compile out"
+        ) from None
 
 
 def require_logits(rows: int, context: Context) -> None:

@@ -181,7 +181,7 @@ def _run(
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         if spec.compile:
-            objective.backbone.compile()
+            _compile(objective.backbone)
         bf16 = computes_in_bf16(spec.precision, device)
         name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
         computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
@@ -212,6 +212,20 @@ def _run(
         if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
+
+
+def _compile(backbone: torch.nn.Module) -> None:
+    """Compile the backbone, which gets the same shapes at every step.
+
+    The head is not compiled: it gets as many places as are masked, another number at every step.
+    """
+    from torch._dynamo import config as dynamo
+    from torch._functorch import config as functorch
+
+    # Torch 2.7: with the one, it looks for operations that it has removed, and fails at the gradient of dropout; with
+    # the other, several ranks cannot compute activations again.
+    functorch.donated_buffer = dynamo.optimize_ddp = False
+    backbone.compile(dynamic=False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], beginning: Beginning | None) -> None:
