@@ -43,7 +43,7 @@ test: $(VENV)/installed-test
 test-fast: $(VENV)/installed-test
 	$(PYTEST) -m "not slow"
 
-# N=100: 300 kills, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
+# N=100: 300 kills, 200 trainings that are killed 20 times each, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
 attack: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
 

@@ -49,7 +49,7 @@ class DiTBackbone:
     name = "dit"
     summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
-    adjustable = ("dropout",)
+    adjustable = ("dropout", "checkpoint_activations")
     preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl"] = param(
         "small",
         help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
@@ -74,6 +74,10 @@ class DiTBackbone:
     tied: bool = param(False, help="whether the head is the token embedding")
     output_bias: Literal["none", "zero", "unigram"] = param(
         "none", help="bias of the head: none, from zero, or from the log frequencies of the training tokens"
+    )
+
+    checkpoint_activations: bool = param(
+        False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
     )
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from atat_zoo.diffusion.dropout import Dropout
 
@@ -39,10 +40,12 @@ class DiTModule(nn.Module):
         dropout: float,
         tied: bool,
         output_bias: str,
+        checkpoint_activations: bool = False,
         prior: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.prior = prior
+        self.checkpoint_activations = checkpoint_activations
         self.reads_time = time_conditioning
         self.max_length = max_length
         self.embedding = nn.Embedding(vocabulary_size + 1, width)
@@ -80,8 +83,13 @@ class DiTModule(nn.Module):
                 raise ValueError("a time-conditioned backbone needs t")
             c = self.time(t).to(h.dtype)
         rotation = self.rotary(positions, h.dtype)
+        recomputed = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for number, layer in enumerate(self.blocks):
-            h = layer(h, c, rotation, attention, None if cache is None else partial(cache.join, number))
+            join = None if cache is None else partial(cache.join, number)
+            inputs = (h, c, rotation, attention, join, layer.dropout.number(2))
+            # Dropout draws by its keys and the numbers of its calls, and nothing by torch's own generator.
+            kept = {"use_reentrant": False, "preserve_rng_state": False}
+            h = checkpoint(layer, *inputs, **kept) if recomputed else layer(*inputs)
         return self.norm(h, c)
 
 
@@ -123,9 +131,13 @@ class Layer(nn.Module):
         c: Tensor | None,
         rotation: tuple[Tensor, Tensor],
         attention: Any,
-        join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+        join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+        call: int,
     ) -> Tensor:
-        """Return h [B, L, D] after the layer; `join` puts the keys and values of earlier tokens before its own."""
+        """Return h [B, L, D] after the layer.
+
+        `join` puts the keys and values of earlier tokens before its own; `call` is the first of dropout's two calls.
+        """
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
         # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
@@ -140,12 +152,17 @@ class Layer(nn.Module):
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else attention, is_causal=causal)
         a = self.out(a.transpose(1, 2).reshape(B, L, D))
         if self.gates is None:
-            h = h + self.dropout(a)
-            return h + self.dropout(self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh")))
+            h = h + self.dropout(a, call)
+            return h + self.dropout(self.mlp(h, c), call + 1)
         assert c is not None
         gate_attention, gate_mlp = self.gates(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
-        h = h + gate_attention * self.dropout(a)
-        return h + gate_mlp * self.dropout(self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh")))
+        h = h + gate_attention * self.dropout(a, call)
+        return h + gate_mlp * self.dropout(self.mlp(h, c), call + 1)
+
+    def mlp(self, h: Tensor, c: Tensor | None) -> Tensor:
+        """Return what the feed-forward network makes of h [B, L, D]."""
+        hidden: Tensor = self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh"))
+        return hidden
 
 
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:

@@ -21,16 +21,28 @@ class Dropout(nn.Module):
         self.keys: Tensor | None = None
         self._call = 0
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x [B, …] with entries dropped in training, else x."""
-        if not self.training or self.threshold == 0:
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped."""
+        return self.training and self.threshold > 0
+
+    def number(self, calls: int) -> int:
+        """Return the number of the next of so many calls, which count as made: what recomputes them draws the same."""
+        first = self._call + 1
+        if self.drops:
+            self._call += calls
+        return first
+
+    def forward(self, x: Tensor, call: int | None = None) -> Tensor:
+        """Return x [B, …] with entries dropped in training, else x; `call` is the next one's number unless given."""
+        if not self.drops:
             return x
         if self.keys is None:
             raise RuntimeError("dropout has no keys for this batch; call set_keys(module, keys) first")
-        self._call += 1
+        call = self.number(1) if call is None else call
         entries = x[0].numel()
         counters = torch.arange((entries + 3) // 4, device=x.device, dtype=torch.int64)
-        bits = fold(fold(self.keys, self._call)[:, None], counters)
+        bits = fold(fold(self.keys, call)[:, None], counters)
         retained = bits.view(torch.int16)[:, :entries].view(x.shape) >= self.threshold - 32768
         return x * retained * (65536 / (65536 - self.threshold))
 

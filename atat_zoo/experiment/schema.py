@@ -53,7 +53,12 @@ class TrainSpec:
 
     steps: int = param(1000, help="optimizer steps", ge=1)
     batch_size: int = param(64, help="sequences in a step, over all ranks", ge=1)
-    microbatch_size: int | None = param(None, help="sequences computed at once on a rank; all when absent", ge=1)
+    microbatch_size: int | Literal["auto"] | None = param(
+        None,
+        help="sequences computed at once on a rank; all when absent; auto, on a GPU: half as many whenever its memory "
+        "does not suffice",
+        ge=1,
+    )
     clip: float = param(1.0, help="maximum gradient norm; 0 disables clipping", ge=0)
     ema: float = param(0.0, help="decay of the moving average of the weights; 0 for no average", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(
@@ -71,6 +76,11 @@ class TrainSpec:
     callbacks: Any = parts("callback", help="additional measurements, and early stopping")
     algorithms: Any = parts("algorithm", help="changes to the training loop itself")
     checkpoints_kept: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
+
+    def rows_at_once(self, ranks: int) -> int | Literal["auto"]:
+        """Return the sequences of a micro-batch."""
+        rows = self.batch_size // ranks
+        return "auto" if self.microbatch_size == "auto" else min(rows, self.microbatch_size or rows)
 
     @property
     def parts(self) -> tuple[Any, ...]:

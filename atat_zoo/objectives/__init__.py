@@ -99,6 +99,10 @@ class ObjectiveModule(Protocol):
         """Return p_θ(x_i | z)."""
         ...
 
+    def begin_step(self) -> None:
+        """Forget the statistics since `end_step`: of a step that ran out of memory, and begins again."""
+        ...
+
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
         """Update the stateful parts with the statistics of the step; `reduce` sums over ranks in place."""
         ...

@@ -244,6 +244,10 @@ class DenoisingModule(nn.Module):
         """See `ObjectiveModule`: there is one stage."""
         return "train"
 
+    def begin_step(self) -> None:
+        """See `ObjectiveModule`."""
+        self.stateful.totals.clear()
+
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
         """See `ObjectiveModule`."""
         self.stateful.end_step(reduce, progress)

@@ -49,6 +49,7 @@ def check_loss(objective: Any) -> None:
         assert name == "loss" or not figure.requires_grad, f"a figure is detached: {name} has a gradient"
     assert torch.equal(module.loss(batch)["loss"], loss), "the same batch has the same loss"
     assert torch.equal(torch.get_rng_state(), state), "no random number but those of the sample numbers is drawn"
+    module.begin_step()
     module.end_step(lambda total: None, 0.5)
     assert isinstance(module.stage(0.5), str), "a stage has a name"
     assert module.stage(0.5), "a stage has a name"

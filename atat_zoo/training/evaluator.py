@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.model import Model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from atat_zoo.experiment import Experiment
@@ -113,5 +114,9 @@ class Evaluator:
         # With a moving average the module has its training weights again, so load the saved ones.
         return Model.load(self.folder.model, next(self.objective.parameters()).device)
 
-    def _weights(self) -> Any:
-        return self.average.swapped() if self.average else nullcontext()
+    @contextmanager
+    def _weights(self) -> Iterator[None]:
+        """Use the moving average; and not what is compiled, which has the shapes of a training step alone."""
+        eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
+        with eager, self.average.swapped() if self.average else nullcontext():
+            yield

@@ -53,10 +53,11 @@ class Progress(Callback):
     def __init__(self, model: ZooModel) -> None:
         self.model = model
 
-    def batch_start(self, state: State, logger: Logger) -> None:
-        """Set the step before the forward pass, and clear its figures."""
+    def before_train_batch(self, state: State, logger: Logger) -> None:
+        """Begin the step; Composer begins it again with smaller micro-batches when memory did not suffice."""
         self.model.step = int(state.timestamp.batch)
         self.model.meters.reset()
+        self.model.objective.begin_step()
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Give the step's statistics, summed over ranks, to the parts that have a state."""

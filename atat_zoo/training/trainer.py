@@ -7,7 +7,6 @@ import os
 import warnings
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -18,11 +17,10 @@ from composer.algorithms import GradientClipping
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
 from atat_zoo.data.counting import count_table
-from atat_zoo.data.stream import TokenStream, refuse_sizes, train_loader
+from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table
-from atat_zoo.machine import require
 from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
@@ -33,6 +31,7 @@ from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import keep_freed_memory
+from atat_zoo.training.requirements import check, device_of, require_logits
 from atat_zoo.training.utilisation import Utilisation
 
 if TYPE_CHECKING:
@@ -149,8 +148,8 @@ def _run(
     experiment: Experiment, folder: RunFolder, reporter: Reporter, callbacks: Sequence[Callback], *, fresh: bool
 ) -> Result:
     spec = experiment.train
-    _check(experiment)
-    device = _device(experiment)
+    device = device_of(experiment.train.device)
+    check(experiment, device, _ranks())
     # A run with a checkpoint no longer needs the run of its initial weights.
     beginning = Beginning.of(experiment) if fresh else None
     if beginning and beginning.source.folder.path.resolve() == folder.path.resolve():
@@ -170,10 +169,7 @@ def _run(
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
     if device == "cpu":
-        rows = min(spec.batch_size // _ranks(), spec.microbatch_size or spec.batch_size)
-        size = 2 * rows * context.length * context.vocabulary_size  # at least 16 bits for each
-        asked = f"computing {rows} sequences at once"
-        require(size, asked, "the predictions for their tokens", "lower train.microbatch_size")
+        require_logits(int(spec.rows_at_once(_ranks())), context)
     with _quiet():
         stream = TokenStream(
             data,
@@ -188,7 +184,7 @@ def _run(
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         if spec.compile:
-            objective.backbone.compile()
+            _compile(objective.backbone)
         bf16 = computes_in_bf16(spec.precision, device)
         name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
         computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
@@ -221,26 +217,18 @@ def _run(
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
 
 
-def _check(experiment: Experiment) -> None:
-    """Refuse ranks that do not divide lanes and batch, sizes, and missing packages, before anything is built."""
-    ranks = _ranks()
-    for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", experiment.train.batch_size)):
-        if value % ranks:
-            raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
-    refuse_sizes(experiment.data.length, experiment.train.batch_size, ranks, experiment.data.workers)
-    for part in (experiment.parts["optimizer"], *experiment.train.parts):
-        module, install = getattr(part, "package", ("atat_zoo", ""))
-        if find_spec(module) is None:
-            raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
+def _compile(backbone: torch.nn.Module) -> None:
+    """Compile the backbone, which gets the same shapes at every step.
 
+    The head is not compiled: it gets as many places as are masked, another number at every step.
+    """
+    from torch._dynamo import config as dynamo
+    from torch._functorch import config as functorch
 
-def _device(experiment: Experiment) -> str:
-    wanted = experiment.train.device
-    if wanted == "gpu" and not torch.cuda.is_available():
-        raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    # Torch 2.7: with the one, it looks for operations that it has removed, and fails at the gradient of dropout; with
+    # the other, several ranks cannot compute activations again.
+    functorch.donated_buffer = dynamo.optimize_ddp = False
+    backbone.compile(dynamic=False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], beginning: Beginning | None) -> None:
@@ -329,7 +317,6 @@ def _trainer(
 ) -> Trainer:
     spec = experiment.train
     optimizer = experiment.parts["optimizer"].build(model)
-    rows = spec.batch_size // _ranks()
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
     loading = Loading(checkpoint)
     with loading.guarded():
@@ -347,7 +334,7 @@ def _trainer(
             max_duration=f"{spec.steps}ba",
             device="cpu" if device == "cpu" else "gpu",
             precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
-            device_train_microbatch_size=min(rows, spec.microbatch_size or rows),
+            device_train_microbatch_size=spec.rows_at_once(_ranks()),
             algorithms=[*clip, *(algorithm.build() for algorithm in spec.algorithms)],
             callbacks=[*callbacks, loading],
             loggers=loggers,

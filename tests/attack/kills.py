@@ -62,10 +62,12 @@ def begun(folder: Path) -> None:
     Tiny(folder).path.write_text(TINY.format(root="."))
 
 
-def train(variant: str, folder: Path, env: dict[str, str], file_limit: int | None = None) -> Ended:
-    """Begin the training, or continue it if it was begun."""
+def train(
+    variant: str, folder: Path, env: dict[str, str], file_limit: int | None = None, extra: Sequence[str] = ()
+) -> Ended:
+    """Begin the training, with `extra` words, or continue it if it was begun."""
     words, ranks = VARIANTS[variant]
-    words = RESUME if (folder / "run" / "resolved.toml").exists() else [*BEGIN, *words]
+    words = RESUME if (folder / "run" / "resolved.toml").exists() else [*BEGIN, *words, *extra]
     if ranks == 1:
         return atat(words, folder, env=env, code=moments.CODE, file_limit=file_limit)
     together = forked.ranks(ranks, words, folder, env=env, code=moments.CODE)

@@ -40,17 +40,20 @@ STAGES = {
 DURABLE = ("fsync", "replace", "rename", "unlink")
 
 
-def plan(act: str = "", at: int = -1, log: Path | None = None, rank: int = 0) -> dict[str, str]:
-    """Return the environment of a process that is to do `act` at a moment, and to write the moments until then."""
-    return {VARIABLE: json.dumps({"act": act, "at": at, "log": str(log), "rank": rank})}
+def plan(act: str = "", at: int = -1, log: Path | None = None, rank: int = 0, stage: str = "") -> dict[str, str]:
+    """Return the environment of a process that is to do `act` at a moment, and to write the moments until then.
+
+    `at` counts all moments from 0, or those of a stage.
+    """
+    return {VARIABLE: json.dumps({"act": act, "at": at, "log": str(log), "rank": rank, "stage": stage})}
 
 
 class Moments:
     """Counts the moments of this process and acts at one of them."""
 
-    def __init__(self, act: str, at: int, log: str, rank: int) -> None:
+    def __init__(self, act: str, at: int, log: str, rank: int, stage: str) -> None:
         mine = int(os.environ.get("RANK", "0")) == rank
-        self.act, self.at = act, at if mine else -1
+        self.act, self.at, self.stage = act, at if mine else -1, stage
         self.log, self.owner = Path(f"{log}-{os.environ.get('RANK', '0')}"), os.getpid()
         self.seen: list[str] = []
         self.unlink = os.unlink
@@ -84,6 +87,8 @@ class Moments:
 
     def moment(self, name: str) -> None:
         """Count a moment, and act if it is the chosen one."""
+        if self.stage not in ("", name):
+            return
         number = len(self.seen)
         self.seen.append(name)
         if number == self.at:

@@ -298,6 +298,34 @@ def test_dropout_is_a_function_of_its_keys(tokens):
     assert not torch.allclose(model(tokens), first, atol=0.01)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("conditioned", [False, True])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_layers_computed_again_have_the_same_gradients(tokens, dropout, conditioned, precision):
+    """To the bit, in two passes under the same keys, and less is kept for them."""
+
+    def run(checkpointed):
+        model = build(dropout=dropout, time_conditioning=conditioned, checkpoint_activations=checkpointed).train()
+        set_keys(model, row_keys(0, "dropout", torch.arange(B)))
+        kept = 0
+
+        def keep(saved):
+            nonlocal kept
+            kept += saved.nbytes
+            return saved
+
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+                hidden = model(tokens, time()) + model(tokens.flip(0), time())
+            loss = model.head(hidden).float().square().sum()
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters())], kept
+
+    (plain, all_of_them), (again, inputs) = run(False), run(True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert inputs < all_of_them / 4
+
+
 @pytest.mark.parametrize("conditioned", [False, True])
 def test_bf16_autocast_is_near_to_float32(tokens, conditioned):
     model = build(random=False, time_conditioning=conditioned, dropout=0.1, layers=1)

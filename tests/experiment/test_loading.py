@@ -294,7 +294,7 @@ def test_an_override_without_end_is_one_short_sentence(write, override, words):
         ("[train]\nclip = nan", "train.clip: expected a finite number, got nan (float)"),
         (f"[train]\nclip = 1{'0' * 400}", "train.clip: expected a finite number, got 1000000000"),
         (f"[train]\nsteps = {2**63}", "train.steps: expected an integer of at most 64 bits, got 9223372036854775808"),
-        ("[train]\nmicrobatch_size = inf", "train.microbatch_size: expected int, got inf (float)"),
+        ("[train]\nmicrobatch_size = inf", 'train.microbatch_size: expected int | "auto", got inf (float)'),
         ("[train]\nclip = -1", "train.clip must be at least 0, not -1"),
         ("[optimizer]\nbetas = [0.9, 1.0]", "optimizer.betas must be less than 1, not [0.9, 1.0]"),
         ("[optimizer]\nbetas = [0.9]", "optimizer.betas: expected 2 values, [float, float], got 1"),

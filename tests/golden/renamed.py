@@ -16,7 +16,7 @@ NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
 # Likewise where a table uses this part, whatever the table is.
 NEW_OF_PART: dict[str, dict[str, Any]] = {
     "transformer": {"reads": "x"},
-    "dit": {"neighbours": 0},
+    "dit": {"neighbours": 0, "checkpoint_activations": False},
     "files": {"detokenizer.use": "none"},
 }
 # Experiments that have another name: ATAT is now what the study found, and what it was is named by what it does.

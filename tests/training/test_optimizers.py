@@ -93,6 +93,27 @@ def test_a_closure_that_clears_the_gradients_clears_all_of_them() -> None:
     assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_fused_step_is_the_plain_one(name: str) -> None:
+    """To rounding, with decay, over many steps, whatever the optimizer calls its groups."""
+
+    def trained(fused: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = Net()
+        made = optimizer(net, name, weight_decay=0.1, learning_rate=1e-2)
+        assert all(group["fused"] for group in made.param_groups)
+        for group in made.param_groups:
+            group.update(fused=fused, foreach=False)
+        for _ in range(20):
+            made.zero_grad()
+            net(torch.arange(7)).square().sum().backward()
+            made.step()
+        return [p.detach() for p in net.parameters()]
+
+    for fused, plain in zip(trained(True), trained(False), strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
+
+
 def test_a_gradient_of_zero_moves_nothing() -> None:
     weight = nn.Parameter(torch.ones(4, 4))
     made = Muon([{"params": [weight], "muon": True, "lr": 0.1, "weight_decay": 0.0}], lr=0.1)

@@ -236,6 +236,25 @@ def test_two_ranks_killed(tiny: Tiny, uninterrupted: Path) -> None:
     assert [two[s]["loss"] for s in two] == pytest.approx([one[s]["loss"] for s in one], rel=2e-2)
 
 
+def test_two_ranks_go_on_as_one_and_as_two_again(tiny: Tiny) -> None:
+    """With the same samples and masks, and the same curve but for rounding; the message says so."""
+    words = ("train.steps=9", "train.save_every=3", "train.checkpoints_kept=3")
+    for rank in two_ranks(tiny, str(tiny.path), "--out", "two-always", *words):
+        rank.communicate()
+    as_one = unfinished(tiny, tiny.root / "two-always", "as-one", step=3)
+    said = tiny.atat("train", "--resume", as_one.name).stdout
+    assert "not bit for bit what it would have been: ranks 2 is now 1" in said
+    assert "continuing as-one after step 3" in said
+    as_two = unfinished(tiny, as_one, "as-two", step=6)
+    said = [rank.communicate()[0] for rank in two_ranks(tiny, "--resume", as_two.name)]
+    assert "continuing as-two after step 6" in said[0]
+    always, changing = tiny.losses("two-always"), tiny.losses(as_two)
+    assert always.keys() == changing.keys()
+    for step, line in always.items():
+        assert changing[step]["loss"] == pytest.approx(line["loss"], rel=1e-3), step
+        assert changing[step]["mask_rate"] == pytest.approx(line["mask_rate"], abs=1e-6), step
+
+
 def test_two_ranks_asked_to_stop(tiny: Tiny) -> None:
     """The launcher hands it on; both ranks stop after the same step, which is saved."""
     process = subprocess.Popen(

@@ -173,3 +173,26 @@ def test_counts_are_not_broadcast_at_every_forward(tiny: Tiny) -> None:
     counts = {name for name, _ in model.named_buffers() if ".prior." in name}
     assert len(counts) == 3
     assert set(model._ddp_params_and_buffers_to_ignore) == counts
+
+
+def test_bf16_is_for_the_network_alone(tiny: Tiny) -> None:
+    """Losses, importance, gradients, weights and the optimizer's state are in float32, or wider."""
+    experiment = load(str(tiny.path))
+    context = Context(vocabulary_size=256, length=16, steps=2, seed=0)
+    model = ZooModel(assemble(experiment, context), 2, bf16=True)
+    optimizer = experiment.parts["optimizer"].build(model)
+    computed: list[torch.dtype] = []
+    model.objective.backbone.blocks[0].qkv.register_forward_hook(lambda *seen: computed.append(seen[-1].dtype))
+    rows = torch.arange(8)
+    tokens = (rows[:, None] * 31 + torch.arange(16) * 7) % 256
+    everything = {"maskable": torch.ones(8, 16, dtype=torch.bool), "mean_maskable": torch.full((8,), 16.0)}
+    figures = model({"tokens": tokens, "index": rows, **everything})
+    figures["loss"].backward()
+    optimizer.step()
+    states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert computed == [torch.bfloat16]
+    assert states
+    assert len(gradients) == sum(p.requires_grad for p in model.parameters())
+    for value in (*figures.values(), *gradients, *states, *model.state_dict().values()):
+        assert not value.is_floating_point() or value.dtype in (torch.float32, torch.float64)

@@ -1,0 +1,70 @@
+"""What a training needs of its machine, refused in a sentence where that is missing, before anything is built."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+from atat_zoo.data.stream import refuse_sizes
+from atat_zoo.errors import UserError
+from atat_zoo.machine import require
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+
+def device_of(wanted: str) -> str:
+    """Return torch's name of the device of this process, from `train.device`."""
+    if wanted == "gpu" and not torch.cuda.is_available():
+        raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def check(experiment: Experiment, device: str, ranks: int) -> None:
+    """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have.
+
+    Raises:
+        UserError: for the first of them.
+    """
+    spec = experiment.train
+    for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
+        if value % ranks:
+            raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
+    refuse_sizes(experiment.data.length, spec.batch_size, ranks, experiment.data.workers)
+    for part in (experiment.parts["optimizer"], *spec.parts):
+        module, install = getattr(part, "package", ("atat_zoo", ""))
+        if find_spec(module) is None:
+            raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
+    if device == "cpu" and spec.microbatch_size == "auto":
+        raise UserError(
+            'train.microbatch_size = "auto" finds out what fits into the memory of a GPU, and this training has none; '
+            "choose a number"
+        )
+    if spec.compile:
+        _require_compiler()
+
+
+def _require_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise UserError(
+            "train.compile = true needs a C++ compiler, and there is none; install one, such as g++, name it in the "
+            "environment variable CXX, or leave train.compile out"
+        ) from None
+
+
+def require_logits(rows: int, context: Context) -> None:
+    """Refuse micro-batches of so many rows if their predictions do not fit into the memory of a CPU."""
+    size = 2 * rows * context.length * context.vocabulary_size  # at least 16 bits for each
+    asked = f"computing {rows} sequences at once"
+    require(size, asked, "the predictions for their tokens", "lower train.microbatch_size")

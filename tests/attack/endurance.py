@@ -1,0 +1,68 @@
+"""One training that is killed twenty times, continued each time, and compared with one that was left alone."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.attack import kills, moments
+from tests.attack.driver import REFUSED, Kind, Verdict, source
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# A kill comes eight new steps after the last checkpoint at most, so the sixteen before the end do not reach it.
+LONG = ["train.steps=72", "train.save_every=2", "train.evaluate_every=4"]
+BEFORE_THE_END = {"build": 1, "step": 4, "checkpoint": 3, "evaluation": 2}  # stage -> moments of it to choose from
+EACH = 4  # kills at each of the five stages
+
+
+def prepare(base: Path) -> None:
+    """Train on one rank and on two without an interruption."""
+    for variant in ("one", "two ranks"):
+        kills.begun(base / variant)
+        ended = begin(variant, base / variant, moments.plan(log=base / variant / "moments"))
+        assert ended.code == 0, f"the training that is left alone: {ended}"
+
+
+begin = partial(kills.train, extra=LONG)
+
+
+def order(draw: random.Random) -> list[tuple[str, int]]:
+    """Return the stages at which to kill, each with which of its moments; the model is saved at the end only."""
+    early = [stage for stage in BEFORE_THE_END for _ in range(EACH)]
+    draw.shuffle(early)
+    return [*((stage, draw.randrange(BEFORE_THE_END[stage])) for stage in early), *[("save", 0)] * EACH]
+
+
+def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    """Kill a training again and again; an even number has one rank, an odd one two."""
+    return [one(source("endurance", seed, number), ("one", "two ranks")[number % 2], base, work) for number in numbers]
+
+
+def one(draw: random.Random, variant: str, base: Path, work: Path) -> Verdict:
+    """Kill one training."""
+    shutil.rmtree(work)
+    kills.begun(work)
+    story: list[str] = []
+    memory, ranks = 0, kills.VARIANTS[variant][1]
+    for number, (stage, at) in enumerate(order(draw)):
+        # Only rank 0 saves the model.
+        rank = 0 if stage == "save" else draw.randrange(ranks)
+        log = work / f"moments-{number}"
+        ended = begin(variant, work, moments.plan("kill", at, log, rank, stage))
+        memory = max(memory, ended.memory)
+        story.append(f"{variant}: kill {number} on rank {rank}, {stage} {at}: exit code {ended.code}")
+        if moments.read(log, rank) != [stage] * (at + 1):
+            return kills.failure("it was not killed", story, ended, memory)
+        if draw.random() < 0.3:
+            kills.tear_record(draw, work / "run" / "metrics.jsonl")
+    ended = begin(variant, work, moments.plan(log=work / "moments"))
+    why = kills.wrong(ended, "", variant) or kills.difference(base / variant, work)
+    return kills.failure(why, story, ended, memory) if why else Verdict(REFUSED, "", memory)
+
+
+KIND = Kind("endurance", 2, 1, prepare, attack)

@@ -1,0 +1,69 @@
+"""A compiled backbone: compiled once, and the same training."""
+
+from __future__ import annotations
+
+from functools import partialmethod
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.training import resume, train
+from tests.training.test_resume import unfinished
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.tiny import Tiny
+
+SMALL = ["backbone.width=16", "train.precision=fp32", "train.steps=4", "train.save_every=2", "train.evaluate_every=3"]
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace and differentiate what would be compiled, and run it without the minutes that a C++ compiler takes."""
+    compile = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(compile, backend="aot_eager"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quickly")
+def test_it_is_compiled_once_and_trains_the_same(tiny: Tiny) -> None:
+    """Whatever number of places is masked; an evaluation on the way compiles nothing else, and a resume the same."""
+    from torch._dynamo.utils import counters
+
+    curves = {}
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for compiled in ("false", "true"):
+            torch._dynamo.reset()
+            counters.clear()
+            words = [*SMALL, f"train.compile={compiled}", "backbone.checkpoint_activations=true"]
+            name = f"compiled-{compiled}"
+            assert train(load(str(tiny.path), words), tiny.root / name).finished
+            curves[compiled] = [line["loss"] for line in tiny.losses(name).values()]
+            assert counters["stats"]["unique_graphs"] == (compiled == "true")
+            assert not counters["graph_break"]
+        assert curves["true"] == pytest.approx(curves["false"], rel=1e-4)
+        torch._dynamo.reset()
+        folder = unfinished(tiny, tiny.root / "compiled-true", "compiled-resumed", step=2)
+        assert resume(folder).finished
+    assert tiny.losses(folder) == tiny.losses("compiled-true")
+    assert tiny.weights(folder) == tiny.weights("compiled-true")
+
+
+def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny: Tiny, tmp_path: Path) -> None:
+    from torch._inductor import config, cpp_builder
+
+    wanted = load(str(tiny.path), ["train.compile=true", f"data.root={tmp_path / 'no'}"])
+    cpp_builder.cpp_compiler_search.cache_clear()
+    try:
+        with (
+            config.patch({"cpp.cxx": (str(tmp_path / "g++"),)}),
+            pytest.raises(UserError, match=r"train.compile = true needs a C\+\+ compiler, and there is none; install"),
+        ):
+            train(wanted, tmp_path / "run")
+    finally:
+        cpp_builder.cpp_compiler_search.cache_clear()
+    assert not (tmp_path / "no").exists()

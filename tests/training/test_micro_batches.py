@@ -1,0 +1,58 @@
+"""Micro-batches that are made smaller when memory does not suffice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from composer import Callback, Logger, State
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.training import train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.tiny import Tiny
+
+
+class OutOfMemory(Callback):
+    """Says in place of a GPU that more than four sequences do not fit: at first in the step's second micro-batch."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[int, int]] = []
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Let Composer find the size, which it does of itself on a GPU only."""
+        state.auto_microbatching = True
+
+    def after_loss(self, state: State, logger: Logger) -> None:
+        """Refuse, when the figures of the micro-batch have been counted."""
+        rows = len(state.batch["tokens"])
+        if rows > 4 or (int(state.timestamp.batch) == 2 and rows > 2 and len(self.refused) == 1):
+            self.refused.append((int(state.timestamp.batch), rows))
+            raise RuntimeError("CUDA out of memory")
+
+
+@pytest.mark.slow
+def test_what_a_step_saw_before_memory_ran_out_is_not_counted(tiny: Tiny, tmp_path: Path) -> None:
+    """The parts with a memory, the figures and the weights are those of the sizes that fit."""
+    memory, short = OutOfMemory(), ["train.steps=4", "train.save_every=2"]
+    retried = train(load(str(tiny.path), [*short, "train.microbatch_size=8"]), tmp_path / "retried", callbacks=[memory])
+    assert memory.refused == [(0, 8), (2, 4)]
+
+    class Smaller(Callback):
+        def batch_start(self, state: State, logger: Logger) -> None:
+            state.device_train_microbatch_size = 4 if int(state.timestamp.batch) < 2 else 2
+
+    given = train(load(str(tiny.path), short), tmp_path / "given", callbacks=[Smaller()])
+    assert tiny.losses(retried.folder.path) == tiny.losses(given.folder.path)
+    assert tiny.weights(retried.folder.path) == tiny.weights(given.folder.path)
+
+
+def test_without_a_gpu_there_is_no_size_to_find(tiny: Tiny, tmp_path: Path) -> None:
+    wanted = load(str(tiny.path), ["train.microbatch_size=auto", "train.device=cpu", f"data.root={tmp_path / 'no'}"])
+    with pytest.raises(UserError, match=r'train.microbatch_size = "auto" finds out .* GPU.* choose a number'):
+        train(wanted, tmp_path / "run")
+    assert not (tmp_path / "no").exists()
