@@ -21,11 +21,11 @@ def test_there_are_few_rooms():
 
 
 def test_there_are_few_files():
-    assert len(FILES) <= 200
+    assert len(FILES) <= 210
 
 
 def test_there_are_few_lines():
-    assert sum(LINES.values()) <= 30_000
+    assert sum(LINES.values()) <= 32_000
 
 
 def test_no_file_is_long():
