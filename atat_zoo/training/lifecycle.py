@@ -141,6 +141,7 @@ class MetricsWriter(Callback):
         spec: TrainSpec,
         report: Callable[[int, dict[str, Any]], None],
         values: CallbackValues | None = None,
+        *,
         utilisation: Utilisation | None = None,
     ) -> None:
         self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
