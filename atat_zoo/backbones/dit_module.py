@@ -87,9 +87,11 @@ class DiTModule(nn.Module):
         for number, layer in enumerate(self.blocks):
             join = None if cache is None else partial(cache.join, number)
             inputs = (h, c, rotation, attention, join, layer.dropout.number(2))
-            # Dropout draws by its keys and the numbers of its calls, and nothing by torch's own generator.
-            kept = {"use_reentrant": False, "preserve_rng_state": False}
-            h = checkpoint(layer, *inputs, **kept) if recomputed else layer(*inputs)
+            if recomputed:
+                # Dropout draws by its keys and the numbers of its calls, and nothing by torch's own generator.
+                h = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                h = layer(*inputs)
         return self.norm(h, c)
 
 

@@ -217,7 +217,7 @@ def _run(
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
 
 
-def _compile(backbone: torch.nn.Module) -> None:
+def _compile(backbone: Any) -> None:
     """Compile the backbone, which gets the same shapes at every step.
 
     The head is not compiled: it gets as many places as are masked, another number at every step.
