@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import attrs
+import torch
 
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.experiment import load
@@ -57,8 +58,10 @@ def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
 
 
 def head(backbone: DiTBackbone, vocabulary_size: int, places: int) -> int:
-    """Return the bytes of the logits at once, float32, with gradient and softmax; and of what the head reads."""
-    return 3 * 4 * min(places, rows_for(vocabulary_size)) * vocabulary_size + 6 * places * backbone.shape[1]
+    """Return the bytes of a chunk's logits on a GPU, float32, four times; of the head's gradient, twice; and of what
+    the head reads, with its gradient."""
+    width, at_once = backbone.shape[1], min(places, rows_for(vocabulary_size, torch.device("cuda")))
+    return 4 * (4 * at_once * vocabulary_size + 2 * vocabulary_size * width) + 8 * places * width
 
 
 @attrs.frozen(kw_only=True)
