@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from atat_zoo.experiment import load
 from tests import fixtures, forked
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +52,9 @@ def test_every_command_and_block_runs(tmp_path: Path) -> None:
     (tmp_path / "stories" / "all.txt").write_text("\n\n".join(fixtures.sentences(600)))
     for number, block in enumerate(blocks("toml")):
         name = re.match(r"# (\S+\.toml)", block)
-        (tmp_path / (name[1] if name else f"block{number}.toml")).write_text(block)
+        path = tmp_path / (name[1] if name else f"block{number}.toml")
+        path.write_text(block)
+        load(path)
     for command in commands():
         words = shlex.split(command.replace("--step 400", "--step 4").replace("-n 8", "-n 2"), comments=True)
         if "owt-small/atat" in words and words[1] != "check":
