@@ -133,7 +133,9 @@ class DiTBackbone:
 
         layers, width, heads = self.shape
         asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
-        require(4 * self.weights(context.vocabulary_size), asked, "its weights", "make it smaller")
+        # Not of `weights`: a product may be infinite.
+        roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
+        require(4 * roughly, asked, "its weights", "make it smaller")
         settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
         del settings["preset"]
         prior = None

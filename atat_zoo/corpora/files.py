@@ -67,8 +67,8 @@ class FilesCorpus:
         Raises:
             UserError: when a file is missing, or its content does not match its suffix.
         """
-        if not (split != "train" and getattr(self, split)):  # such a benchmark needs no training text here
-            self._files()  # refuses every wrong pattern before anything is read
+        if not {"train": (), "validation": self.validation, "test": self.test}[split]:
+            self._files()  # refuses every wrong pattern before anything is read; a benchmark needs no training text
         yield from divide(self, split, lambda: stamps_of(self._expand(self.train, "train")))
 
     def read(self, split: Split) -> Iterator[str]:

@@ -94,6 +94,7 @@ def test_a_bounded_number_of_batches_is_on_its_way(tmp_path: Path) -> None:
                 break
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_build_which_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": MortalTokenizer()}
@@ -145,6 +146,7 @@ def runs(process: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
 def test_nothing_is_left_when_the_first_process_ends(tmp_path: Path, sent: str, code: int) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "2"), str(Path(__file__).parent), sent]

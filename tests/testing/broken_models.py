@@ -121,7 +121,7 @@ OBJECTIVES = {
     "of_the_sum": (replacing("loss", of_the_sum), "the loss does not depend on the micro-batch"),
     "of_the_batch": (replacing("loss", of_the_batch), "does not depend on the micro-batch"),
     "by_chance": (replacing("loss", by_chance), "the same batch has the same loss"),
-    "unmasked": (replacing("cross_entropy", unmasked), "the loss of a hidden token does not read that token"),
+    "unmasked": (replacing("places", unmasked), "the loss of a hidden token does not read that token"),
     "halved": (replacing("bound", halved), "a bound is not below the entropy of the text"),
     "of_everything": (replacing("bound", of_everything), "what is not maskable adds nothing"),
     "renamed": (replacing("bound", renamed), "has the name nelbo"),
