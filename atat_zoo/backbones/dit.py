@@ -114,7 +114,7 @@ class DiTBackbone:
         return 2 * rows * length * (self.matrices + 2 * layers * length * width) + 2 * places * vocabulary_size * width
 
     def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems: the length, or heads that do not divide the width."""
+        """Yield the problems: the length, heads that do not divide the width, or shards that cannot be counted."""
         if experiment.data.length > self.max_length:
             yield (
                 f"data.length = {experiment.data.length} is longer than backbone.max_length = {self.max_length}; "
@@ -125,6 +125,11 @@ class DiTBackbone:
             yield f"backbone.local_heads = {self.local_heads} is more than the {heads} heads there are; lower it"
         if width % (2 * heads):
             yield f"backbone.width = {width} does not divide into {heads} heads of even width; change backbone.heads"
+        if self.neighbours and experiment.data.damaged == "skip":
+            yield (
+                'data.damaged = "skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
+                "training shard; set backbone.neighbours = 0, or build the damaged shards again"
+            )
 
     def build(self, context: Context) -> nn.Module:
         """See `Backbone`."""

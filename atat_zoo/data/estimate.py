@@ -57,11 +57,14 @@ def estimate(
         start = time.process_time()
         sample = packer.encode(batch)
         seconds = time.process_time() - start
+    if not sample.bytes:
+        return None
     scale = size / sample.bytes
     sequences = scale * len(sample.tokens) / packer.body
     if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
-    root = next(path for path in Path(spec.root).absolute().parents if path.is_dir())
+    root = Path(spec.root).absolute()
+    root = next(path for path in (root, *root.parents) if path.is_dir())
     found = BuildEstimate(
         text=round(scale * sample.bytes),
         shards=round(sequences * spec.length * packer.dtype.itemsize),

@@ -1,12 +1,18 @@
-"""Memory of a training: its peak, and an allocator that reuses freed blocks on a CPU."""
+"""Memory of a training: its peak, its end, and an allocator that reuses freed blocks on a CPU."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import resource
 import sys
+from typing import TYPE_CHECKING
 
 import torch
+from torch.distributed.checkpoint import state_dict
+
+if TYPE_CHECKING:
+    from composer import Trainer
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
@@ -39,3 +45,12 @@ def peak_memory(device: torch.device) -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def let_go(trainer: Trainer) -> None:
+    """Let go of a closed trainer and its model, which Composer 0.32 and torch 2.7 would keep until the process ends."""
+    atexit.unregister(trainer.engine._close)  # a function of no instance
+    # A cache of the names of weights, whose keys are models; other versions of torch may have none.
+    clear = getattr(getattr(state_dict, "_get_fqns", None), "cache_clear", None)
+    if clear is not None:
+        clear()

@@ -30,7 +30,7 @@ from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
-from atat_zoo.training.memory import keep_freed_memory
+from atat_zoo.training.memory import keep_freed_memory, let_go
 from atat_zoo.training.requirements import check, device_of, require_logits
 from atat_zoo.training.utilisation import Utilisation
 
@@ -212,6 +212,7 @@ def _run(
         if evaluation:
             lifecycle.log_evaluation(trainer.logger, evaluation)
         trainer.close()  # type: ignore[no-untyped-call]
+        let_go(trainer)
         if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))

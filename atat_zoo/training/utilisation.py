@@ -50,7 +50,9 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
     backbone, batch_size, length = experiment.parts["backbone"], experiment.train.batch_size, experiment.data.length
     if not hasattr(backbone, "flops"):
         return None
-    rows, tokens = experiment.parts["objective"].network_input(batch_size, length)
+    objective, rows, tokens = experiment.parts["objective"], batch_size, length
+    if hasattr(objective, "network_input"):  # that of a plugin may be nobody's heir
+        rows, tokens = objective.network_input(batch_size, length)
     forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length)
     return 3 * forward
 

@@ -109,6 +109,13 @@ def test_presets_have_the_published_sizes():
     )
 
 
+def test_damaged_shards_cannot_be_counted():
+    tables = {"name": "counted", "data": {"damaged": "skip"}}
+    from_table({**tables, "backbone": {"neighbours": 0}})
+    with pytest.raises(UserError, match=r'data\.damaged = "skip" leaves rows out .*; set backbone\.neighbours = 0'):
+        from_table({**tables, "backbone": {"neighbours": 1}})
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -75,15 +75,24 @@ def test_a_text_of_unknown_size(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = experiment_of(tmp_path / "data", corpus=written(tmp_path, "txt"))
     shards = estimate(made).shards
-    usage = shutil.disk_usage(tmp_path)
+    usage, asked = shutil.disk_usage(tmp_path), []
     for free, share, fits in ((shards, 1.0, True), (shards - 1, 1.0, False), (shards - 1, 0.9, True)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+
+        def usage_of(path: Path, free: int = free) -> Any:
+            asked.append(path)
+            return usage._replace(free=free)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage_of)
         if fits:
             assert estimate(made, share=share).free == free
         else:
             with pytest.raises(UserError, match=r"^data\.root: the shards will take about .* GB, and .*/data has "):
                 estimate(made, share=share)
     assert not (tmp_path / "data").exists()
+    assert set(asked) == {tmp_path}
+    (tmp_path / "data").mkdir()  # which may be a disk of its own
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1 << 40 if path.name == "data" else 0))
+    assert estimate(made).free == 1 << 40
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atat: Callable[..., Any]) -> None:

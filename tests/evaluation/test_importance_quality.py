@@ -174,12 +174,13 @@ def test_it_reads_as_text():
 
 @pytest.mark.slow
 def test_a_run_says_it_and_records_it(tiny, trained):
+    before = set((trained / "evaluations").glob("importance-*.json"))
     said = json.loads(tiny.atat("importance", "trained", "--sequences", "0", "--bands", "3", "--json").stdout)
     alone = json.loads(tiny.atat("eval", "trained", "--sequences", "0", "--json").stdout)
     assert said["importance_spearman"] == pytest.approx(alone["importance_spearman"])
     assert said["frequency_spearman"] == pytest.approx(alone["frequency_spearman"])
     assert len(said["bands"]) <= 3
-    (path,) = (trained / "evaluations").glob("importance-*.json")
+    (path,) = set((trained / "evaluations").glob("importance-*.json")) - before
     assert path.name == f"importance-validation-{said['sequences']}x2-seed5-step00000024.json"
     assert json.loads(path.read_text()) == {k: v for k, v in said.items() if k != "run"}
     text = tiny.atat("importance", "trained").stdout

@@ -28,7 +28,7 @@ WRITTEN = {
 }
 BOUNDS = ["exact_k", {"use": "continuous_t"}, {"use": "discrete_t", "steps": 4}]
 CHOICES = ("order", "pace", "remask", "stop", "draw")
-CLOCK = ("tokens_per_second", "seconds", "peak_memory")
+CLOCK = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
 
 
 def machine() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The most memory that a training took."""
 
+import gc
 import resource
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from atat_zoo.experiment import load
 from atat_zoo.run import RunFolder
+from atat_zoo.training import train
+from atat_zoo.training.composer_model import ZooModel
 from atat_zoo.training.lifecycle import MetricsWriter
 from atat_zoo.training.memory import peak_memory
 
@@ -46,3 +50,14 @@ def test_a_continued_run_keeps_what_it_took_before(tmp_path, recorded):
     found = records._peak(state)
     assert found == (recorded or peak_memory(CPU))
     assert found > 0
+
+
+@pytest.mark.slow
+def test_a_training_lets_go_of_its_model(tiny, tmp_path):
+    def alive():
+        gc.collect()
+        return sum(type(each) is ZooModel for each in gc.get_objects())
+
+    before = alive()
+    assert train(load(str(tiny.path), ["train.steps=1"]), tmp_path / "run").finished
+    assert alive() == before
