@@ -239,7 +239,8 @@ class ShardsCorpus:
 
     `tars` says where tar files lie that are not beside the manifest, as webdataset's users write it:
     `https://cdn/x/train-{000000..000127}.tar`. Names are the manifest's; where several have one name, they are tried
-    in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows.
+    in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows, or `ATAT_ZOO_ALLOW_PIPE=1` in the
+    environment of the launcher.
 
     The experiment's tokenizer, `data.length` and `data.special` must equal those of the manifest.
     """
@@ -251,7 +252,12 @@ class ShardsCorpus:
     path: str = param(help="folder with manifest.json and the tar files, or its address")
     tars: tuple[str, ...] = param((), help="addresses of tar files that lie elsewhere; braces are expanded")
     cache: str = param("data/cache", help="folder for what is fetched")
-    cache_size: float = param(20.0, help="GB of shards that it holds at most; the oldest go first", gt=0)
+    cache_size: float = param(
+        20.0,
+        help="GB of shards that it holds at most; the oldest go first, but the disk has their bytes until every "
+        "process has closed them",
+        gt=0,
+    )
     retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
     timeout: float = param(60.0, help="seconds without an answer over HTTP after which an attempt has failed", gt=0)
 

@@ -177,7 +177,7 @@ def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) 
 
 def broken(path: Path, why: str) -> str:
     """Return the sentence about a shard that cannot be used."""
-    return f"shard {path} is damaged ({why}); delete the folder {path.parent} and run `atat data build` again"
+    return f"shard {path} is damaged ({why}); {_again(path.parent)}"
 
 
 def array_of(data: bytes) -> NDArray[Any]:
@@ -211,7 +211,8 @@ def load_counts(folder: Path) -> NDArray[np.int64]:
 
 
 def _again(folder: Path) -> str:
-    return f"delete the folder {folder} and run `atat data build` again"
+    # Shards of `use = "shards"` may be the only ones.
+    return f"if it was built here, delete the folder {folder} and run `atat data build` again, else copy it anew"
 
 
 def _manifest(content: Any) -> ShardManifest:

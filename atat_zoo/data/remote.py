@@ -5,13 +5,15 @@
       origin.json                    where the shards come from
       manifest.json, …               as in any folder of shards
       train-000007.tar               a shard that was fetched and had the right hash
-      .train-000008.tar.123.part     one that process 123 is fetching
+      .train-000008.tar.123-5f.part  one that process 123 is fetching, with a lock on it; without, it is a leftover
 
 The shard that was opened longest ago goes first. One that is open stays readable when it has left the cache.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import functools
 import hashlib
 import io
@@ -47,6 +49,7 @@ _SMALL = 1 << 28  # bytes of a file that is no shard, at most
 _PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
 _LOOK = 0.05  # seconds between two looks at what another process is fetching
 _LATER = (408, 425, 429)  # the only answers from 400 to 499 that another attempt may change
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _FailedError(Exception):
@@ -84,11 +87,10 @@ class Origin:
         folder, mine = Path(self.cache) / key, json.dumps(attrs.asdict(self), indent=1).encode()
         with _writing(self.cache):
             folder.mkdir(parents=True, exist_ok=True)
+            absent = {name: sha256 for name, sha256 in contents.sha256.items() if not (folder / name).is_file()}
+            small = {name: self._small(name, sha256) for name, sha256 in absent.items()}
             with _alone(folder):
-                for name, sha256 in contents.sha256.items():
-                    if not (folder / name).is_file():
-                        write_bytes(folder / name, self._small(name, sha256))
-                for name, data in ((manifest.ORIGIN, mine), (manifest.FILE, about)):
+                for name, data in (small | {manifest.ORIGIN: mine, manifest.FILE: about}).items():
                     if not (folder / name).is_file() or (folder / name).read_bytes() != data:
                         write_bytes(folder / name, data)
         return folder
@@ -100,7 +102,8 @@ class Origin:
             UserError: when it cannot be fetched, or the cache cannot be written.
         """
         path = folder / shard.name
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        # No number alone before `.part`: by it `clean` decides, which must not decide about shards.
+        part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
         with _writing(self.cache):
             while True:
                 with suppress(FileNotFoundError):
@@ -112,21 +115,20 @@ class Origin:
                     file.close()
                     with _alone(folder):
                         path.unlink()  # damaged here
-                if self._room_for(path, part, shard.bytes):
+                if into := self._room_for(path, part, shard.bytes):
                     break
             try:
-                with part.open("rb+") as into:
+                with into:
                     self._fetch(shard.name, into, shard.bytes, shard.sha256)
-                file = part.open("rb")  # it may leave the cache at once
-                with _alone(folder):
-                    part.replace(path)
-                return file
+                    with _alone(folder):
+                        into.close()  # which ends its lock
+                        return part.replace(path).open("rb")  # now: it may leave the cache at once
             finally:
                 with _alone(folder):
                     part.unlink(missing_ok=True)
 
-    def _room_for(self, path: Path, part: Path, size: int) -> bool:
-        """Make a file of that size to fetch into, or return False once another process has fetched the shard.
+    def _room_for(self, path: Path, part: Path, size: int) -> IO[bytes] | None:
+        """Return a locked file of that size to fetch into, or None once another process has fetched the shard.
 
         With it, the shards in the cache take no more than the bound, or it is the only one.
         """
@@ -137,24 +139,27 @@ class Origin:
                 for folder in folders:
                     clean(folder)
                 if path.exists():
-                    return False
-                fetching = [each for folder in folders for each in folder.glob(".*.tar.*.part")]
-                whole = [(each, each.stat()) for folder in folders for each in folder.glob("*.tar")]
-                taken = sum(each.stat().st_size for each in fetching) + sum(stat.st_size for _, stat in whole)
-                if not any(each.name.startswith(f".{path.name}.") for each in fetching if each.parent == path.parent):
+                    return None
+                fetching = [each for folder in folders for each in folder.glob(".*.tar.*.part") if not _left(each)]
+                taken = size + sum(each.stat().st_size for each in fetching)
+                same = any(each.name.startswith(f".{path.name}.") for each in fetching if each.parent == path.parent)
+                if not same and (taken <= most or not fetching):
+                    whole = [(each, each.stat()) for folder in folders for each in folder.glob("*.tar")]
+                    taken += sum(stat.st_size for _, stat in whole)
                     for oldest, stat in sorted(whole, key=lambda each: each[1].st_mtime_ns):
-                        if taken + size <= most:
+                        if taken <= most:
                             break
                         oldest.unlink()
                         taken -= stat.st_size
-                    if taken + size <= most or not fetching:
-                        try:
-                            with part.open("wb") as file:
-                                os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
-                        except OSError:
-                            part.unlink(missing_ok=True)
-                            raise
-                        return True
+                    file = part.open("xb+")
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                        os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
+                    except OSError:
+                        file.close()
+                        part.unlink()
+                        raise
+                    return file
             time.sleep(_LOOK)
 
     def _small(self, name: str, sha256: str | None = None) -> bytes:
@@ -200,9 +205,9 @@ def origin_of(folder: Path) -> Origin | None:
         raise UserError(f"{folder / manifest.ORIGIN} cannot be read ({error}); delete the folder {folder}") from None
 
 
-def hash_of(file: IO[bytes]) -> str:
+def hash_of(file: io.BufferedIOBase) -> str:
     """Return the SHA-256 of an open file in hexadecimal, and go back to its beginning."""
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
     return digest
 
@@ -212,9 +217,10 @@ def _writing(cache: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        mend = "free some space, lower corpus.cache_size" if error.errno in _FULL else "see that it can be written"
         raise UserError(
-            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); free some space, lower "
-            "corpus.cache_size or name another folder, and run the same command again"
+            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend} or name another folder, and "
+            "run the same command again"
         ) from None
 
 
@@ -222,6 +228,15 @@ def _writing(cache: str) -> Iterator[None]:
 def _alone(folder: Path) -> Iterator[None]:
     with locked(folder.parent / "lock", lambda _: None):
         yield
+
+
+def _left(part: Path) -> bool:
+    """Remove a file that nobody fetches into any longer, and return whether it was one."""
+    with part.open("rb") as file, suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: over NFS, the other asks to write
+        part.unlink()
+        return True
+    return False
 
 
 @functools.cache
@@ -248,7 +263,7 @@ def _refuse_commands(*addresses: str) -> None:
         if address.startswith(_COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
                 f"corpus.tars: {clip(address)} would run a command in a shell; if you trust it, say so with "
-                "`atat --allow-pipe …`"
+                f"`atat --allow-pipe …`, or with {ALLOW}=1 in the environment of the launcher"
             )
 
 
@@ -301,6 +316,8 @@ def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
     elif address.lower().startswith(("http://", "https://")):
         with urllib.request.urlopen(address, timeout=timeout) as answer:
             yield answer
+            if answer.length:  # of what was announced; it raises nothing itself
+                raise OSError(f"its last {answer.length} bytes are missing")
     else:
         import fsspec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -32,6 +33,8 @@ from atat_zoo.data.reading import ShardRows, read
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
+from atat_zoo.run import atomic
+from atat_zoo.run.locks import locked
 from tests.faulty_server import Server, serving
 
 if TYPE_CHECKING:
@@ -127,19 +130,21 @@ def test_an_epoch_is_every_sequence_once(
     assert Counter(found[n] for n in epoch) == rows
 
 
+SEEN = ["drop", "truncate", "delay", "503"]  # by whoever fetches; "corrupt" only where a hash is known
+
+
 @settings(max_examples=4, deadline=None)
-@given(
-    st.dictionaries(
-        st.integers(0, 30), st.lists(st.sampled_from(["drop", "truncate", "corrupt", "delay", "503"]), max_size=3)
-    )
-)
+@given(data=st.data())
 def test_no_sample_is_lost_by_a_faulty_server(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, faults: dict[int, list[str]]
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     with serving(folder) as server:
-        shards = [shard.name for shard in manifest.load(folder).splits["train"].shards]
-        for number, several in faults.items():
-            server.faults[([*shards, "manifest.json", "tokenizer.json", "counts.npy"] * 2)[number]].extend(several)
+        names = [shard.name for shard in manifest.load(folder).splits["train"].shards]
+        for name in data.draw(st.sets(st.sampled_from([*names, "tokenizer.json", "counts.npy"])), label="names"):
+            several = st.lists(st.sampled_from([*SEEN, "corrupt"]), min_size=1, max_size=3)
+            server.faults[name].extend(data.draw(several, label=name))
+        several = st.lists(st.sampled_from(SEEN), max_size=3)
+        server.faults["manifest.json"].extend(data.draw(several, label="manifest.json"))
         here = corpus_of(server.address, tmp_path_factory.mktemp("cache"), retries=6, timeout=5).built()
         assert first_samples(here) == first_samples(folder)
 
@@ -200,18 +205,90 @@ def test_the_oldest_goes_first_and_leftovers_are_removed(in_memory: str, tmp_pat
     for shard in shards[:3]:
         ShardRows(here, contents, shard)
     os.utime(here / shards[1].name, (1, 1))
-    left = here / f".{shards[5].name}.999999999.part"  # of a process that was killed
-    left.write_bytes(bytes(SIZE))
+    left = [here / f".{shards[5].name}.{end}.part" for end in ("999999999", "7-5f", str(os.getppid()))]
+    for part in left:  # of processes that were killed; the last one's number another process has now
+        part.write_bytes(bytes(SIZE))
     opened, row = ShardRows(here, contents, shards[1]), np.empty(16, np.uint16)  # is now the newest
     os.utime(here / shards[0].name, (2, 2))
     ShardRows(here, contents, shards[3])
     assert {path.name for path in here.glob("*.tar")} == {shards[i].name for i in (1, 2, 3)}
-    assert not left.exists()
+    assert not any(part.exists() for part in left)
     for shard in shards[4:7]:
         ShardRows(here, contents, shard)
     assert not (here / shards[1].name).exists()
     opened.read(1, row)  # still open
     assert row.any()
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_LOOK", -1)  # `sleep` refuses it
+
+
+def test_a_number_in_use_keeps_nobody_waiting(in_memory: str, tmp_path: Path, no_wait: None) -> None:
+    here = corpus_of(in_memory, tmp_path, shards=1).built()
+    contents = manifest.load(here)
+    shard = contents.splits["train"].shards[5]
+    left = here / f".{shard.name}.{os.getppid()}.part"  # of a process that was killed and had the number before
+    left.write_bytes(bytes(SIZE))
+    ShardRows(here, contents, shard)
+    assert not left.exists()
+
+
+def test_nothing_leaves_for_what_cannot_come_yet(in_memory: str, tmp_path: Path, no_wait: None) -> None:
+    here = corpus_of(in_memory, tmp_path, shards=3).built()
+    contents = manifest.load(here)
+    shards = contents.splits["train"].shards
+    ShardRows(here, contents, shards[0])
+    with (here / f".{shards[5].name}.7-5f.part").open("wb") as part:
+        part.truncate(SIZE * 5 // 2)
+        fcntl.flock(part, fcntl.LOCK_EX)
+        for shard in (shards[1], shards[5]):  # which does not fit, and which is being fetched
+            with pytest.raises(ValueError, match="sleep"):
+                ShardRows(here, contents, shard)
+        assert (here / shards[0].name).exists()
+    ShardRows(here, contents, shards[1])
+    assert {path.name for path in here.glob("*.tar")} == {shards[0].name, shards[1].name}
+
+
+def test_a_killed_process_leaves_nothing_to_wait_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    here = corpus_of(server.address, tmp_path).built()
+    contents = manifest.load(here)
+    shards = contents.splits["train"].shards
+    server.faults[shards[0].name].append("hang")
+    process = multiprocessing.get_context("fork").Process(target=ShardRows, args=(here, contents, shards[0]))
+    process.start()
+    while shards[0].name not in server.asked:
+        assert process.is_alive()
+        time.sleep(0.001)
+    monkeypatch.setattr(atomic, "_running", lambda _: False)  # as where the other's numbers are not known
+    (part,) = here.glob(".*.part")
+    ShardRows(here, contents, shards[1])
+    assert part.exists()
+    process.kill()
+    process.join()
+    assert part.exists()
+    request.getfixturevalue("no_wait")
+    ShardRows(here, contents, shards[0])
+    assert not part.exists()
+
+
+def test_the_cache_is_not_locked_while_something_is_fetched(
+    folder: Path, in_memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, fetched = remote._copy, []
+
+    def free(address: str, *rest: Any) -> None:
+        with locked(tmp_path / "lock", pytest.fail):
+            fetched.append(address.rpartition("/")[2])
+        copy(address, *rest)
+
+    monkeypatch.setattr(remote, "_copy", free)
+    first_samples(corpus_of(in_memory, tmp_path).built())
+    shards = [shard.name for shard in manifest.load(folder).splits["train"].shards]
+    assert set(fetched) == {"manifest.json", "tokenizer.json", "counts.npy", *shards}
 
 
 def test_what_is_damaged_in_the_cache_is_fetched_again(folder: Path, server: Server, tmp_path: Path) -> None:
@@ -262,6 +339,9 @@ def test_files_that_do_not_come(server: Server, folder: Path, tmp_path: Path) ->
     assert len(server.asked) == 1  # another attempt would bring nothing else
     server.faults["manifest.json"].extend(["503"] * 2)
     assert "HTTP 503 Service Unavailable" in refusal(server.address, tmp_path)
+    server.faults["manifest.json"].extend(["truncate"] * 2)
+    size = (folder / "manifest.json").stat().st_size
+    assert f"manifest.json: its last {size - size // 2} bytes are missing)" in refusal(server.address, tmp_path)
     server.faults["counts.npy"].extend(["corrupt"] * 2)
     assert refusal(server.address, tmp_path).startswith(
         f"counts.npy cannot be fetched ({server.address}/counts.npy: its"
@@ -308,7 +388,10 @@ def test_a_full_disk(in_memory: str, tmp_path: Path) -> None:
     assert not list(here.glob(".*.part"))
     assert first_samples(here)
     (tmp_path / "file").write_text("")
-    assert "file cannot be used (Not a directory)" in refusal(in_memory, tmp_path / "file")
+    assert refusal(in_memory, tmp_path / "file") == (
+        f"corpus.cache: {tmp_path}/file cannot be used (Not a directory); see that it can be written or name another "
+        "folder, and run the same command again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,7 +409,11 @@ def test_a_full_disk(in_memory: str, tmp_path: Path) -> None:
         ),
         ({"tars": ("http://x/7.tar",)}, r"^corpus\.tars: http://x/7\.tar names no shard as the manifest does, like"),
         ({"tars": ("pipe:cat train-000000.tar",)}, r"^corpus\.tars: pipe:cat train-000000\.tar would run a command in"),
-        ({"tars": ("|cat train-000000.tar",)}, r"would run a command in a shell; .* `atat --allow-pipe …`$"),
+        (
+            {"tars": ("|cat train-000000.tar",)},
+            r"would run a command in a shell; .* `atat --allow-pipe …`, or with ATAT_ZOO_ALLOW_PIPE=1 in the "
+            r"environment of the launcher$",
+        ),
         ({"path": "nothing://x"}, r"^nothing://x/manifest\.json is no address that can be read \(Protocol not known"),
         ({"path": "lost://x"}, r"needs a package that is not installed; run `pip install no_such_package`$"),
     ],

@@ -113,7 +113,7 @@ def test_another_format(folder: Path) -> None:
 
 def test_a_missing_shard(folder: Path) -> None:
     (folder / "train-000001.tar").unlink()
-    with pytest.raises(UserError, match=r"train-000001\.tar is missing; delete the folder"):
+    with pytest.raises(UserError, match=r"train-000001\.tar is missing; if it was built here, delete the folder"):
         manifest.verify(folder)
 
 
@@ -153,7 +153,7 @@ def test_counts_that_cannot_be_read(folder: Path) -> None:
 def test_a_manifest_that_is_a_folder(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").mkdir()
-    with pytest.raises(UserError, match=r"manifest\.json cannot be read: Is a directory; delete"):
+    with pytest.raises(UserError, match=r"manifest\.json cannot be read: Is a directory; if it was built here, delete"):
         manifest.load(folder)
 
 

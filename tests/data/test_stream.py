@@ -198,7 +198,9 @@ def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -
     text = str(error.value)
     assert text.startswith(f"shard {folder}/train-00000")
     assert "is damaged" in text
-    assert text.endswith(f"delete the folder {folder} and run `atat data build` again")
+    assert text.endswith(
+        f"; if it was built here, delete the folder {folder} and run `atat data build` again, else copy it anew"
+    )
     with pytest.raises(UserError, match="is damaged"):
         loader_of(folder, seed=17, lanes=4, batch_size=12)
 
