@@ -258,7 +258,8 @@ def test_a_killed_process_leaves_nothing_to_wait_for(
     contents = manifest.load(here)
     shards = contents.splits["train"].shards
     server.faults[shards[0].name].append("hang")
-    process = multiprocessing.get_context("fork").Process(target=ShardRows, args=(here, contents, shards[0]))
+    arguments = (here, contents, shards[0])
+    process = multiprocessing.get_context("fork").Process(target=ShardRows, args=arguments, daemon=True)
     process.start()
     while shards[0].name not in server.asked:
         assert process.is_alive()
