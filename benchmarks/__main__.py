@@ -49,7 +49,9 @@ if __name__ == "__main__":
         try:
             module.main()
         except SystemExit as left:  # a bar that was not met; the others are measured all the same
-            missed += [name] if left.code else []
+            if left.code:
+                missed.append(name)
+                print(f"  not met: {left.code}", flush=True)
         if pairs.RATIOS:
             lines += [name, *record.keep(name, pairs.RATIOS)]
             pairs.RATIOS.clear()

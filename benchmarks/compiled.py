@@ -14,6 +14,7 @@ from atat_zoo.model import assemble
 from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
+from atat_zoo.training.trainer import compile_backbone
 from benchmarks.pairs import interleave, report
 
 if TYPE_CHECKING:
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
 
 
-def stepper(experiment: Experiment, context: Context, text: torch.Tensor | None = None) -> Callable[[], None]:
-    """Return what makes the next training step of an experiment, as one would write it, on rows [N, L] of a text."""
+def stepper(
+    experiment: Experiment, context: Context, text: torch.Tensor | None = None
+) -> tuple[Any, Callable[[], None]]:
+    """Return the objective of an experiment, and what makes its next training step, as one would write it.
+
+    All steps have the first rows of a text [N, L]; each draws its own rates.
+    """
     spec, (rows, length) = experiment.train, (experiment.train.batch_size, experiment.data.length)
     module: Any = assemble(experiment, context).to(context.device).train()
     if spec.compile:
-        module.backbone.compile()
+        compile_backbone(module.backbone)
     optimizer = experiment.parts["optimizer"].build(module)
     if text is None:
         text = torch.randint(0, context.vocabulary_size, (rows, length), generator=torch.Generator().manual_seed(0))
@@ -49,7 +55,7 @@ def stepper(experiment: Experiment, context: Context, text: torch.Tensor | None 
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return module, step
 
 
 def main() -> None:
@@ -62,5 +68,5 @@ def main() -> None:
     for compiled in ("true", "false"):
         experiment = load("baselines/mdlm", [f"train.compile={compiled}"])
         context = Context(vocabulary_size=2048, length=experiment.data.length)
-        steps[compiled] = stepper(experiment, context)
+        steps[compiled] = stepper(experiment, context)[1]
     report("compiled", "eager", interleave(steps["true"], steps["false"], given.pairs))

@@ -27,5 +27,5 @@ def main() -> None:
     )
     batches = iter(train_loader(stream, workers=0))
     context = Context(vocabulary_size=manifest.load(folder).vocabulary_size, length=experiment.data.length)
-    step = stepper(experiment, context)
+    _, step = stepper(experiment, context)
     report("a batch of the stream", "a step", interleave(lambda: next(batches), step, given.pairs))

@@ -29,7 +29,7 @@ def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
     experiment = load("mdlm", [f"backbone.neighbours={reach}"])
     count = partial(CountTable.count, [text], VOCABULARY)
     context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, count_table=count)
-    return stepper(experiment, context, torch.from_numpy(text))
+    return stepper(experiment, context, torch.from_numpy(text))[1]
 
 
 def main() -> None:

@@ -14,10 +14,14 @@ from composer import Callback
 
 from atat_zoo.experiment import load
 from atat_zoo.training import train
-from benchmarks.pairs import resident
+from benchmarks.pairs import alone, hold, note, resident
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from composer import Logger, State
+
+GROWTH = 1.01  # the bar of a training's memory
 
 
 class Resident(Callback):
@@ -50,29 +54,46 @@ def left() -> dict[str, int]:
     }
 
 
+def between(steps: Sequence[int]) -> tuple[int, int]:
+    """Return the bytes in memory after either number of steps of one training."""
+    memory = Resident(*steps)
+    with tempfile.TemporaryDirectory() as out:
+        trained(steps[1], Path(out) / "long", memory)
+    early, late = memory.seen
+    return early, late
+
+
+def after(runs: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what is left after one training of two steps, and after so many more."""
+    before: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as out:
+        tempfile.tempdir = str(Path(out) / "tmp")
+        Path(tempfile.tempdir).mkdir()
+        # The first run opens what stays open: sockets of the process group, worker pools, lazily loaded libraries.
+        for number in range(runs + 1):
+            trained(2, Path(out) / str(number))
+            before = before or left() | {"memory": resident()}
+        gc.collect()
+        return before, left() | {"memory": resident()}
+
+
 def main() -> None:
     """Print the growth between two steps of a training, and what is left after many trainings of two steps."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, nargs=2, default=(200, 2000))
     parser.add_argument("--runs", type=int, default=50)
     given, _ = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as out:
-        tempfile.tempdir = str(Path(out) / "tmp")
-        Path(tempfile.tempdir).mkdir()
-        memory = Resident(*given.steps)
-        trained(given.steps[1], Path(out) / "long", memory)
-        early, late = memory.seen
-        print(f"  after {given.steps[0]} steps {early / 2**20:.1f} MiB, after {given.steps[1]} {late / 2**20:.1f} MiB")
-        print(f"  growth: {100 * (late / early - 1):+.2f} %", flush=True)
-        # The first run opens what stays open: sockets of the process group, worker pools, lazily loaded libraries.
-        before = {}
-        for number in range(given.runs + 1):
-            trained(2, Path(out) / str(number))
-            before = before or left() | {"memory": resident()}
-        gc.collect()
-        for name, count in (left() | {"memory": resident()}).items():
-            shown = [f"{each / 2**20:.0f} MiB" if name == "memory" else str(each) for each in (before[name], count)]
-            print(f"  {name:16s} after one run {shown[0]}, after {given.runs} more {shown[1]}")
+    # Each in a process of its own: what other benchmarks have left in this one would hide the growth.
+    early, late = alone(between, given.steps)
+    print(f"  after {given.steps[0]} steps {early / 2**20:.1f} MiB, after {given.steps[1]} {late / 2**20:.1f} MiB")
+    print(f"  growth: {100 * (late / early - 1):+.2f} %", flush=True)
+    note(f"memory after {given.steps[1]} steps / after {given.steps[0]}", [late / early])
+    one, more = alone(after, given.runs)
+    for name, count in more.items():
+        shown = [f"{each / 2**20:.0f} MiB" if name == "memory" else str(each) for each in (one[name], count)]
+        print(f"  {name:16s} after one run {shown[0]}, after {given.runs} more {shown[1]}")
+    note(f"memory after {given.runs} more runs / after one", [more["memory"] / one["memory"]])
+    hold([(f"memory after {given.steps[1]} steps / after {given.steps[0]}", late / early, GROWTH)])
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from atat_zoo.objectives.chunks import rows_for, weighted_sum
 from atat_zoo.objectives.denoising import cross_entropy
 from atat_zoo.training.memory import keep_freed_memory
-from benchmarks.pairs import alone, forget_peak, interleave, report, resident
+from benchmarks.pairs import alone, forget_peak, hold, interleave, note, report, resident
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VOCABULARY, WIDTH = 50_257, 768
+MEMORY, TIME = 0.35, 1.05  # the bars of both ratios
 # `all` has logits at every place, twice as many as are masked; `masked` at the masked alone, none in chunks.
 KINDS = ("all", "masked", "chunks")
 
@@ -66,11 +67,15 @@ def main() -> None:
     more = {kind: alone(added, kind, given.places) for kind in KINDS}
     for kind, size in more.items():
         print(f"  {kind:8s} {size / 2**20:8.0f} MiB more at most")
-    print(f"  peak memory, chunks / all logits: {more['chunks'] / more['all']:.2f}")
+    less = more["chunks"] / more["all"]
+    print(f"  peak memory, chunks / all logits: {less:.2f}", flush=True)
+    note("peak memory, head in chunks / all logits", [less])
     keep_freed_memory()  # as a training does
     cut, whole = stepper("chunks", given.places), stepper("masked", given.places)
     clock = time.process_time if given.busy else time.perf_counter
-    report("head in chunks", "masked only, no chunks", interleave(cut, whole, given.pairs, warmup=1, clock=clock))
+    timed = interleave(cut, whole, given.pairs, warmup=1, clock=clock)
+    longer = report("head in chunks", "masked only, no chunks", timed)
+    hold([("peak memory, chunks / all logits,", less, MEMORY), ("time, chunks / no chunks,", longer, TIME)])
 
 
 if __name__ == "__main__":

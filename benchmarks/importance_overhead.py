@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atat_zoo.experiment import load
-from atat_zoo.model import assemble
-from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
-from benchmarks.pairs import alone, forget_peak, interleave, report, resident
+from benchmarks import compiled
+from benchmarks.pairs import alone, forget_peak, hold, interleave, note, report, resident
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VOCABULARY = 50_257
+TIME, PARAMETERS, MEMORY = 1.06, 1.02, 1.02  # the bars of their ratios
 BASE, OTHERS = "owt-small/mdlm", ("owt-small/atat", "owt-small/importance")
 
 
@@ -27,28 +26,9 @@ def stepper(name: str, length: int, rows: int) -> tuple[Any, Callable[[], None]]
     """Return the objective of a shipped experiment, and a function that makes its next training step."""
     sizes = {"data.length": length, "data.lanes": rows, "train.batch_size": rows, "train.microbatch_size": rows}
     experiment = load(name, [f"{key}={size}" for key, size in sizes.items()])
-    module = assemble(experiment, Context(vocabulary_size=VOCABULARY, length=length)).train()
-    optimizer = experiment.parts["optimizer"].build(module)
+    # All experiments see the same rows at the same step.
     tokens = torch.arange(rows * length).reshape(rows, length) * 7919 % VOCABULARY
-    bf16 = torch.cpu._is_avx512_bf16_supported()
-    number = itertools.count()
-
-    def step() -> None:
-        # All experiments see the same rows at the same step, but each draws its own rates, as it would.
-        batch = Batch(
-            tokens=tokens,
-            maskable=torch.ones_like(tokens, dtype=torch.bool),
-            index=next(number) * rows + torch.arange(rows),
-            mean_maskable=torch.tensor(float(length)),
-            progress=0.5,
-        )
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = module.loss(batch)["loss"]
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return module, step
+    return compiled.stepper(experiment, Context(vocabulary_size=VOCABULARY, length=length), tokens)
 
 
 def reader(module: Any, length: int, rows: int) -> Callable[[], None]:
@@ -80,6 +60,7 @@ def peak(name: str, length: int, rows: int, steps: int) -> int:
 
 def main() -> None:
     """Print parameters and peak memory of each, and the ratios of step times in interleaved pairs."""
+    bars = []
     parser = argparse.ArgumentParser()
     parser.add_argument("--experiments", nargs="+", default=OTHERS, help=f"to compare with {BASE}")
     parser.add_argument("--length", type=int, default=128)
@@ -96,7 +77,11 @@ def main() -> None:
         for name, most in peaks.items():
             ratio = most / peaks[BASE]
             print(f"  {name}: at most {most / 2**20:,.0f} MiB, ratio of peak memory {ratio:.4f}", flush=True)
+            if name != BASE:
+                note(f"{name}, peak memory / {BASE}", [ratio])
+                bars.append((f"{name}, peak memory,", ratio, MEMORY))
     if not given.pairs:
+        hold(bars)
         return
     if not given.default_memory:
         keep_freed_memory()
@@ -106,11 +91,14 @@ def main() -> None:
         module, step = stepper(name, *sizes)
         more = sum(p.numel() for p in module.parameters())
         print(f"  {name}: {more:,} parameters, ratio to {fewer:,} {more / fewer:.4f}", flush=True)
-        report(f"{name}, a step", BASE, interleave(step, base_step, given.pairs, clock=clock, warmup=1))
+        note(f"{name}, parameters / {BASE}", [more / fewer])
+        longer = report(f"{name}, a step", BASE, interleave(step, base_step, given.pairs, clock=clock, warmup=1))
+        bars += [(f"{name}, parameters,", more / fewer, PARAMETERS), (f"{name}, a step,", longer, TIME)]
         read = reader(module, *sizes), reader(plain, *sizes)
         report(f"{name}, inference", BASE, interleave(*read, given.pairs, clock=clock, warmup=1))
         plain.train()
         del module, step, read
+    hold(bars)
 
 
 if __name__ == "__main__":

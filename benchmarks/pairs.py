@@ -88,3 +88,10 @@ def note(name: str, ratios: Sequence[float]) -> None:
     """Keep a ratio, measured once or several times, for the machine's record; see `benchmarks.record`."""
     low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
     RATIOS[name] = (median, low, high)
+
+
+def hold(bars: Sequence[tuple[str, float, float]]) -> None:
+    """Exit with a sentence if any ratio, by name, is not at most its bar; the last thing that a benchmark does."""
+    missed = [f"{name} is {ratio:.4f}, the bar {bar}" for name, ratio, bar in bars if not ratio <= bar]
+    if missed:
+        raise SystemExit("; ".join(missed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
@@ -160,4 +161,5 @@ def assumptions(words: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
     """Print the table."""
-    print(table(assumptions(sys.argv[2:])))
+    # Those before them are names of benchmarks.
+    print(table(assumptions(list(itertools.dropwhile(lambda word: not word.startswith("-"), sys.argv[1:])))))

@@ -103,6 +103,29 @@ def test_a_failure_goes_back_to_the_queue(
         assert left == int(code)
 
 
+# As SLURM does before the end of the time: SIGTERM to every process of the step, when all of it runs.
+TERMS = """
+shift
+SLURM_NODEID=0 setsid "$@" &
+until [[ -e running ]]; do sleep 0.02; done
+kill -TERM -- -$!
+wait $!
+"""
+# A launcher, which has no handler, and its rank, which has one.
+RANK = """import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+open("running", "w").close()
+signal.pause()
+"""
+LAUNCHES = f"{sys.executable} -c '{RANK}'\ncode=$?\necho the rank ended with $code >> said\nexit $code"
+
+
+def test_the_launcher_outlives_the_signal_at_the_end_of_the_time(submit: Submit, tmp_path: Path) -> None:
+    job = submit("train.sbatch", "a", "mine", commands={"srun": TERMS, "composer": LAUNCHES})
+    assert said(job, tmp_path) == (0, ["the rank ended with 143"])
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+
+
 def test_a_slice_of_the_shards_is_a_task_of_an_array(submit: Submit, tmp_path: Path) -> None:
     task = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "16"}
     assert said(submit("build.sbatch", "a", "data.length=8", commands={"atat": RECORDS}, **task), tmp_path) == (

@@ -1,5 +1,7 @@
 """What measures a GPU runs on a CPU, too: the same code at nano size, for it must work when there is one at last."""
 
+import subprocess
+
 import pytest
 
 from benchmarks import gpu, pairs
@@ -16,6 +18,21 @@ def test_the_small_form_writes_the_page(tmp_path, monkeypatch, capsys):
     assert all(row[2].strip() for row in rows)
     assert "deselected" in rows[-1][2]
     assert page.read_text() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "met"),
+    [
+        (0, "..\n7 passed, 3 deselected in 2.00s\n", ("7 passed, 3 deselected in 2.00s", True)),
+        (1, "..E\n7 passed, 1 error in 2.00s\n", ("7 passed, 1 error in 2.00s", False)),
+        (0, "8 skipped in 2.00s\n", ("8 skipped in 2.00s", False)),
+        (4, "", ("pytest ended with 4", False)),
+    ],
+)
+def test_only_a_suite_that_passes_is_met(code, printed, met, monkeypatch):
+    done = subprocess.CompletedProcess([], code, stdout=printed)
+    monkeypatch.setattr(gpu.subprocess, "run", lambda *_, **__: done)
+    assert gpu.waiting_tests([]) == met
 
 
 def test_without_a_gpu_it_says_so(monkeypatch):

@@ -23,6 +23,12 @@ def test_every_report_is_noted_with_its_quartiles(ratios, capsys):
     assert ratios["memory"] == (1.25, 1.25, 1.25)
 
 
+def test_a_bar_is_a_sentence_where_it_is_missed():
+    pairs.hold([("time", 1.05, 1.05), ("memory", 0.3, 0.35)])
+    with pytest.raises(SystemExit, match=r"^time is 1\.0600, the bar 1\.05; memory is nan, the bar 0\.35$"):
+        pairs.hold([("time", 1.06, 1.05), ("a", 1.0, 1.0), ("memory", float("nan"), 0.35)])
+
+
 @pytest.mark.parametrize(
     ("now", "worse"), [((1.3, 1.2, 1.4), True), ((1.3, 1.05, 1.4), False), ((0.5, 0.4, 0.6), False)]
 )

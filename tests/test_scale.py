@@ -74,6 +74,13 @@ def test_activations_are_within_three_hundredths_of_the_formula(bf16, backbone):
     assert found - cast == pytest.approx(scale.activations(spec, ROWS, LENGTH, bf16=bf16), rel=0.03)
 
 
+@pytest.mark.parametrize("names", [["scale"], ["startup", "scale"], ["scale", "startup"]])
+def test_its_assumptions_follow_the_names_of_benchmarks(names, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["benchmarks", *names, "--price", "7"])
+    scale.main()
+    assert capsys.readouterr().out.rstrip() == scale.table(scale.assumptions(["--price", "7"])).rstrip()
+
+
 def test_the_page_has_what_its_command_prints():
     assert scale.table(scale.assumptions([])) in PAGE
 

@@ -184,7 +184,7 @@ def _run(
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         if spec.compile:
-            _compile(objective.backbone)
+            compile_backbone(objective.backbone)
         bf16 = computes_in_bf16(spec.precision, device)
         name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
         computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
@@ -218,7 +218,7 @@ def _run(
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
 
 
-def _compile(backbone: Any) -> None:
+def compile_backbone(backbone: Any) -> None:
     """Compile the backbone, which gets the same shapes at every step.
 
     The head is not compiled: it gets as many places as are masked, another number at every step.
