@@ -168,3 +168,7 @@ def test_small_vocabularies_are_not_cut(vocabulary, rows):
     assert chunks.rows_for(vocabulary, torch.device("cpu")) == rows
     # An accelerator has more places at once.
     assert chunks.rows_for(vocabulary, torch.device("cuda")) == chunks.ON_ACCELERATOR * chunks.LOGITS // vocabulary
+
+
+def test_one_place_is_always_computed():
+    assert chunks.rows_for(1 << 30, torch.device("cpu")) == 1
