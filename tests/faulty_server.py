@@ -30,7 +30,7 @@ class Server:
                 server.answer(self)
 
             def log_message(self, *_: object) -> None:
-                pass
+                """Say nothing on the terminal."""
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True

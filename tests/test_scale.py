@@ -10,9 +10,9 @@ import torch
 
 from atat_zoo.experiment import from_table
 from atat_zoo.model import assemble
-from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 from benchmarks import scale
+from tests.drawn import drawn_batch
 
 PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text(encoding="utf-8")
 V, ROWS, LENGTH = 300, 4, 64
@@ -23,14 +23,7 @@ def nano(**backbone):
     table = {"name": "x", "data": {"length": LENGTH}, "train": {"batch_size": ROWS}}
     experiment = from_table({**table, "backbone": {"preset": "nano", **backbone}})
     module = assemble(experiment, Context(vocabulary_size=V, length=LENGTH)).train()
-    tokens = torch.randint(0, V, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
-    batch = Batch(
-        tokens=tokens,
-        maskable=torch.ones_like(tokens, dtype=torch.bool),
-        index=torch.arange(ROWS),
-        mean_maskable=torch.tensor(float(LENGTH)),
-        progress=0.5,
-    )
+    batch = drawn_batch(V, ROWS, LENGTH)
     return module, batch, experiment.parts["backbone"]
 
 

@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from atat_zoo import Zoo
 from atat_zoo.experiment import from_table, load
 from atat_zoo.model import assemble
-from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
 from atat_zoo.training import utilisation
 from atat_zoo.training.utilisation import Utilisation, peak_flops, step_flops
+from tests.drawn import drawn_batch
 
 V, ROWS, LENGTH = 300, 4, 32
 TABLE = {
@@ -35,14 +35,7 @@ def experiment_of(**tables):
 def counted(experiment):
     """The FLOPs that torch counts in a step, and the share of the tokens that had logits."""
     module = assemble(experiment, Context(vocabulary_size=V, length=LENGTH)).train()
-    tokens = torch.randint(0, V, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
-    batch = Batch(
-        tokens=tokens,
-        maskable=torch.ones_like(tokens, dtype=torch.bool),
-        index=torch.arange(ROWS),
-        mean_maskable=torch.tensor(float(LENGTH)),
-        progress=0.5,
-    )
+    batch = drawn_batch(V, ROWS, LENGTH)
     # torch counts the products of this attention as they are; fused ones compute some of them twice.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         figures = module.loss(batch)
