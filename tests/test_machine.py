@@ -12,17 +12,21 @@ from atat_zoo import machine
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.errors import UserError
 from atat_zoo.estimators import TransformerEstimator
+from atat_zoo.experiment import load
 from atat_zoo.generation import Writer
 from atat_zoo.registry import Context
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.tokenizers import BPETokenizer
 from atat_zoo.tokenizers.tables import BytesModel
+from atat_zoo.training.requirements import check
 from tests import forked
 from tests.limited import limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.tiny import Tiny
 
 CONTEXT = Context(vocabulary_size=258, length=16, width=32)
 
@@ -84,6 +88,19 @@ def test_a_backbone_of_too_many_layers() -> None:
         DiTBackbone(layers=2**40)
     with pytest.raises(ValueError, match="layers must be at most 10000"):
         TransformerEstimator(layers=2**40)
+
+
+def test_a_micro_batch_that_is_too_large(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = 4 * 1 * 32 * 8 * 16  # float32, layers, width, rows, length
+    made = load(str(tiny.path), ["train.batch_size=8", "train.microbatch_size=8", f"data.root={tmp_path / 'no'}"])
+    assert (*made.parts["backbone"].shape[:2], made.data.length) == (1, 32, 16)
+    monkeypatch.setattr(machine, "memory", lambda: keep - 1)
+    with pytest.raises(UserError, match=r"^computing 8 sequences at once needs .* lower train\.microbatch_size$"):
+        check(made, "cpu", 1)
+    check(made, "cpu", 2)
+    check(made, "cuda", 1)
+    monkeypatch.setattr(machine, "memory", lambda: keep)
+    check(made, "cpu", 1)
 
 
 def test_an_estimator_that_is_too_large() -> None:

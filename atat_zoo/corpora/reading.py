@@ -136,6 +136,8 @@ def _text(value: Any, field: str, where: str) -> str:
         value = value[key]
     if not isinstance(value, str):
         raise UserError(f"corpus.text_field: {where}: {field!r} is no text: {value!r:.60}")
+    if value.isascii():
+        return value
     # JSON can contain half of a surrogate pair, but UTF-8 cannot.
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

@@ -117,13 +117,9 @@ def build(
             while it was read.
     """
     report = progress or silent
-    if hasattr(experiment.parts["corpus"], "built"):
-        return given(folder_of(experiment), experiment)
-    with opened(experiment, report) as source:
-        folder = folder_for(experiment, source)
-        if (folder / manifest.FILE).is_file():
-            return finished(folder, experiment, source)
-        with writing(folder), only_one(folder, report):
+
+    def made(source: ShardSource, folder: Path) -> Path:
+        with only_one(folder, report):
             if (folder / manifest.FILE).is_file():  # another process was faster
                 return finished(folder, experiment, source)
             if folder.exists():
@@ -137,7 +133,21 @@ def build(
             work.rename(folder)
             sync_folder(folder.parent)
             forget_slices(folder)
-    return folder
+        return folder
+
+    return unless_built(experiment, report, made)
+
+
+def unless_built(experiment: Experiment, report: Progress, make: Callable[[ShardSource, Path], Path]) -> Path:
+    """Return the folder of shards if they are built, checked; else what `make` returns for their source and folder."""
+    if hasattr(experiment.parts["corpus"], "built"):
+        return _given(folder_of(experiment), experiment)
+    with opened(experiment, report) as source:
+        folder = folder_for(experiment, source)
+        if (folder / manifest.FILE).is_file():
+            return finished(folder, experiment, source)
+        with _writing(folder):
+            return make(source, folder)
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
@@ -154,7 +164,7 @@ def opened(experiment: Experiment, report: Progress) -> Iterator[ShardSource]:
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def _writing(folder: Path) -> Iterator[None]:
     """Say in a sentence if nothing can be written beside a folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +200,7 @@ def forget_slices(folder: Path) -> None:
         discard(root)
 
 
-def given(folder: Path, experiment: Experiment) -> Path:
+def _given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere match the experiment."""
     contents = _verified(folder, experiment)
     tokenizer = experiment.parts["tokenizer"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.data.pack import Encoded, Packer, Piece
 
-_Job = tuple[Any, bool, str]  # the tokenizer, whether EOS ends a document, the stored dtype
+_Job = tuple[Any, int | None, str]  # the tokenizer, the token that ends a document, the stored dtype
 _job: list[_Job] = []  # of a process that was started for it
 
 
@@ -76,7 +76,7 @@ class Encoder:
             packer: what the tokens are for.
         """
         self._here = packer.encode
-        self._there = (tokenizer, folder, packer.ended, packer.dtype.name)
+        self._there = (tokenizer, folder, packer.end, packer.dtype.name)
         start, core_start = time.perf_counter(), time.process_time()
         try:
             yield
@@ -135,11 +135,11 @@ class Encoder:
         return found
 
 
-def _begin(tokenizer: Any, folder: Path, ended: bool, dtype: str) -> None:
+def _begin(tokenizer: Any, folder: Path, end: int | None, dtype: str) -> None:
     """Prepare a process that was started to encode."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process is a core
     threading.Thread(target=_follow, daemon=True).start()
-    _job.append((tokenizer.load(folder), ended, dtype))
+    _job.append((tokenizer.load(folder), end, dtype))
 
 
 def _follow() -> None:

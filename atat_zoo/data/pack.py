@@ -107,8 +107,8 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
     yield from (block[i] for i in permutation(len(block), seed, number))
 
 
-def encode(tokenizer: TokenizerModel, ended: bool, dtype: str, batch: Sequence[Piece]) -> Encoded:
-    """Return the tokens of a batch, with EOS after each document if `ended`: they depend on nothing else.
+def encode(tokenizer: TokenizerModel, end: int | None, dtype: str, batch: Sequence[Piece]) -> Encoded:
+    """Return the tokens of a batch, with the token `end` after each document if there is one, and nothing else.
 
     Raises:
         ValueError: for ids outside the vocabulary.
@@ -116,8 +116,8 @@ def encode(tokenizer: TokenizerModel, ended: bool, dtype: str, batch: Sequence[P
     ids: list[int] = []
     for piece, found in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):
         ids += found
-        if piece.last and ended:
-            ids.append(tokenizer.eos)  # type: ignore[arg-type]  # `Packer` has checked it
+        if piece.last and end is not None:
+            ids.append(end)
     tokens, size = np.asarray(ids, np.int64), tokenizer.vocabulary_size
     if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # they would be stored as other tokens
         raise ValueError(f"the tokenizer returned ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}")
@@ -155,7 +155,8 @@ class Packer:
         """
         self.length, self.special, self.remainder, self.limit = length, special, remainder, limit
         self.dtype, self.pad = np.dtype(dtype), pad_of(dtype)
-        self.framed, self.ended = is_framed(special), special in ("document", "both")
+        self.framed = is_framed(special)
+        self.end = tokenizer.eos if special in ("document", "both") else None  # what ends a document
         self.body = length - 2 if self.framed else length
         self.tokenizer = tokenizer
         if self.body < 1:
@@ -189,7 +190,7 @@ class Packer:
 
     def encode(self, batch: Sequence[Piece]) -> Encoded:
         """Return the tokens of a batch, for `add`; see the function `encode`."""
-        return encode(self.tokenizer, self.ended, self.dtype.name, batch)
+        return encode(self.tokenizer, self.end, self.dtype.name, batch)
 
     def add(self, batch: Encoded) -> None:
         """Append the tokens of a batch, and count its text."""
@@ -240,8 +241,8 @@ class Packer:
         """Add BOS and EOS as `special` requires, and count the stored tokens."""
         rows = body
         totals = self.totals
-        if self.ended:
-            totals.special_tokens += int((body == self.tokenizer.eos).sum())
+        if self.end is not None:
+            totals.special_tokens += int((body == self.end).sum())
         if self.framed:
             totals.special_tokens += 2 * len(body)
             edge = np.ones((len(body), 1), self.dtype)

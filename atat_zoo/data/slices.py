@@ -27,17 +27,13 @@ from atat_zoo.data.build import (
     build,
     check_unchanged,
     finished,
-    folder_for,
-    folder_of,
     forget_slices,
-    given,
     only_one,
-    opened,
     packer_of,
     silent,
     tokenizer_in,
+    unless_built,
     workplace,
-    writing,
 )
 from atat_zoo.data.encoding import Encoder
 from atat_zoo.data.pack import Encoded
@@ -52,6 +48,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from atat_zoo.data import Progress, Split
+    from atat_zoo.data.build import ShardSource
     from atat_zoo.data.encoding import Throughput
     from atat_zoo.data.pack import Piece
     from atat_zoo.experiment.schema import Experiment
@@ -79,38 +76,35 @@ def encode_slice(
         The folder of the slice, or that of the shards if they exist.
     """
     report, tokenizer = progress or silent, experiment.parts["tokenizer"]
-    if hasattr(experiment.parts["corpus"], "built"):
-        return given(folder_of(experiment), experiment)
-    with opened(experiment, report) as source:
-        folder = folder_for(experiment, source)
-        if (folder / manifest.FILE).is_file():
+
+    def made(source: ShardSource, folder: Path) -> Path:
+        root = beside(folder, "slices")
+        root.mkdir(exist_ok=True)
+        place = part.place(root)
+        with locked(root / f"{part}.lock", lambda _: report("waiting", 0, None)):
+            workplace(place, source)
+            if not (place / TOKENIZER).is_file():
+                with only_one(folder, report):
+                    if (folder / manifest.FILE).is_file():  # built while we waited, without slices
+                        return finished(folder, experiment, source)
+                    work = workplace(beside(folder, "partial"), source)
+                    tokenizer_in(work, experiment, report)
+                    write_bytes(place / TOKENIZER, (work / TOKENIZER).read_bytes())
+            if not part.is_done(place):
+                encoder = Encoder(processes, throughput)
+                with encoder.of(tokenizer, place, packer_of(experiment, tokenizer.load(place), "train")):
+                    blocks = {
+                        split: part.write(place, split, batches_of(experiment, split), encoder, report)
+                        for split in SPLITS
+                    }
+                check_unchanged(experiment, source, place)
+                write_text(place / _DONE, json.dumps(blocks))
+        if (folder / manifest.FILE).is_file():  # another process has built them without slices
+            forget_slices(folder)
             return finished(folder, experiment, source)
-        with writing(folder):
-            root = beside(folder, "slices")
-            root.mkdir(exist_ok=True)
-            place = part.place(root)
-            with locked(root / f"{part}.lock", lambda _: report("waiting", 0, None)):
-                workplace(place, source)
-                if not (place / TOKENIZER).is_file():
-                    with only_one(folder, report):
-                        if (folder / manifest.FILE).is_file():  # built while we waited, without slices
-                            return finished(folder, experiment, source)
-                        work = workplace(beside(folder, "partial"), source)
-                        tokenizer_in(work, experiment, report)
-                        write_bytes(place / TOKENIZER, (work / TOKENIZER).read_bytes())
-                if not part.is_done(place):
-                    encoder = Encoder(processes, throughput)
-                    with encoder.of(tokenizer, place, packer_of(experiment, tokenizer.load(place), "train")):
-                        blocks = {
-                            split: part.write(place, split, batches_of(experiment, split), encoder, report)
-                            for split in SPLITS
-                        }
-                    check_unchanged(experiment, source, place)
-                    write_text(place / _DONE, json.dumps(blocks))
-            if (folder / manifest.FILE).is_file():  # another process has built them without slices
-                forget_slices(folder)
-                return finished(folder, experiment, source)
-    return place
+        return place
+
+    return unless_built(experiment, report, made)
 
 
 def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:

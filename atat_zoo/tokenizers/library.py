@@ -161,10 +161,10 @@ def _special_id(vocabulary: dict[str, int], name: str | None, key: str) -> int |
 def _bytes_of(token: str, byte_level: bool) -> bytes:
     """Return the bytes of a token: exact where tokens are bytes, else those of its displayed text."""
     if byte_level:
-        table = _byte_of_symbol()
-        if all(symbol in table for symbol in token):
-            return bytes(table[symbol] for symbol in token)
-        return token.encode()
+        try:
+            return token.translate(_byte_of_symbol()).encode("latin-1")
+        except UnicodeEncodeError:  # some character is not in the notation
+            return token.encode()
     if match := _BYTE_TOKEN.fullmatch(token):
         return bytes([int(match[1], 16)])
     # "##" continues a word (WordPiece), "▁" is a space (SentencePiece).
@@ -172,11 +172,12 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
 
 
 @functools.cache
-def _byte_of_symbol() -> dict[str, int]:
-    """Return the byte of each printable symbol, in the notation of byte-level BPE since GPT-2.
+def _byte_of_symbol() -> dict[int, int]:
+    """Return the byte of each printable symbol, in the notation of byte-level BPE since GPT-2, for `str.translate`.
 
-    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order.
+    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order. Those
+    other characters of Latin-1 stand for nothing, and become one that Latin-1 has not.
     """
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(shown)]
-    return {chr(byte): byte for byte in shown} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
+    return {0x100 + i: byte for i, byte in enumerate(hidden)} | dict.fromkeys(hidden, 0xFFFF)

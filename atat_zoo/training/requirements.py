@@ -14,7 +14,6 @@ from atat_zoo.machine import require
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
 
 
 def device_of(wanted: str) -> str:
@@ -46,6 +45,8 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
             'train.microbatch_size = "auto" finds out what fits into the memory of a GPU, and this training has none; '
             "choose a number"
         )
+    if device == "cpu":
+        _require_activations(experiment, ranks)
     if spec.compile:
         _require_compiler()
 
@@ -63,8 +64,12 @@ def _require_compiler() -> None:
         ) from None
 
 
-def require_logits(rows: int, context: Context) -> None:
-    """Refuse micro-batches of so many rows if their predictions do not fit into the memory of a CPU."""
-    size = 2 * rows * context.length * context.vocabulary_size  # at least 16 bits for each
-    asked = f"computing {rows} sequences at once"
-    require(size, asked, "the predictions for their tokens", "lower train.microbatch_size")
+def _require_activations(experiment: Experiment, ranks: int) -> None:
+    """Refuse micro-batches if what every layer keeps of them does not fit into the memory of a CPU."""
+    rows = experiment.train.rows_at_once(ranks)
+    shape = getattr(experiment.parts["backbone"], "shape", None)
+    if shape is None or rows == "auto":
+        return
+    layers, width, _ = shape
+    size = 4 * layers * width * rows * experiment.data.length  # its input in float32, at the least
+    require(size, f"computing {rows} sequences at once", "what the layers keep", "lower train.microbatch_size")

@@ -31,7 +31,7 @@ from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import keep_freed_memory, let_go
-from atat_zoo.training.requirements import check, device_of, require_logits
+from atat_zoo.training.requirements import check, device_of
 from atat_zoo.training.utilisation import Utilisation
 
 if TYPE_CHECKING:
@@ -168,8 +168,6 @@ def _run(
         device=device,
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
-    if device == "cpu":
-        require_logits(int(spec.rows_at_once(_ranks())), context)
     with _quiet():
         stream = TokenStream(
             data,

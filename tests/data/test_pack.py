@@ -81,7 +81,7 @@ def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remaind
 def test_restored_packer_goes_on(texts: list[str], cut: int) -> None:
     settings = {"length": 5, "special": "document", "remainder": "pad", "dtype": "uint16"}
     whole, halves = Packer(BytesModel(), **settings), Packer(BytesModel(), **settings)
-    encoded = [encode(BytesModel(), True, "uint16", next(batches([text]))) for text in texts]
+    encoded = [encode(BytesModel(), 257, "uint16", next(batches([text]))) for text in texts]
     for batch in encoded:
         whole.add(batch)
     for batch in encoded[:cut]:
@@ -166,4 +166,4 @@ def test_a_tokenizer_that_breaks_its_promise() -> None:
             return [[258] for _ in texts]
 
     with pytest.raises(ValueError, match="outside 0 … 257"):
-        encode(Wrong(), False, "uint16", next(batches(["x"])))
+        encode(Wrong(), None, "uint16", next(batches(["x"])))
