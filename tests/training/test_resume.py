@@ -255,6 +255,31 @@ def test_two_ranks_go_on_as_one_and_as_two_again(tiny: Tiny) -> None:
         assert changing[step]["mask_rate"] == pytest.approx(line["mask_rate"], abs=1e-6), step
 
 
+# A head whose logits come a few places at a time, as with a large vocabulary.
+IN_CHUNKS = """
+from atat_zoo.objectives import chunks
+chunks.LOGITS = 5 * 258
+from atat_zoo.cli import main
+main()
+"""
+
+
+def test_two_ranks_form_the_gradients_of_chunks_as_of_all_logits(tiny: Tiny) -> None:
+    words = ["train", str(tiny.path), "train.steps=6", "--out"]
+    started = {
+        name: forked.ranks(2, [*words, f"two-{name}"], tiny.root, code=code)
+        for name, code in (("chunks", IN_CHUNKS), ("whole", None))
+    }
+    for rank in [*started["chunks"], *started["whole"]]:
+        said, _ = rank.communicate()
+        assert rank.returncode == 0, said
+    chunks, whole = tiny.losses("two-chunks"), tiny.losses("two-whole")
+    assert list(chunks) == list(whole) == [1, 2, 3, 4, 5, 6]
+    assert chunks != whole  # they were in chunks
+    for step, line in whole.items():
+        assert chunks[step]["loss"] == pytest.approx(line["loss"], rel=1e-4), step
+
+
 def test_two_ranks_asked_to_stop(tiny: Tiny) -> None:
     """The launcher hands it on; both ranks stop after the same step, which is saved."""
     process = subprocess.Popen(

@@ -14,6 +14,7 @@ from atat_zoo.data.neighbours import CountTable
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.model import Model, assemble
+from atat_zoo.objectives import chunks
 from atat_zoo.registry import Context
 from atat_zoo.run import RunFolder
 from atat_zoo.training import resume, train
@@ -175,8 +176,10 @@ def test_counts_are_not_broadcast_at_every_forward(tiny: Tiny) -> None:
     assert set(model._ddp_params_and_buffers_to_ignore) == counts
 
 
-def test_bf16_is_for_the_network_alone(tiny: Tiny) -> None:
-    """Losses, importance, gradients, weights and the optimizer's state are in float32, or wider."""
+@pytest.mark.parametrize("logits", [chunks.LOGITS, 5 * 256])
+def test_bf16_is_for_the_network_alone(tiny: Tiny, logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, importance, gradients, weights and the optimizer's state are in float32, or wider; in chunks, too."""
+    monkeypatch.setattr(chunks, "LOGITS", logits)
     experiment = load(str(tiny.path))
     context = Context(vocabulary_size=256, length=16, steps=2, seed=0)
     model = ZooModel(assemble(experiment, context), 2, bf16=True)
