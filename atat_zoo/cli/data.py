@@ -114,7 +114,8 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
         return
     click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
     click.echo(f"sequences of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
-    click.echo(f"what is left over at the end of a split: {shards.remainder}; cut for {shards.lanes} lanes")
+    left = "" if shards.rows == "document" else f"; what is left over at the end of a split: {shards.remainder}"
+    click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
     rows = [
         [name, *(f"{getattr(split, key):,}" for key in counted), str(len(split.shards))]

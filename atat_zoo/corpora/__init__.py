@@ -242,7 +242,7 @@ class ShardsCorpus:
     in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows, or `ATAT_ZOO_ALLOW_PIPE=1` in the
     environment of the launcher.
 
-    The experiment's tokenizer, `data.length` and `data.special` must equal those of the manifest.
+    The experiment's tokenizer, `data.length`, `data.special` and `data.rows` must equal those of the manifest.
     """
 
     name = "shards"

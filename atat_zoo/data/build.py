@@ -28,7 +28,7 @@ import numpy as np
 from atat_zoo.data import SPLITS, digests, manifest
 from atat_zoo.data.digests import identity_of
 from atat_zoo.data.encoding import Encoder
-from atat_zoo.data.pack import PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
+from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
@@ -157,8 +157,9 @@ def silent(stage: str, done: int, total: int | None) -> None:
 @contextlib.contextmanager
 def opened(experiment: Experiment, report: Progress) -> Iterator[ShardSource]:
     """Give what the shards are made of, and keep the hashes of its files beside them."""
-    length = experiment.data.length
-    require(16 * length, f"data.length = {length}", "a single sequence", "lower it")
+    length, apart = experiment.data.length, experiment.data.rows == "document"
+    held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
+    require(16 * rows * length, f"data.length = {length}", held, "lower it")
     with digests.kept_in(Path(experiment.data.root), report):
         yield ShardSource.now(experiment)
 
@@ -207,6 +208,7 @@ def _given(folder: Path, experiment: Experiment) -> Path:
     wanted = {
         "data.length": (experiment.data.length, contents.length),
         "data.special": (experiment.data.special, contents.special),
+        "data.rows": (experiment.data.rows, contents.rows),
         "tokenizer": (_table(tokenizer), contents.tokenizer),
     }
     if hasattr(tokenizer, "like"):
@@ -266,6 +268,7 @@ def _fill(
         made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
         length=spec.length,
         special=spec.special,
+        rows=spec.rows,
         remainder=spec.remainder,
         dtype=packers["train"].dtype.name,
         block=spec.sequences_per_member,
@@ -287,7 +290,7 @@ def _fill(
 def batches_of(experiment: Experiment, split: Split) -> Iterator[list[Piece]]:
     """Return the batches of a split in the order of their sequences."""
     documents = experiment.parts["corpus"].documents(split)
-    return batches(spread(documents, _SPREAD_SEED) if split == "train" else documents)
+    return batches(spread(documents, _SPREAD_SEED) if split == "train" else documents, experiment.data.rows)
 
 
 def packer_of(experiment: Experiment, model: TokenizerModel, split: Split) -> Packer:
@@ -298,6 +301,7 @@ def packer_of(experiment: Experiment, model: TokenizerModel, split: Split) -> Pa
         length=spec.length,
         special=spec.special,
         remainder=spec.remainder,
+        rows=spec.rows,
         dtype=dtype_for(model.vocabulary_size, spec.dtype),
         limit=spec.sequences if split == "train" else None,
     )
@@ -355,8 +359,9 @@ def only_one(folder: Path, report: Progress) -> Iterator[None]:
 def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Return everything that determines the bytes of the shards, with the fingerprint of the text."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    # Included only if set, so that shards without a limit have the same name as in versions without limits.
-    limit = {} if spec.sequences is None else {"sequences": spec.sequences}
+    # Included only if set, so that shards without them have the same name as in versions without these keys.
+    later: dict[str, Any] = {} if spec.sequences is None else {"sequences": spec.sequences}
+    later |= {} if spec.rows == "packed" else {"rows": spec.rows}
     return {
         "format": manifest.FORMAT,
         "corpus": _table(corpus),
@@ -365,7 +370,7 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
         "tokenizer": _table(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
         # With the names of version 0.1, so that its shards are found.
-        "data": limit
+        "data": later
         | {"block": spec.sequences_per_member, "shard": spec.sequences_per_shard}
         | {key: getattr(spec, key) for key in ("length", "special", "remainder", "dtype", "lanes")},
     }

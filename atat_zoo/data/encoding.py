@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from atat_zoo.data.pack import Encoded, Packer, Piece
+    from atat_zoo.data.pack import Encoded, Form, Packer, Piece
 
-_Job = tuple[Any, int | None, str]  # the tokenizer, the token that ends a document, the stored dtype
-_job: list[_Job] = []  # of a process that was started for it
+_job: list[tuple[Any, Form]] = []  # the tokenizer and the form, in a process that was started for it
 
 
 @attrs.define
@@ -76,7 +75,7 @@ class Encoder:
             packer: what the tokens are for.
         """
         self._here = packer.encode
-        self._there = (tokenizer, folder, packer.end, packer.dtype.name)
+        self._there = (tokenizer, folder, packer.form)
         start, core_start = time.perf_counter(), time.process_time()
         try:
             yield
@@ -135,11 +134,11 @@ class Encoder:
         return found
 
 
-def _begin(tokenizer: Any, folder: Path, end: int | None, dtype: str) -> None:
+def _begin(tokenizer: Any, folder: Path, form: Form) -> None:
     """Prepare a process that was started to encode."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process is a core
     threading.Thread(target=_follow, daemon=True).start()
-    _job.append((tokenizer.load(folder), end, dtype))
+    _job.append((tokenizer.load(folder), form))
 
 
 def _follow() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def estimate(
         folder = folder_for(experiment, source)
         if (folder / manifest.FILE).is_file() or not (size := corpus.size()):
             return None
-        if not (batch := next(batches(corpus.documents("train")), None)):
+        if not (batch := next(batches(corpus.documents("train"), spec.rows), None)):
             return None
         # One that has to be trained is trained on the sample alone.
         packer = packer_of(experiment, experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")
@@ -59,14 +60,17 @@ def estimate(
         seconds = time.process_time() - start
     if not sample.bytes:
         return None
-    scale = size / sample.bytes
+    read = sample.bytes
+    if spec.rows == "document":  # with what is cut away of them
+        read = sum(len(text.encode()) for text in islice(corpus.documents("train"), sample.documents))
+    scale = size / read
     sequences = scale * len(sample.tokens) / packer.body
     if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
     root = Path(spec.root).absolute()
     root = next(path for path in (root, *root.parents) if path.is_dir())
     found = BuildEstimate(
-        text=round(scale * sample.bytes),
+        text=round(scale * read),
         shards=round(sequences * spec.length * packer.dtype.itemsize),
         seconds=share * scale * seconds / processes,
         free=shutil.disk_usage(root).free,

@@ -57,7 +57,7 @@ class Totals:
     words: int = 0  # between white space
     tokens: int = 0  # stored tokens, with special ones, without padding
     special_tokens: int = 0  # BOS and EOS among them
-    dropped: int = 0  # tokens left over at the end and not stored
+    dropped: int = 0  # tokens cut away, or left over at the end, and not stored
     padded: int = 0  # positions filled with padding
     sequences: int = 0  # stored; sequences · L = tokens + padded
 
@@ -79,6 +79,7 @@ class ShardManifest:
     made_by: dict[str, str]  # versions of the packages that wrote it
     length: int = attrs.field(validator=attrs.validators.ge(1))  # L
     special: str  # as in `[data]`
+    rows: str = attrs.field(default="packed", validator=attrs.validators.in_(("packed", "document")))  # likewise
     remainder: str  # `drop` or `pad`
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
     block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in a member of a shard, but its last
@@ -219,7 +220,7 @@ def _manifest(content: Any) -> ShardManifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
         raise ValueError(f"its splits are {list(splits)}")
-    made = _record(ShardManifest, content | {"splits": splits})
+    made = _record(ShardManifest, {"rows": "packed"} | content | {"splits": splits})  # older ones have no rows
     largest = _LARGEST[made.dtype]
     if made.vocabulary_size > largest:
         raise ValueError(f"{made.vocabulary_size} tokens are too many for {made.dtype}")

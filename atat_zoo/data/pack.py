@@ -42,6 +42,20 @@ class Piece(NamedTuple):
         return len(self.text.split()) - (self.joined and not self.text[0].isspace())
 
 
+class Form(NamedTuple):
+    """What becomes of a document: its tokens follow those of the one before, or they are a row of their own."""
+
+    dtype: str  # of a stored token
+    first: tuple[int, ...] = ()  # stands before each document
+    last: tuple[int, ...] = ()  # stands after it
+    length: int = 0  # L of a row, cut and padded; 0 where documents follow each other
+
+    @property
+    def room(self) -> int:
+        """The most tokens of a document in a row."""
+        return self.length - len(self.first) - len(self.last)
+
+
 class Encoded(NamedTuple):
     """The tokens of a batch, and the counts of its text."""
 
@@ -50,6 +64,7 @@ class Encoded(NamedTuple):
     characters: int
     bytes: int
     words: int
+    dropped: int = 0  # tokens cut away
 
 
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
@@ -74,12 +89,15 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
         start, joined = end, not text[-1].isspace()
 
 
-def batches(documents: Iterable[str]) -> Iterator[list[Piece]]:
-    """Group the pieces of documents into batches of about a megabyte, the same for the same documents."""
+def batches(documents: Iterable[str], rows: str = "packed") -> Iterator[list[Piece]]:
+    """Group the pieces of documents into batches of about a megabyte, the same for the same documents.
+
+    With `rows = "document"`, see `[data]`, a document is its first piece.
+    """
     batch: list[Piece] = []
     characters = 0
     for document in documents:
-        for piece in pieces(document):
+        for piece in pieces(document if rows == "packed" else document[:PIECE]):
             batch.append(piece)
             characters += len(piece.text)
             if characters >= PIECE or len(batch) >= BATCH:
@@ -107,26 +125,39 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
     yield from (block[i] for i in permutation(len(block), seed, number))
 
 
-def encode(tokenizer: TokenizerModel, end: int | None, dtype: str, batch: Sequence[Piece]) -> Encoded:
-    """Return the tokens of a batch, with the token `end` after each document if there is one, and nothing else.
+def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
+    """Return the tokens of a batch in a form; a document without tokens makes no row.
 
     Raises:
         ValueError: for ids outside the vocabulary.
     """
     ids: list[int] = []
+    sizes: list[int] = []  # of the rows
+    dropped = 0
     for piece, found in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):
-        ids += found
-        if piece.last and end is not None:
-            ids.append(end)
+        if not form.length:
+            ids += found
+            ids += form.last if piece.last else ()
+        elif found:
+            kept = [*form.first, *found[: form.room], *form.last]
+            ids += kept
+            sizes.append(len(kept))
+            dropped += len(found[form.room :])
     tokens, size = np.asarray(ids, np.int64), tokenizer.vocabulary_size
     if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # they would be stored as other tokens
         raise ValueError(f"the tokenizer returned ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}")
+    stored = tokens.astype(form.dtype)
+    if form.length:
+        rows = np.full((len(sizes), form.length), pad_of(form.dtype), form.dtype)
+        rows[np.arange(form.length) < np.array(sizes, np.int64)[:, None]] = stored
+        stored = rows.reshape(-1)
     return Encoded(
-        tokens.astype(dtype),
+        stored,
         documents=sum(piece.last for piece in batch),
         characters=sum(len(piece.text) for piece in batch),
         bytes=sum(len(piece.text.encode()) for piece in batch),
         words=sum(piece.words for piece in batch),
+        dropped=dropped,
     )
 
 
@@ -136,6 +167,10 @@ class Packer:
     `special` is `"none"`, `"document"` (EOS after every document), `"sequence"`
     (BOS, L−2 tokens of the running text, EOS) or `"both"`, as in MDLM. Padding is
     stored as the largest value of the dtype, which is no token.
+
+    `rows` is `"packed"`, the running text, or `"document"`: each document is a row, with its first tokens and the
+    special ones at its ends, then padding; MDLM has LM1B so. Padding is attended to in both. Here it is never masked,
+    so that a network sees how long the document is; MDLM masks it with the rest, and leaves it out of the loss.
     """
 
     def __init__(
@@ -146,23 +181,28 @@ class Packer:
         special: str,
         remainder: str,
         dtype: str,
+        rows: str = "packed",
         limit: int | None = None,
     ) -> None:
         """Check that the tokenizer has the required special tokens; `limit` is the maximum number of sequences.
 
         Raises:
-            UserError: when one is missing, or when nothing fits between BOS and EOS.
+            UserError: when one is missing, or when nothing fits beside them.
         """
-        self.length, self.special, self.remainder, self.limit = length, special, remainder, limit
-        self.dtype, self.pad = np.dtype(dtype), pad_of(dtype)
-        self.framed = is_framed(special)
-        self.end = tokenizer.eos if special in ("document", "both") else None  # what ends a document
+        self.length, self.remainder, self.limit = length, remainder, limit
+        self.dtype, self.pad, self.tokenizer = np.dtype(dtype), pad_of(dtype), tokenizer
+        framed, ends = is_framed(special), (tokenizer.bos, tokenizer.eos)
+        needed = "BOS and EOS" if framed else "EOS"
+        first: tuple[Any, ...] = ends[:1] if framed else ()
+        last: tuple[Any, ...] = ends[1:] if special != "none" else ()
+        if rows == "document":  # they come with their special tokens
+            self.framed, self.form = False, Form(dtype, first, last, length)
+        else:
+            self.framed, self.form = framed, Form(dtype, last=() if special == "sequence" else last)
         self.body = length - 2 if self.framed else length
-        self.tokenizer = tokenizer
-        if self.body < 1:
-            raise UserError(f'data.length = {length} leaves no room between BOS and EOS of data.special = "{special}"')
-        if (special != "none" and tokenizer.eos is None) or (self.framed and tokenizer.bos is None):
-            needed = "BOS and EOS" if self.framed else "EOS"
+        if (self.form.room if self.form.length else self.body) < 1:
+            raise UserError(f'data.length = {length} leaves no room beside {needed} of data.special = "{special}"')
+        if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
             raise UserError(
                 f'data.special = "{special}" needs a tokenizer with {needed}; set tokenizer.special = true '
                 f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special = "none"'
@@ -190,7 +230,7 @@ class Packer:
 
     def encode(self, batch: Sequence[Piece]) -> Encoded:
         """Return the tokens of a batch, for `add`; see the function `encode`."""
-        return encode(self.tokenizer, self.end, self.dtype.name, batch)
+        return encode(self.tokenizer, self.form, batch)
 
     def add(self, batch: Encoded) -> None:
         """Append the tokens of a batch, and count its text."""
@@ -199,6 +239,7 @@ class Packer:
         totals.characters += batch.characters
         totals.bytes += batch.bytes
         totals.words += batch.words
+        totals.dropped += batch.dropped
         self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:
@@ -214,7 +255,7 @@ class Packer:
         left = np.concatenate([*self._waiting, np.empty(0, self.dtype)])
         self._waiting, self._tokens = [], 0
         if self.remainder == "drop" or not len(left) or self.full:
-            self.totals.dropped += len(left)
+            self.totals.dropped += int((left != self.pad).sum())
             return np.empty((0, self.length), self.dtype)
         row = self._framed(left[None])
         return np.pad(row, ((0, 0), (0, self.length - row.shape[1])), constant_values=self.pad)
@@ -241,16 +282,16 @@ class Packer:
         """Add BOS and EOS as `special` requires, and count the stored tokens."""
         rows = body
         totals = self.totals
-        if self.end is not None:
-            totals.special_tokens += int((body == self.end).sum())
+        totals.special_tokens += int(np.isin(body, self.form.first + self.form.last).sum())
         if self.framed:
             totals.special_tokens += 2 * len(body)
             edge = np.ones((len(body), 1), self.dtype)
             rows = np.concatenate([edge * self.tokenizer.bos, body, edge * self.tokenizer.eos], 1).astype(self.dtype)
-        self.counts += np.bincount(rows.reshape(-1), minlength=len(self.counts))
+        tokens = rows[rows != self.pad]
+        self.counts += np.bincount(tokens, minlength=len(self.counts))
         totals.sequences += len(rows)
-        totals.tokens += rows.size
-        totals.padded += len(rows) * self.length - rows.size
+        totals.tokens += len(tokens)
+        totals.padded += len(rows) * self.length - len(tokens)
         return rows
 
 

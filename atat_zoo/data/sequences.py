@@ -51,12 +51,19 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
 
 
 def sequences(
-    corpus: Any, tokenizer: TokenizerModel, split: Split, *, length: int, special: str, limit: int
+    corpus: Any,
+    tokenizer: TokenizerModel,
+    split: Split,
+    *,
+    length: int,
+    special: str,
+    rows: str = "packed",
+    limit: int,
 ) -> tuple[Tensor, Tensor]:
     """Pack a split of a corpus with a model's own tokenizer, as its training text was packed.
 
-    The remainder is padded, so no text is lost. At most `limit` sequences of `length` tokens are returned, spread
-    evenly over the split; 0 for all. `special` is as in `[data]`.
+    The remainder is padded, so no packed text is lost. At most `limit` sequences of `length` tokens are returned,
+    spread evenly over the split; 0 for all. `special` and `rows` are as in `[data]`.
 
     Returns:
         tokens int64 [n, L] and maskable bool [n, L].
@@ -67,16 +74,16 @@ def sequences(
     if hasattr(corpus, "built"):
         raise UserError(f"corpus {corpus.name!r} is tokens already, of another tokenizer; name a corpus of text")
     dtype = dtype_for(tokenizer.vocabulary_size, "auto")
-    packer = Packer(tokenizer, length=length, special=special, remainder="pad", dtype=dtype)
-    pieces = []
-    for batch in batches(corpus.documents(split)):
+    packer = Packer(tokenizer, length=length, special=special, rows=rows, remainder="pad", dtype=dtype)
+    found = []
+    for batch in batches(corpus.documents(split), rows):
         packer.add(packer.encode(batch))
         if packer.ready:
-            pieces.append(packer.take(packer.ready))
-    rows = np.concatenate([*pieces, packer.finish()])
-    if not len(rows):
+            found.append(packer.take(packer.ready))
+    stored = np.concatenate([*found, packer.finish()])
+    if not len(stored):
         raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
-    return _tensors(rows[_evenly(len(rows), limit)], packer.pad)
+    return _tensors(stored[_evenly(len(stored), limit)], packer.pad)
 
 
 def _evenly(total: int, limit: int) -> NDArray[np.int64]:

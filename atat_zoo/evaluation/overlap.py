@@ -132,14 +132,17 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 def training_text(folder: Path) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards in order, int64 [T], one shard at a time.
 
-    Consecutive sequences are joined, as in the text, without BOS and EOS around every sequence.
+    Consecutive sequences are joined, as in the text, without BOS and EOS around every sequence, unless each is a
+    document of its own.
     """
     data = manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
         rows: Tokens = read(folder, data, shard).astype(np.int64)
         padding = rows == pad_of(data.dtype)
         rows[padding] = _NONE
-        if is_framed(data.special):
+        if data.rows == "document":
+            flat = np.pad(rows, ((0, 0), (0, 1)), constant_values=_NONE).reshape(-1)
+        elif is_framed(data.special):
             inside = np.ones_like(padding)
             inside[:, 0] = inside[np.arange(len(rows)), -1 - padding.sum(1)] = False
             flat = rows[inside]

@@ -78,6 +78,7 @@ def text_of(
         "train" if all_of_corpus else spec.split,
         length=model.context.length,
         special=model.experiment.data.special,
+        rows=model.experiment.data.rows,
         limit=spec.sequences,
     )
     split = "all" if all_of_corpus else spec.split

@@ -100,8 +100,9 @@ def differences(model: Model, spec: EvaluationSpec) -> list[str]:
     size = sum(weight.numel() for weight in backbone.parameters())
     if not 0.9 < size / PARAMETERS < 1.1:
         found.append(f"a network of {size / 1e6:.3g} million parameters, not {PARAMETERS / 1e6:.3g}")
-    if made.data.special != "both":
-        found.append(f'data.special = "{made.data.special}", not "both"')
+    for key, theirs in (("special", "both"), ("rows", "packed")):
+        if (ours := getattr(made.data, key)) != theirs:
+            found.append(f'data.{key} = "{ours}", not "{theirs}"')
     if spec.sequences:
         found.append(f"{number(spec.sequences, 'sequence')} of each corpus at most, not all of it")
     return [*found, "WikiText is read article by article, with an EOS after each; there line by line, empty ones too"]

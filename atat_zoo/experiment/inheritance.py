@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 
 # Keys of [data] that the weights were trained with: taken from the run unless the experiment sets them.
-_DATA = ("length", "special")
+_DATA = ("length", "special", "rows")
 
 
 @attrs.frozen(kw_only=True)

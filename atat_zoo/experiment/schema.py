@@ -22,8 +22,11 @@ class DataSpec:
     special: Literal["none", "document", "sequence", "both"] = param(
         "none", help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both"
     )
+    rows: Literal["packed", "document"] = param(
+        "packed", help="sequences of running text, or of one document each: its first tokens, then padding"
+    )
     remainder: Literal["drop", "pad"] = param(
-        "drop", help="the tokens left over at the end of a split: dropped, or padded to a full sequence"
+        "drop", help="the tokens left over at the end of a packed split: dropped, or padded to a full sequence"
     )
     sequences: int | None = param(
         None, help="maximum number of training sequences, to train on part of a corpus; all when absent", ge=1

@@ -31,6 +31,7 @@ sequences_per_member = {member}
 sequences_per_shard = {shard}
 special = "{special}"
 remainder = "{remainder}"
+rows = "{rows}"
 """
 TOKENIZERS = (
     'use = "bytes"',
@@ -107,6 +108,7 @@ def compose(draw: random.Random, work: Path) -> str:
         shard=draw.choice((16, 64, 256)) * (64 // length),
         special=draw.choice(("none", "document", "sequence", "both")),
         remainder=draw.choice(("drop", "pad")),
+        rows=draw.choice(("packed", "document")),
     )
     (work / "x.toml").write_text(f"[corpus]\n{corpus}\n[tokenizer]\n{tokenizer}\n{settings}")
     return f"{', '.join(story)}; {corpus!r}; {tokenizer!r}"

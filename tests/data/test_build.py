@@ -88,6 +88,7 @@ def test_a_finished_build_is_not_repeated(experiment: Make) -> None:
     [
         {"length": 17},
         {"special": "document"},
+        {"rows": "document"},
         {"remainder": "pad"},
         {"sequences_per_member": 5},
         {"sequences_per_shard": 9},
@@ -340,6 +341,7 @@ def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
     for change, message in (
         ({"length": 17}, "data.length: the shards in .* have 16, the experiment says 17"),
         ({"special": "document"}, 'data.special: .* have "none", the experiment says "document"'),
+        ({"rows": "document"}, 'data.rows: .* have "packed", the experiment says "document"'),
         (
             {"tokenizer": BPETokenizer()},
             "tokenizer: .* have use = 'bytes', the experiment says use = 'bpe', vocabulary_size",

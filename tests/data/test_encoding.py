@@ -59,7 +59,12 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("processes", "data"), [(2, {}), (3, {"sequences": 150, "special": "both", "remainder": "pad", "length": 17})]
+    ("processes", "data"),
+    [
+        (2, {"rows": "document", "special": "both"}),
+        (2, {}),
+        (3, {"sequences": 150, "special": "both", "remainder": "pad", "length": 17}),
+    ],
 )
 def test_the_bytes_do_not_depend_on_the_processes(tmp_path: Path, processes: int, data: dict[str, Any]) -> None:
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": BPETokenizer(vocabulary_size=300), **data}

@@ -51,7 +51,15 @@ def test_the_size_of_other_corpora(tmp_path: Path) -> None:
     assert sotu.size() == sum(len(text) for split in ("train", "validation", "test") for text in sotu.documents(split))
 
 
-@pytest.mark.parametrize("data", [{}, {"special": "both", "dtype": "uint32", "length": 64}, {"sequences": 9000}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"special": "both", "dtype": "uint32", "length": 64},
+        {"special": "both", "rows": "document", "length": 200},
+        {"sequences": 9000},
+    ],
+)
 def test_the_shards_are_as_large_as_estimated(tmp_path: Path, data: dict[str, Any]) -> None:
     tokenizer = BPETokenizer(vocabulary_size=300)
     settings = {"sequences_per_member": 512, "sequences_per_shard": 4096} | data
@@ -67,6 +75,14 @@ def test_the_shards_are_as_large_as_estimated(tmp_path: Path, data: dict[str, An
     if not data:
         assert likely.text == pytest.approx(sum(split.bytes for split in found.splits.values()), rel=0.02)
     assert estimate(made) is None  # they are there
+
+
+def test_documents_of_which_the_beginning_is_read(tmp_path: Path) -> None:
+    for i in range(3):
+        (tmp_path / f"{i}.txt").write_text(str(i) * (2 << 20))
+    corpus = FilesCorpus(train=(str(tmp_path / "*.txt"),), validation_share=0.0, test_share=0.0)
+    likely = estimate(experiment_of(tmp_path / "data", corpus=corpus, rows="document"))
+    assert (likely.text, likely.shards) == (6 << 20, 3 * 16 * 2)
 
 
 def test_a_text_of_unknown_size(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.pack import Packer, batches, dtype_for, encode, pieces, spread
+from atat_zoo.data.pack import PIECE, Form, Packer, batches, dtype_for, encode, pieces, spread
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers.tables import BytesModel, CharactersModel
 
 words = st.text(st.sampled_from("ab \n é"), max_size=30)
 documents = st.lists(words, max_size=8)
+forms = st.sampled_from(["packed", "document"])
 
 
 def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, np.ndarray]:
@@ -23,7 +24,7 @@ def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, n
         BytesModel(), **{"length": 5, "special": "none", "remainder": "drop", "dtype": "uint16", **settings}
     )
     rows = []
-    for batch in batches(texts):
+    for batch in batches(texts, settings.get("rows", "packed")):
         packer.add(packer.encode(batch))
         while packer.ready >= chunk:
             rows.append(packer.take(chunk))
@@ -66,10 +67,40 @@ def test_every_sequence_begins_and_ends(texts: list[str], remainder: str, ended:
     assert packer.totals.dropped == len(running) - len(kept)
 
 
-@given(documents, st.integers(1, 3), st.sampled_from(["drop", "pad"]), st.integers(1, 8))
-def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remainder: str, limit: int) -> None:
-    _, whole = packed(texts, chunk, remainder=remainder)
-    packer, rows = packed(texts, chunk, remainder=remainder, limit=limit)
+@given(
+    documents,
+    st.integers(1, 3),
+    st.sampled_from(["none", "document", "sequence", "both"]),
+    st.sampled_from(["drop", "pad"]),
+    st.integers(3, 20),
+)
+def test_a_row_a_document(texts: list[str], chunk: int, special: str, remainder: str, length: int) -> None:
+    begin, end = [256] * (special in ("sequence", "both")), [257] * (special != "none")
+    bodies = [list(text.encode())[: length - len(begin) - len(end)] for text in texts]
+    expected = [[*begin, *body, *end] for body in bodies if body]
+    packer, rows = packed(texts, chunk, special=special, remainder=remainder, length=length, rows="document")
+    assert rows.shape == (len(expected), length)
+    assert rows.dtype == np.uint16
+    assert rows.tolist() == [row + [65535] * (length - len(row)) for row in expected]
+    totals, stored = packer.totals, [token for row in expected for token in row]
+    assert (totals.documents, totals.sequences, totals.tokens) == (len(texts), len(expected), len(stored))
+    assert totals.padded == rows.size - len(stored)
+    assert totals.special_tokens == len(expected) * len(begin + end)
+    assert totals.dropped == sum(len(text.encode()) for text in texts) - sum(map(len, bodies))
+    assert packer.counts.tolist() == np.bincount(stored, minlength=258).tolist()
+
+
+def test_a_long_document_counts_with_its_first_piece() -> None:
+    packer, rows = packed(["é" * (PIECE + 5), "b"], special="document", rows="document")
+    assert rows.tolist() == [[195, 169, 195, 169, 257], [98, 257, 65535, 65535, 65535]]
+    assert (packer.totals.documents, packer.totals.characters) == (2, PIECE + 1)
+    assert packer.totals.dropped == 2 * PIECE - 4
+
+
+@given(documents, st.integers(1, 3), st.sampled_from(["drop", "pad"]), st.integers(1, 8), forms)
+def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remainder: str, limit: int, form: str) -> None:
+    _, whole = packed(texts, chunk, remainder=remainder, rows=form)
+    packer, rows = packed(texts, chunk, remainder=remainder, limit=limit, rows=form)
     assert rows.tolist() == whole[:limit].tolist()
     assert packer.totals.sequences == len(rows)
     assert packer.full == (len(rows) == limit)
@@ -77,11 +108,11 @@ def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remaind
     assert packer.totals.dropped == running - packer.totals.tokens
 
 
-@given(documents, st.integers(0, 6))
-def test_restored_packer_goes_on(texts: list[str], cut: int) -> None:
-    settings = {"length": 5, "special": "document", "remainder": "pad", "dtype": "uint16"}
+@given(documents, st.integers(0, 6), forms)
+def test_restored_packer_goes_on(texts: list[str], cut: int, form: str) -> None:
+    settings = {"length": 5, "special": "document", "remainder": "pad", "dtype": "uint16", "rows": form}
     whole, halves = Packer(BytesModel(), **settings), Packer(BytesModel(), **settings)
-    encoded = [encode(BytesModel(), 257, "uint16", next(batches([text]))) for text in texts]
+    encoded = [whole.encode(next(batches([text], form))) for text in texts]
     for batch in encoded:
         whole.add(batch)
     for batch in encoded[:cut]:
@@ -137,7 +168,8 @@ def test_spread_mixes() -> None:
     [
         ({"special": "document"}, 'data.special = "document" needs a tokenizer with EOS'),
         ({"special": "sequence"}, 'data.special = "sequence" needs a tokenizer with BOS and EOS'),
-        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room between BOS and EOS"),
+        ({"special": "document", "length": 1, "rows": "document"}, "data.length = 1 leaves no room beside EOS"),
+        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room beside BOS and EOS"),
     ],
 )
 def test_special_tokens_that_are_not_there(settings: dict[str, Any], message: str) -> None:
@@ -166,4 +198,4 @@ def test_a_tokenizer_that_breaks_its_promise() -> None:
             return [[258] for _ in texts]
 
     with pytest.raises(ValueError, match="outside 0 … 257"):
-        encode(Wrong(), None, "uint16", next(batches(["x"])))
+        encode(Wrong(), Form("uint16"), next(batches(["x"])))

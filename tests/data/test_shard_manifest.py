@@ -42,6 +42,11 @@ def test_reads_what_it_writes(folder: Path) -> None:
     assert manifest.load_counts(folder).sum() == found.splits["train"].tokens
 
 
+def test_rows_of_an_older_one_are_packed(folder: Path) -> None:
+    edited(folder, lambda table: table.pop("rows"))
+    assert manifest.load(folder).rows == "packed"
+
+
 def test_no_manifest(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UserError, match=r"holds no manifest\.json; build the shards with `atat data build`"):
@@ -82,6 +87,7 @@ def test_unreadable_json(folder: Path, text: str) -> None:
         lambda m: m.update(length=0),
         lambda m: m.update(length=2**40),
         lambda m: m.update(dtype="O"),
+        lambda m: m.update(rows="sentence"),
         lambda m: m.update(dtype="uint8"),
         lambda m: m.update(vocabulary_size=0),
         lambda m: m.update(vocabulary_size=2**40),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 def test_a_sequence_that_is_too_long(experiment: Callable[..., Any]) -> None:
     with pytest.raises(UserError, match=r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"):
         build(experiment(length=2**40, remainder="pad"))
+    with pytest.raises(UserError, match=r"^data\.length = 1073741824 needs about 17,592\.2 GB for the rows of a batch"):
+        build(experiment(length=2**30, rows="document"))
 
 
 def test_shards_that_are_too_large(experiment: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

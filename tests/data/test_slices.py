@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 from test_build import Stop, hashes
@@ -48,10 +48,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     order=st.integers(1, 4).flatmap(lambda of: st.permutations(range(1, of + 1))),
     tokenizer=st.sampled_from([None, BPETokenizer(vocabulary_size=270)]),
     data=st.fixed_dictionaries(
-        {"special": st.sampled_from(["none", "both"])},
+        {"special": st.sampled_from(["none", "both"]), "rows": st.sampled_from(["packed", "document"])},
         optional={"sequences": st.integers(4, 60), "remainder": st.just("pad"), "dtype": st.just("uint32")},
     ),
 )
+@example(count=12, order=[2, 1], tokenizer=None, data={"special": "both", "rows": "document"})
 def test_joined_slices_are_the_bytes_of_one_process(
     count: int, order: list[int], tokenizer: Any, data: dict[str, Any]
 ) -> None:

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from in_memory import Memory, experiment_of
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.data.sequences import sequences
+from atat_zoo.data.build import build
+from atat_zoo.data.counting import count_table
+from atat_zoo.data.manifest import load, load_counts
+from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.tokenizers import BytesTokenizer
 
 TEXT = "To be, or not to be: that is the question.\n" * 3
@@ -49,6 +53,24 @@ def test_special_tokens_are_those_of_the_training(corpus):
     assert (tokens[:, 0] == model.bos).all()
     assert (tokens[:-1, -1] == model.eos).all()
     assert int(maskable.sum()) == len(TEXT) + 2 * len(tokens)
+
+
+@pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
+def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, special):
+    texts = tuple("to be, or not to be"[: i % 19] for i in range(1, 60))
+    corpus, form = Memory(train=texts, validation=texts), {"special": special, "rows": "document"}
+    folder = build(experiment_of(tmp_path, corpus=corpus, **form))
+    tokens, maskable = held_out(folder, "validation")
+    again = sequences(corpus, encoder(), "validation", length=16, limit=0, **form)
+    assert torch.equal(tokens, again[0])
+    assert torch.equal(maskable, again[1])
+    assert len(tokens) == sum(map(bool, texts))
+    ends = (special in ("sequence", "both")) + (special != "none")
+    assert maskable.sum(1).tolist() == [min(16, len(text) + ends) for text in texts if text]
+    assert (maskable.int().diff(dim=1) <= 0).all(), "padding is at the end"
+    train = load(folder).splits["train"]
+    assert train.tokens == load_counts(folder).sum() == count_table(folder).tokens.sum() == maskable.sum()
+    assert train.padded == (~maskable).sum()
 
 
 def test_a_split_without_text_is_refused(corpus):

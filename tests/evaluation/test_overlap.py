@@ -79,15 +79,16 @@ def test_texts_are_cut_at_special_tokens():
     assert pieces(np.array([], np.int64), [8, 9]) == []
 
 
-def shards(tmp_path, special="none", remainder="drop"):
+def shards(tmp_path, special="none", remainder="drop", rows="packed", document="file", width=1000):
     text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(1000))
-    (tmp_path / "train.txt").write_text(text)
+    (tmp_path / "train.txt").write_text("\n".join(text[i : i + width] for i in range(0, 1000, width)))
     for split in ("held", "test"):
         (tmp_path / f"{split}.txt").write_text("zzzz" * 20)
     table = {
         "name": "x",
         "corpus": {
             "use": "files",
+            "document": document,
             "train": [str(tmp_path / "train.txt")],
             "validation": [str(tmp_path / "held.txt")],
             "test": [str(tmp_path / "test.txt")],
@@ -101,6 +102,7 @@ def shards(tmp_path, special="none", remainder="drop"):
             "sequences_per_shard": 8,
             "special": special,
             "remainder": remainder,
+            "rows": rows,
         },
     }
     return text, build(from_table(table))
@@ -128,6 +130,15 @@ def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remai
     assert other.longest == 5
     assert (other.copied, other.windows) == ({4: 2, 8: 0}, {4: 19, 8: 13})
     assert told[-1][0] <= told[-1][1] == manifest.load(folder).splits["train"].tokens
+
+
+@pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
+def test_nothing_lies_across_two_documents_of_their_own(tmp_path, special):
+    _, folder = shards(tmp_path, special, rows="document", document="line", width=25)
+    rows = np.concatenate(list(training_text(folder))).reshape(-1, 17)
+    texts = [row[(row >= 0) & (row < 256)] for row in rows]
+    (found,) = overlap([[np.concatenate(texts[:4])]], folder, sizes=(4,), special=[256, 257])
+    assert found.longest == len(texts[0]) < 17
 
 
 def test_padding_and_special_tokens_are_never_a_copy(tmp_path):

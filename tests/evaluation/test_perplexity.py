@@ -18,11 +18,17 @@ from atat_zoo.cli.evaluate import lines
 from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import NotKept, UserError
+from atat_zoo.evaluation import evaluate_run
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import summarise
+from atat_zoo.evaluation.run import text_of
+from atat_zoo.evaluation.zero_shot import differences
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.model import Model
 from atat_zoo.noise import LinearNoise
 from atat_zoo.run import RunFolder
 from atat_zoo.testing.toys import Hashed
+from tests.evaluation.making import make_run
 
 V, L = 4, 5
 
@@ -340,3 +346,18 @@ def test_a_model_above_the_unigram_figure_is_said_to_be_higher():
     for unigram, word in ((2 * found.nelbo.value, "50% lower"), (found.nelbo.value / 2, "100% higher")):
         said = "\n".join(lines(attrs.evolve(found, unigram_perplexity=unigram)))
         assert f"the model's is {word}" in said
+
+
+def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
+    form = {"special": "both", "rows": "document"}
+    run = make_run(tmp_path, "apart", "mdlm", blank=True, length=64, data=form)
+    model, spec = Model.from_run(run), EvaluationSpec(sequences=8)
+    own = text_of(model, run, spec)
+    other = text_of(model, run, spec, corpus=model.experiment.parts["corpus"], corpus_name="other")
+    assert torch.equal(own.tokens, other.tokens)
+    assert torch.equal(own.maskable, other.maskable)
+    found = evaluate_run(model, run, spec, seed=1, text=own)
+    assert found.padding == (~own.maskable).sum() > 0
+    assert found.tokens == own.maskable.sum()
+    assert found.nelbo.value == pytest.approx(model.context.vocabulary_size)
+    assert any(line.startswith('data.rows = "document", not "packed"') for line in differences(model, spec))

@@ -19,7 +19,7 @@ from atat_zoo.experiment.inheritance import Source, misfits
 
 BACKBONE = '[backbone]\npreset = "nano"\nlocal_heads = 2\nmax_length = 96\ndropout = 0.1\n'
 TOKENIZER = "[tokenizer]\nvocabulary_size = 512\n"
-DATA = '[data]\nlength = 64\nspecial = "sequence"\n'
+DATA = '[data]\nlength = 64\nspecial = "sequence"\nrows = "document"\n'
 FILE = b'{"a tokenizer": 1}'
 
 
@@ -61,7 +61,8 @@ def test_what_the_weights_depend_on_is_taken_from_the_run(run: str, write: Any) 
     there = load(f"{run}/source.toml")
     assert made.init_from == run
     assert made.parts["backbone"] == there.parts["backbone"]
-    assert (made.data.length, made.data.special, made.train.steps) == (64, "sequence", 5)
+    assert (made.data.length, made.data.special, made.data.rows) == (64, "sequence", "document")
+    assert made.train.steps == 5
     tokenizer = made.parts["tokenizer"]
     assert (tokenizer.name, tokenizer.path, tokenizer.like) == ("run", run, there.parts["tokenizer"])
     assert tokenizer.sha256 == tokenizer.fingerprint() == hashlib.sha256(FILE).hexdigest()

@@ -9,7 +9,7 @@ from atat_zoo.run.renamed import today
 # Keys that the record does not have, at the defaults by which they change nothing.
 NEW: dict[str, Any] = {
     **{"train.loggers": [], "train.callbacks": [], "train.algorithms": []},
-    **{"data.shuffled_shards": 1, "data.damaged": "fatal"},
+    **{"data.shuffled_shards": 1, "data.damaged": "fatal", "data.rows": "packed"},
 }
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
@@ -39,7 +39,7 @@ _GPT2: dict[str, Any] = {"tokenizer.bos": "<|endoftext|>", "tokenizer.eos": "<|e
 LARGE: dict[str, dict[str, Any]] = {
     "lm1b": {
         **{"tokenizer.bos": "[CLS]", "tokenizer.eos": "[SEP]", "data.special": "both"},
-        "corpus.detokenizer.use": "lm1b",
+        **{"corpus.detokenizer.use": "lm1b", "data.rows": "document"},
     },
     "owt-small": {
         **_GPT2,
