@@ -17,7 +17,7 @@ help:
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
 	@echo "make gpu          all that waits for a GPU, as docs/gpu.md: speed, utilisation, sampling, the tests"
 	@echo "make study        train and measure what the study confirms, with three seeds (under three hours on two cores; it continues)"
-	@echo "make study-all    every arm of every study (eight hours; the second corpus must lie in corpora/wikitext-2)"
+	@echo "make study-all    every arm of every study (nine hours; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 
@@ -73,6 +73,8 @@ study: $(VENV)/installed-test
 
 study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
+	$(BIN)/atat study steps_screen --jobs 2 --write docs/studies/steps_screen.md
+	$(BIN)/atat study steps --jobs 2 --write docs/studies/steps.md
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
 	$(BIN)/python -m benchmarks study_figure

@@ -22,7 +22,8 @@ PROMISED = -10
 
 def labels() -> dict[str, str]:
     """Return the words for each arm, from the tables of docs/study.md."""
-    return {arm: label for label, arm in ROW.findall((DOCS / "study.md").read_text(encoding="utf-8"))}
+    rows = ROW.findall((DOCS / "study.md").read_text(encoding="utf-8"))
+    return {arm: label for label, arm in reversed(rows)}  # the first of an arm: further down it has other settings
 
 
 def reports() -> dict[str, Any]:
