@@ -8,7 +8,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 .PHONY: help quickstart test test-fast attack lint golden bench gpu study study-all baselines samplers clean
 
 help:
-	@echo "make quickstart   train a model on English text, evaluate it, read what it writes (minutes)"
+	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
 	@echo "make test         the whole suite"
 	@echo "make test-fast    the part that takes under two minutes"
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
@@ -23,7 +23,7 @@ help:
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
@@ -36,6 +36,7 @@ $(VENV)/installed-dev: $(VENV)/installed-test
 
 quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
+	$(BIN)/atat report runs/quickstart --compute
 
 test: $(VENV)/installed-test
 	$(PYTEST)

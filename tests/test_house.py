@@ -17,15 +17,15 @@ LINES = {path: len(text.splitlines()) for path, text in FILES.items()}
 
 def test_there_are_few_rooms():
     rooms = {path.parts[0] for path in FILES} - {"__init__.py", "__main__.py", "train.py"}
-    assert len(rooms) <= 28, sorted(rooms)
+    assert len(rooms) <= 29, sorted(rooms)
 
 
 def test_there_are_few_files():
-    assert len(FILES) <= 210
+    assert len(FILES) <= 225
 
 
 def test_there_are_few_lines():
-    assert sum(LINES.values()) <= 32_000
+    assert sum(LINES.values()) <= 34_500
 
 
 def test_no_file_is_long():

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("infill", "infill", "Fill the gaps of a text with a run."),
+    "report": ("report", "report", "Write a run, several runs or a study as one page."),
     "bench": ("bench", "bench", "Benchmark a run: samplers, infilling."),
 }
 

@@ -11,7 +11,7 @@ from atat_zoo.cli.console import Bars, markdown, print_json, table
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import POLICY_BOUND, POLICY_LIKELIHOOD
-from atat_zoo.registry import Zoo
+from atat_zoo.samplers.named import at_steps, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.sampling import Bench, SamplerResult
     from atat_zoo.experiment import Experiment
 
-# Not a sampler by itself: its parts must be named.
-UNNAMED = frozenset({"combination"})
-# The sampler that the others are compared with.
-REFERENCE = "ancestral"
 STEPS = (16, 32, 64, 128)
 POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
 
@@ -104,40 +100,18 @@ def settings(
     Raises:
         UserError: when a sampler in `wanted` does not fit the model, or does not exist.
     """
-    from atat_zoo.experiment import conflicts_with
-
-    names = list(wanted) or [name for name in Zoo.load().names("sampler") if name not in UNNAMED]
-    rows = [(text, number, spec) for text in names for number, spec in variants(text, steps)]
-    first = (REFERENCE, steps[-1], variants(REFERENCE, steps[-1:])[0][1])
-    measured: list[tuple[str, int | None, Any]] = []
-    refused: dict[str, str] = {}
-    for name, number, spec in [first, *(row for row in rows if row != first)]:
-        problems = conflicts_with(experiment, {"sampler": spec})
-        if not problems:
-            measured.append((name, number, spec))
-        elif name in wanted:
-            raise UserError(f"--sampler {name}: {problems[0]}")
-        else:
-            refused[name] = problems[0]
+    rows = [row for text in wanted for row in variants(text, steps)]
+    measured, refused = fitting(experiment, steps, rows if wanted else None)
+    for name in wanted:
+        if name in refused:
+            raise UserError(f"--sampler {name}: {refused[name]}")
     return measured, refused
 
 
-def variants(text: str, steps: Sequence[int]) -> list[tuple[int | None, Any]]:
-    """Return a sampler at each number of steps; unchanged if it is a table or has no such parameter."""
+def variants(text: str, steps: Sequence[int]) -> list[tuple[str, int | None, Any]]:
+    """Return a sampler at each number of steps; unchanged if it is a table."""
     spec = named("sampler", text)
-    if text.startswith("{"):
-        return [(None, spec)]
-    known = Zoo.load().describe("sampler", text).parameters
-    cap = next((name for name in ("steps", "max_steps") if name in known), None)
-    if cap is None:
-        return [(None, spec)]
-    settings: list[tuple[int | None, Any]] = []
-    for number in steps:
-        values: dict[str, Any] = {"use": text, cap: number}
-        if "min_steps" in known:
-            values["min_steps"] = min(spec.min_steps, number)
-        settings.append((number, Zoo.load().spec("sampler", values)))
-    return settings
+    return [(text, None, spec)] if text.startswith("{") else at_steps(text, steps)
 
 
 def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:

@@ -246,3 +246,9 @@ class TermBiasEstimator(_ComposedEstimator):
             raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
         terms = Terms(context.tokenizer, self.words, longest=context.length, key="estimator.words")
         return BiasedModule(base, terms, self.strength)
+
+
+def weighs_tokens(experiment: Experiment) -> bool:
+    """Return whether an experiment has an importance that tells tokens apart."""
+    parts = experiment.parts
+    return "estimator" in parts["objective"].uses and not isinstance(parts["estimator"], UniformEstimator)

@@ -87,6 +87,17 @@ class ObjectiveModule(Protocol):
         """
         ...
 
+    def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | z) at the N masked positions, nats, [N]: what the first bound averages.
+
+        Args:
+            z: x with masks, int64 [B, L].
+            t: diffusion time [B]; if None, it follows from the share of masked tokens.
+            masked: where z is m, bool [B, L].
+            x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
+        """
+        ...
+
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
         ...

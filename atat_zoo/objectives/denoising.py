@@ -191,7 +191,7 @@ class DenoisingModule(nn.Module):
         return x if self.training else None
 
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return −log p_θ(x_i | z) at the masked positions, nats, float32 [N]: SUBS, visible tokens cost nothing."""
+        """See `ObjectiveModule`; float32 or wider, under SUBS: visible tokens cost nothing."""
         return self.at_places(self.places(z, t, masked, x), x[masked])
 
     def at_places(self, states: States, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run import atomic, locks
-from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of
+from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of, unreadable
 from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class RunFolder:
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON each
     samples.txt       generated texts
+    report/           what a report shows and a training does not record
     logs/             files of the loggers
     """
 
@@ -51,6 +52,7 @@ class RunFolder:
         self.model = path / "model"
         self.evaluations = path / "evaluations"
         self.samples = path / "samples.txt"
+        self.report = path / "report"
         self.logs = path / "logs"
 
     @property
@@ -103,6 +105,20 @@ class RunFolder:
             raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
         return models[step]
 
+    def newest(self) -> int:
+        """Return the step of the newest model, which is the final one of a finished run.
+
+        Raises:
+            UserError: when there is no run here, or it has no model that can be read.
+        """
+        if models := self._models():
+            return max(models)
+        folder = self.model_at()
+        try:
+            return int(described(folder)["step"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise unreadable(folder / DESCRIPTION, error) from error
+
     def _models(self) -> dict[int, Path]:
         """Return the folders of the models by step."""
         models: dict[int, Path] = {}
@@ -149,7 +165,7 @@ class RunFolder:
             except OSError as error:
                 problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
                 raise UserError(f"{problem}; choose another folder with --out") from error
-            for folder in (self.path, self.model, self.evaluations, self.checkpoints):
+            for folder in (self.path, self.model, self.evaluations, self.checkpoints, self.report):
                 atomic.clean(folder)
             yield
 
@@ -160,7 +176,7 @@ class RunFolder:
         atomic.sync_folder(self.path)
         for path in (self.environment, self.metrics, self.damaged, self.samples):
             path.unlink(missing_ok=True)
-        for path in (self.checkpoints, self.model, self.evaluations, self.logs):
+        for path in (self.checkpoints, self.model, self.evaluations, self.report, self.logs):
             shutil.rmtree(path, ignore_errors=True)
 
     # Metrics

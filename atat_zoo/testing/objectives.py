@@ -137,8 +137,11 @@ def check_objective_bound(objective: Any) -> None:
         promise = f"{name}: a row's bound is a function of its key, and does not depend on its batch"
         close(estimate.contribution, found[name].contribution[some], 1e-8, promise)
     masks = module.masks(torch.ones_like(x, dtype=torch.bool), keys, _DRAWS, ExactKBound())
-    weight = average(lambda z, t, masked, x: {"": x[masked]}, x, masks, joint.mask_id)[""].weight
-    close(weight, next(iter(found.values())).weight, 1e-9, "`masks` are those of the first bound")
+    first = next(iter(found.values()))
+    with torch.no_grad():
+        own = average(lambda *at: {"": module.cross_entropy(*at)}, x, masks, joint.mask_id)[""]
+    close(own.weight, first.weight, 1e-9, "`masks` are those of the first bound")
+    close(own.contribution, first.contribution, 1e-6, "`cross_entropy` is what the first bound averages")
 
 
 def check_denoiser(objective: Any) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -196,6 +197,7 @@ def test_clear_leaves_the_lock_only(folder):
         save(folder, 1)
         folder.model.mkdir()
         folder.evaluations.mkdir()
+        folder.report.mkdir()
         folder.clear()
         assert [path.name for path in folder.path.iterdir()] == [".lock"]
         folder.clear()
@@ -405,6 +407,20 @@ def test_models_are_found_by_step(begun):
     assert (begun.model_at(), begun.model_at(5), begun.model_at(10), begun.model_at(12)) == (final, five, ten, final)
     with pytest.raises(UserError, match=r"--step 7: .* has no model of this step; choose one of its steps: 5, 10, 12$"):
         begun.model_at(7)
+
+
+def test_the_newest_model_is_the_final_one_or_that_of_the_last_checkpoint(begun):
+    with pytest.raises(UserError, match="no final model yet"):
+        begun.newest()
+    put_model(begun, 10)
+    put_model(begun, 5)
+    assert begun.newest() == 10
+    final = put_model(begun, 12, begun.model)
+    assert begun.newest() == 12
+    shutil.rmtree(begun.checkpoints)
+    (final / "model.json").write_text("{")
+    with pytest.raises(UserError, match=r"model\.json "):
+        begun.newest()
 
 
 def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):

@@ -101,6 +101,10 @@ def of_other_masks(original, self, tokens, maskable, keys, *arguments):
     return original(tokens, maskable, keys + 1, *arguments)
 
 
+def half_the_loss(original, self, *arguments):
+    return original(*arguments) / 2
+
+
 def raw_logits(original, self):
     denoiser = original()
     return FunctionDenoiser(lambda tokens, t, where: denoiser(tokens, t, where) + 1, denoiser.mask_id)
@@ -127,6 +131,7 @@ OBJECTIVES = {
     "renamed": (replacing("bound", renamed), "has the name nelbo"),
     "of_the_first_key": (replacing("bound", of_the_first_key), "function of its key, and does not depend on its batch"),
     "of_other_masks": (replacing("bound", of_other_masks), "`masks` are those of the first bound"),
+    "half_the_loss": (replacing("cross_entropy", half_the_loss), "`cross_entropy` is what the first bound averages"),
     "raw_logits": (replacing("denoiser", raw_logits), "the probabilities of a position sum to 1"),
     "over_the_batch": (replacing("denoiser", over_the_batch), "a row does not depend on its batch"),
 }

@@ -1,0 +1,110 @@
+"""`atat report`: a run, several runs, or a study as one page."""
+
+from __future__ import annotations
+
+import time
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atat_zoo.cli.console import Bars
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN... | STUDY")
+@click.option("--out", type=click.Path(path_type=Path), help="The page; report.html in the one folder when absent.")
+@click.option("--figures", type=click.Path(path_type=Path), help="Write the charts there too: SVG, PNG and CSV.")
+@click.option("--compute", is_flag=True, help="Measure what a run has not recorded, and keep it in its folder.")
+@click.option("--frontier", is_flag=True, help="With --compute: price the samplers too, which takes longest.")
+@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+def report(
+    runs: tuple[Path, ...], out: Path | None, figures: Path | None, compute: bool, frontier: bool, show: bool
+) -> None:
+    """Write a page of one or more RUNs, or of a STUDY: its JSON, or its folder.
+
+    The page is one file that asks the network for nothing. It shows what the runs have recorded.
+    """
+    from atat_zoo.report.collect import collect
+    from atat_zoo.report.studies import file_of, of_study
+
+    if frontier and not compute:
+        raise UserError("--frontier: is measured with --compute; add that, or leave it out")
+    study = file_of(runs[0]) if len(runs) == 1 else None
+    if study and compute:
+        raise UserError(f"--compute: {runs[0]} is a study, which records all it has; leave --compute out")
+    out = out or _beside(runs, study)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--out {out}: name an HTML file, which ends in .html")
+    data = of_study(study) if study else collect(runs)
+    pages = _pages()
+    if compute:
+        for sentence in _compute(runs, frontier):
+            click.echo(sentence)
+        data = collect(runs)
+    from atat_zoo.run import write_text
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    text = pages.page(data)
+    write_text(out, text)
+    click.echo(f"{out}: {len(text.encode()) / 2**20:.1f} MiB")
+    if figures:
+        from atat_zoo.report import charts
+
+        click.echo(f"{figures}: {len(charts.figures(data, figures))} files")
+    if show:
+        webbrowser.open(out.resolve().as_uri())
+
+
+def _beside(runs: Sequence[Path], study: Path | None) -> Path:
+    if study:
+        return study.with_suffix(".html") if study != runs[0] / "study.json" else runs[0] / "report.html"
+    return runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+
+
+def _pages() -> Any:
+    """Return the module that writes pages.
+
+    Raises:
+        UserError: when the packages that it needs are not installed.
+    """
+    try:
+        import vl_convert  # noqa: F401
+
+        from atat_zoo.report import page
+    except ImportError as error:
+        raise UserError(f"a report needs {error.name}; pip install 'atat-zoo[report]'") from None
+    return page
+
+
+def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
+    """Measure what is missing, and yield a sentence about each."""
+    from atat_zoo.report.recording import compute
+
+    with Bars(silent=False) as bars:
+        for run in runs:
+            for what, seconds in compute(run, frontier=frontier, progress=bars.working).items():
+                yield f"{run}: {what} took {seconds:.1f} s"
+        if len(runs) > 1:
+            began = time.perf_counter()
+            _compare(runs, bars)
+            yield f"{runs[0]}: the comparison of all took {time.perf_counter() - began:.1f} s"
+
+
+def _compare(runs: Sequence[Path], bars: Bars) -> None:
+    """Compare the runs with the first as `atat compare` does, and keep the result in the folder of the first."""
+    from atat_zoo.evaluation import compare as comparing
+    from atat_zoo.experiment import from_table
+    from atat_zoo.run import RunFolder, write_json
+
+    first = RunFolder(runs[0])
+    experiment = from_table(first.table(), where=str(first.resolved))
+    seed, spec = experiment.seed, experiment.evaluation
+    measured = comparing.measure_runs(runs, spec, seed=seed, progress=bars.evaluating)
+    table = comparing.compare(measured, spec, seed=seed).to_table()
+    write_json(first.path / "report" / "compare.json", {"format": 1, **table})

@@ -1,0 +1,320 @@
+"""The charts: a function for each, from the data of `collect` to an Altair chart, which a notebook shows as it is.
+
+The page has the same charts with their rows apart (`specifications`); `figures` writes them as files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from atat_zoo.evaluation.naming import POLICY_BOUND
+from atat_zoo.run.atomic import write_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Table = dict[str, Any]
+# Told apart by the colour-blind, and legible on white and on black (Okabe and Ito, 2008; the yellow is left out).
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b7608f", "#c98a00", "#3d9bd1", "#7a68b8", "#808080")
+CLOCKS = {
+    "step": "optimizer steps",
+    "tokens": "training tokens",
+    "seconds": "seconds of training, with its evaluations",
+}
+_FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
+_STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
+_HEIGHT, _WIDTH = 240, 640
+CONFIG: Table = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
+        "labelColor": "#555", "titleColor": "#555",
+        "domain": False, "ticks": False, "labelPadding": 6, "gridColor": "#e6e6e6", "tickCount": 6, "labelFlush": True,
+    },
+    # The title stands above the axis: it is read without turning the head, and is not cut off.
+    "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": 0, "titleY": -10},
+    "legend": {"orient": "bottom", "title": None, "labelFontSize": 12, "labelLimit": 240, "columns": 2},
+}  # fmt: skip
+
+
+def loss(data: Table, by: str = "step") -> alt.LayerChart:
+    """Training loss as recorded, against steps, tokens or seconds."""
+    chart = _chart(data, "curves").encode(
+        x=_clock(by),
+        y=alt.Y("loss:Q", title="training loss, nats per token", scale=alt.Scale(zero=False)),
+        color=_runs(data),
+    )
+    line = chart.mark_line(strokeWidth=1.5, clip=True)
+    return _titled(line + _hover(chart, by, ("loss", ".3f")), "Training loss of each run.")
+
+
+def bound(data: Table, by: str = "step") -> alt.LayerChart:
+    """Bounds on held-out text as the training recorded them, with a standard error to either side."""
+    names = list(dict.fromkeys(row["bound"] for row in data["tables"]["bounds"])) or ["bound"]
+    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data), detail="bound:N")
+    name = names[0] if len(names) == 1 else "bound"
+    y = alt.Y("value:Q", title=f"{name}, exponential of nats per token", scale=alt.Scale(zero=False))
+    tips: list[Any] = [alt.Tooltip("run:N"), alt.Tooltip("said:N", title=name), alt.Tooltip(f"{by}:Q", format=",.0f")]
+    points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
+    bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
+    return _titled(chart.mark_line(strokeWidth=1.5).encode(y=y) + bars + points, "Bound on held-out text of each run.")
+
+
+def bands(data: Table) -> alt.Chart:
+    """Rank correlation of importance, and of frequency alone, with the loss, within bands of token frequency."""
+    y = alt.Y("rho:Q", title="Spearman ρ with the loss (no unit)")
+    tips: list[Any] = [
+        "run:N",
+        "orders by:N",
+        "band:N",
+        alt.Tooltip("rho:Q", format=".2f"),
+        alt.Tooltip("tokens:Q", format=","),
+    ]
+    sort = alt.EncodingSortField("order")
+    chart = _chart(data, "bands").encode(
+        x=alt.X("band:N", sort=sort, title="times a token occurs in the training text", axis=alt.Axis(labelAngle=0)),
+        y=y,
+        color=_runs(data),
+        shape=alt.Shape(
+            "orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=alt.Legend(symbolFillColor="#888")
+        ),
+        xOffset=alt.XOffset("run:N"),
+        tooltip=tips,
+    )
+    return _titled(chart.mark_point(size=90, filled=True, opacity=0.9), "Importance against loss by frequency.")
+
+
+def calibration(data: Table) -> alt.LayerChart:
+    """Mean rank of the loss of tokens of about the same importance; on the diagonal the two are equal."""
+    scale = alt.Scale(domain=[0, 1])
+    diagonal = (
+        alt.Chart(alt.InlineData(values=[{"a": 0, "b": 0}, {"a": 1, "b": 1}]))
+        .mark_line(strokeDash=[4, 4], color="#999", strokeWidth=1)
+        .encode(x=alt.X("a:Q", scale=scale), y=alt.Y("b:Q", scale=scale))
+    )
+    chart = _chart(data, "bins").encode(
+        x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
+        y=alt.Y("rank:Q", title="mean rank of their loss in its text (0 to 1)", scale=scale),
+        color=_runs(data),
+        tooltip=["run:N", *(alt.Tooltip(f"{key}:Q", format=".2f") for key in ("importance", "rank")), "tokens:Q"],
+    )
+    points = chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=50, filled=True))
+    return _titled(diagonal + points, "Calibration of the importance.")
+
+
+def rates(data: Table) -> alt.LayerChart:
+    """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
+    chart = _chart(data, "curves").encode(x=_clock("step"), color=_runs(data))
+    title = "share of tokens masked (0 to 1)"
+    target = chart.mark_line(strokeWidth=1.5, opacity=0.6).encode(y=_y("mask_rate_target:Q", title))
+    tips: list[Any] = [
+        *("run:N", "step:Q"),
+        *(alt.Tooltip(f"{key}:Q", format=".3f") for key in ("mask_rate", "mask_rate_target")),
+    ]
+    observed = chart.mark_point(filled=True, size=18, opacity=0.9).encode(y=_y("mask_rate:Q", title), tooltip=tips)
+    return _titled(target + observed, "Observed mask rate and its target.")
+
+
+def spread(data: Table) -> alt.Chart:
+    """How often the batches of the recorded steps had each mean mask rate."""
+    chart = _chart(data, "curves").encode(
+        x=alt.X("mask_rate_target:Q", bin=alt.Bin(maxbins=20), title="mean mask rate drawn for a batch (0 to 1)"),
+        y=alt.Y("count():Q", title="recorded steps", stack=None),
+        color=_runs(data),
+    )
+    return _titled(chart.mark_bar(opacity=0.6), "Mean mask rates drawn.").properties(height=160)
+
+
+def stages(data: Table) -> alt.Chart:
+    """The stages of the curriculum along the steps."""
+    order = ["easy", "medium", "hard"]
+    chart = _chart(data, "stages").encode(
+        x=alt.X("from:Q", title=CLOCKS["step"]),
+        x2="to:Q",
+        y=alt.Y("run:N", title=None, axis=alt.Axis(labelLimit=140)),
+        color=alt.Color("stage:N", scale=alt.Scale(domain=order, range=_STAGES), legend=alt.Legend(columns=3)),
+        tooltip=["run:N", "stage:N", "from:Q", "to:Q"],
+    )
+    return _titled(chart.mark_bar(height=16), "Stage of the curriculum.").properties(height=28 * len(data["runs"]))
+
+
+def uncertainty(data: Table) -> alt.LayerChart:
+    """Uncertainty of the masked places before each evaluation of a sampling: median and the middle half."""
+    replays = [run["replay"] for run in data["runs"] if run.get("replay")]
+    unit = f"{replays[0]['uncertainty']}, {replays[0]['unit']}" if replays else "uncertainty"
+    chart = _chart(data, "uncertainty").encode(
+        x=alt.X("evaluation:Q", title="network evaluations", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
+        color=_runs(data),
+        detail="sampler:N",
+    )
+    dash = alt.StrokeDash("sampler:N", legend=alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888"))
+    title = f"{unit} of what is still masked"
+    tips: list[Any] = [
+        "run:N",
+        "sampler:N",
+        "evaluation:Q",
+        *(alt.Tooltip(f"{q}:Q", format=".2f") for q in ("low", "median", "high")),
+    ]
+    half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(
+        y=alt.Y("low:Q", title=title), y2="high:Q"
+    )
+    middle = chart.mark_line(strokeWidth=1.5).encode(y=alt.Y("median:Q", title=title), strokeDash=dash)
+    return _titled(half + middle + _points(chart, "median", tips), "Uncertainty over a sampling.")
+
+
+def frontier(data: Table) -> alt.LayerChart:
+    """What held-out text costs along a sampler's own steps, against its network evaluations."""
+    chart = _chart(data, "frontier").encode(
+        x=alt.X(
+            "evaluations:Q", title="network evaluations a text", scale=alt.Scale(type="log", nice=False, padding=20)
+        ),
+        y=alt.Y("value:Q", title=f"{POLICY_BOUND}, exponential of nats per token", scale=alt.Scale(zero=False)),
+        color=_runs(data),
+    )
+    tips: list[Any] = ["run:N", "sampler:N", "settings:N", "quantity:N", alt.Tooltip("said:N", title="value")]
+    points = chart.mark_point(filled=True, size=70, opacity=1).encode(
+        tooltip=[*tips, alt.Tooltip("evaluations:Q", format=".1f"), "sequences:Q"]
+    )
+    lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail="sampler:N")
+    names = chart.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
+    return _titled(lines + points + names, "Policy bound against network evaluations.")
+
+
+def arms(data: Table) -> alt.LayerChart:
+    """The arms of a study against what each is compared with: mean over seeds, its interval, and every seed."""
+    sort = alt.EncodingSortField("order")
+    y = alt.Y("arm:N", sort=sort, title=None, axis=alt.Axis(labelLimit=200, labelFlush=False))
+    title = "difference, % (below 0 is better)"
+    chart = _chart(data, "arms").encode(y=y)
+    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color="#999", strokeDash=[4, 4]).encode(x="zero:Q")
+    tips: list[Any] = ["arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N"]
+    x = alt.X("value:Q", title=title, axis=alt.Axis(grid=True))
+    whole = chart.transform_filter("datum.kind == 'mean'").encode(tooltip=tips)
+    lines = whole.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    dots = whole.mark_point(filled=True, size=90, color=PALETTE[0], opacity=1).encode(x=x)
+    seeds = chart.transform_filter("datum.kind == 'seed'").mark_tick(color="#777", size=10, thickness=1.5).encode(x=x)
+    return _titled(zero + seeds + lines + dots, "Arms of the study.").properties(
+        height=34 * len({row["arm"] for row in data["tables"]["arms"]})
+    )
+
+
+CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
+    "loss": ("curves", loss),
+    "bound": ("bounds", bound),
+    "bands": ("bands", bands),
+    "calibration": ("bins", calibration),
+    "stages": ("stages", stages),
+    "rates": ("curves", rates),
+    "spread": ("curves", spread),
+    "uncertainty": ("uncertainty", uncertainty),
+    "frontier": ("frontier", frontier),
+    "arms": ("arms", arms),
+}
+
+
+def specifications(data: Table) -> dict[str, Table]:
+    """Return the charts of a page without their rows: the name of their table, and a specification for each clock."""
+    found = {}
+    for name, (table, make) in CHARTS.items():
+        bare = {**data, "tables": {key: [] for key in data["tables"]}, "legend": False}
+        # An axis is named after its bounds, and the height of a chart is that of its arms.
+        for kept in ("bound", "arm"):
+            bare["tables"][f"{kept}s"] = [{kept: row[kept]} for row in data["tables"][f"{kept}s"]]
+        variants = {by: {"by": by} for by in CLOCKS} if name in ("loss", "bound") else {"": {}}
+        specs = {}
+        for by, options in variants.items():
+            chart = make(bare, **options).properties(width="container", autosize=_FIT)
+            specs[by] = _bare(chart.to_dict(validate=False))
+        found[name] = {"table": table, "specs": specs}
+    return found
+
+
+def figures(data: Table, folder: Path) -> list[Path]:
+    """Write each chart that has rows as SVG and PNG, and its rows as CSV.
+
+    Returns:
+        The files.
+    """
+    import vl_convert
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, (table, make) in CHARTS.items():
+        rows = data["tables"][table]
+        if not rows:
+            continue
+        spec = (
+            make(data).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"}).to_dict(validate=False)
+        )
+        files = {
+            "svg": vl_convert.vegalite_to_svg(spec).encode(),
+            "png": vl_convert.vegalite_to_png(spec, scale=2),
+            "csv": _csv(rows).encode(),
+        }
+        for ending, content in files.items():
+            path = folder / f"{name}.{ending}"
+            write_bytes(path, content)
+            written.append(path)
+    return written
+
+
+def _csv(rows: list[Table]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _bare(spec: Any) -> Any:
+    """Return a specification whose named data have no rows."""
+    if isinstance(spec, dict):
+        return {key: _bare(value) for key, value in spec.items() if not (key == "values" and "name" in spec)}
+    return [_bare(each) for each in spec] if isinstance(spec, list) else spec
+
+
+def _chart(data: Table, table: str) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=data["tables"][table], name=table)).properties(height=_HEIGHT)
+
+
+def _titled(chart: Any, description: str) -> Any:
+    return chart.properties(description=description)
+
+
+def _clock(by: str) -> alt.X:
+    return alt.X(
+        f"{by}:Q", title=CLOCKS[by], scale=alt.Scale(zero=True), axis=alt.Axis(format="~s" if by == "tokens" else ",d")
+    )
+
+
+def _y(field: str, title: str) -> alt.Y:
+    return alt.Y(field, title=title, scale=alt.Scale(zero=False))
+
+
+def _runs(data: Table) -> alt.Color:
+    """Return the colours of the runs, which stay when some are hidden."""
+    names = [run["name"] for run in data["runs"]]
+    colours = [PALETTE[i % len(PALETTE)] for i in range(len(names))]
+    legend = alt.Legend() if data.get("legend", len(names) > 1) else None
+    return alt.Color("run:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
+
+
+def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:
+    """Return invisible points that answer to the mouse."""
+    tips: list[Any] = [
+        "run:N",
+        alt.Tooltip(f"{by}:Q", format=",.0f"),
+        *(alt.Tooltip(f"{f}:Q", format=how) for f, how in fields),
+    ]
+    return chart.mark_point(size=80, opacity=0).encode(tooltip=tips)
+
+
+def _points(chart: alt.Chart, field: str, tips: list[Any]) -> alt.Chart:
+    return chart.mark_point(size=60, opacity=0).encode(y=f"{field}:Q", tooltip=tips)

@@ -1,0 +1,440 @@
+"use strict";
+// Whatever a run has written reaches the page through textContent, and through Vega as data: never as markup.
+const given = JSON.parse(document.getElementById("given").textContent);
+let data = given.data;
+const state = {
+  by: "step", hidden: new Set(),
+  text: { run: 0, text: 0, rate: null, token: null },
+  replay: { run: 0, text: 0, at: 0, playing: null, touched: false },  // untouched, it stands half way
+};
+
+function el(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === "on") for (const [event, handler] of Object.entries(value)) made.addEventListener(event, handler);
+    else if (key === "style") for (const [name, each] of Object.entries(value)) made.style.setProperty(name, each);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+const runs = () => data.runs || [];
+const colour = (i) => given.palette[i % given.palette.length];
+const shown = (row) => row.run === undefined || !state.hidden.has(row.run);
+const fixed = (value, digits) => (value === null || value === undefined ? "—" : value.toFixed(digits));
+const count = (value, what) => `${value.toLocaleString("en")} ${what}${value === 1 ? "" : "s"}`;
+// What stands between grave accents is code.
+const words = (sentence) => sentence.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+const missing = (what, command) => el("p", { class: "missing" }, `${what} `, el("code", {}, command), " records it.");
+
+function table(columns, rows, { label, apart = 0 } = {}) {
+  const looks = columns.map((_, i) => rows.length > 0 && rows.every((row) => /^[\d\s.,±+−%[\]—-]+$/.test(row[i])));
+  const cell = (tag, text, i) => el(tag, { class: looks[i] ? "number" : null, dir: looks[i] ? null : "auto" }, text);
+  return el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": label },
+    el("table", {},
+      el("thead", {}, el("tr", {}, ...columns.map((text, i) => { const th = cell("th", text, i); th.scope = "col"; return th; }))),
+      el("tbody", {}, ...rows.map((row, n) => el("tr", { class: n < apart ? "apart" : null }, ...row.map((text, i) => cell("td", text, i)))))));
+}
+
+// Charts: each is drawn once, and afterwards only given other rows.
+
+const charts = {};
+function chart(name, caption) {
+  const chart = (charts[name] ??= { host: el("div", { class: "chart" }), view: null, by: null });
+  chart.stale = true;
+  return el("figure", {}, chart.host, caption ? el("figcaption", {}, caption) : null);
+}
+const rowsOf = (name) => data.tables[given.charts[name].table].filter(shown);
+async function draw(name) {
+  const one = charts[name], { table, specs } = given.charts[name];
+  const by = specs[state.by] ? state.by : Object.keys(specs)[0];
+  one.stale = false;
+  if (one.view && one.by === by) {
+    await one.view.data(table, structuredClone(rowsOf(name))).runAsync();
+    return;
+  }
+  one.by = by;
+  one.view?.finalize();
+  const spec = { ...specs[by], config: given.config, datasets: { ...specs[by].datasets, [table]: structuredClone(rowsOf(name)) } };
+  const made = await vegaEmbed(one.host, spec, { actions: false, renderer: "svg", logLevel: 1 /* errors only */ });
+  one.view = made.view;
+}
+let drawing = Promise.resolve();
+function drawAll() {  // one after the other, so that the page answers in between
+  const stale = Object.keys(charts).filter((name) => charts[name].stale && charts[name].host.isConnected);
+  drawing = drawing.then(async () => {
+    for (const name of stale) {
+      if (!charts[name].stale) continue;
+      await draw(name);
+      await new Promise((next) => setTimeout(next));
+    }
+  });
+  return drawing;
+}
+function redraw(names) {
+  for (const name of names) if (charts[name]) charts[name].stale = true;
+  return drawAll();
+}
+function legend() {
+  if (runs().length < 2) return null;
+  return el("p", { class: "legend" }, ...runs().map((run, i) => state.hidden.has(run.name) ? null :
+    el("span", { dir: "auto" }, el("i", { class: "dot", style: { "--c": colour(i) } }), run.name)));
+}
+
+function toggles() {
+  if (runs().length < 2) return null;
+  return el("div", { class: "controls chips", role: "group", "aria-label": "Runs shown" }, ...runs().map((run, i) =>
+    el("button", {
+      class: "chip", type: "button", "aria-pressed": String(!state.hidden.has(run.name)), dir: "auto",
+      on: { click: (event) => {
+        if (!state.hidden.delete(run.name)) state.hidden.add(run.name);
+        event.currentTarget.setAttribute("aria-pressed", String(!state.hidden.has(run.name)));
+        for (const each of document.querySelectorAll(".legend")) each.replaceWith(legend());
+        redraw(Object.keys(charts));
+      } },
+    }, el("i", { class: "dot", style: { "--c": colour(i) } }), run.name)));
+}
+function choice(label, options, chosen, choose) {
+  const buttons = options.map(([value, text]) => el("button", {
+    type: "button", "aria-pressed": String(value === chosen), on: { click: (event) => {
+      for (const each of buttons) each.setAttribute("aria-pressed", String(each === event.currentTarget));
+      choose(value);
+    } },
+  }, text));
+  return el("div", { class: "choice", role: "group", "aria-label": label }, ...buttons);
+}
+function selection(label, options, chosen, choose) {
+  if (options.length < 2) return null;
+  return el("label", {}, label, el("select", { on: { change: (event) => choose(Number(event.target.value)) } },
+    ...options.map(([value, text]) => el("option", { value, selected: value === chosen }, text))));
+}
+
+// Sections: what each shows is drawn again only when it has changed.
+
+const sections = [
+  { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds, data.thinned], draw: curves },
+  { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
+  { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins], draw: importance },
+  { id: "curriculum", title: "Curriculum and mask rates", of: () => [data.tables.stages, data.tables.curves], draw: curriculum },
+  { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
+  { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
+  { id: "frontier", title: "Samplers: quality against evaluations", of: () => [data.tables.frontier], draw: frontier },
+  { id: "samples", title: "Samples", of: () => runs().map((run) => run.samples), draw: samples },
+  { id: "experiment", title: "Experiment", of: () => [data.experiment, runs().map((run) => run.resolved)], draw: experiment },
+  { id: "environment", title: "Environment", of: () => runs().map((run) => run.environment), draw: environment },
+];
+const ofStudy = [{ id: "arms", title: "Arms", of: () => [data.tables.arms], draw: arms }, { id: "tables", title: "Tables", of: () => [data.blocks], draw: blocks }];
+const reproduce = { id: "commands", title: "Make it again", of: () => [data.commands], draw: commands };
+const bodies = new Map();
+
+function render() {
+  document.getElementById("head").replaceChildren(...[
+    el("p", { class: "eyebrow" }, data.kind === "study" ? "Study" : "Report", given.live ? " · live" : ""),
+    el("h1", { dir: "auto" }, data.title),
+    ...data.verdict.map((sentence, i) => el("p", { class: i < 1 ? "lead" : null, dir: "auto" }, ...words(sentence))),
+    data.overview && runs().length > 1 ? table(data.overview.columns, data.overview.rows, { label: "Runs and their bounds" }) : null,
+    el("nav", { "aria-label": "Sections" }, ...listed().map((one) => el("a", { href: `#${one.id}` }, one.title)))].filter((each) => each));
+  for (const one of listed()) {
+    const slice = JSON.stringify(one.of());
+    let body = bodies.get(one.id);
+    if (!body) {
+      body = { host: el("div", {}), slice: null };
+      bodies.set(one.id, body);
+      document.getElementById("main").append(el("section", { id: one.id, "aria-labelledby": `${one.id}-title` },
+        el("h2", { id: `${one.id}-title` }, one.title), body.host));
+    }
+    if (body.slice === slice) continue;
+    body.slice = slice;
+    body.host.replaceChildren(...one.draw().flat().filter((each) => each));
+  }
+  document.getElementById("foot").replaceChildren(
+    `Written ${data.written.replace("T", " ").replace("+00:00", " UTC")} by atat ${data.version}. Every number is one that a command has recorded. `,
+    "Charts: Vega-Lite, © University of Washington Interactive Data Lab, BSD-3-Clause.");
+}
+const listed = () => [...(data.kind === "study" ? ofStudy : sections), reproduce];
+
+function curves() {
+  const clocks = [["step", "steps"], ["tokens", "tokens"], ["seconds", "seconds"]];
+  const { curves, bounds } = data.tables;
+  if (!curves.length && !bounds.length) return [missing("No step is recorded yet.", "atat train")];
+  return [
+    toggles(),
+    el("div", { class: "controls" }, "against", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
+    curves.length ? chart("loss", "As recorded. Objectives weigh their losses differently: only bounds compare runs.") : null,
+    bounds.length ? chart("bound", "Bars: one standard error over the held-out sequences to either side.") : missing("No bound on held-out text is recorded.", "atat eval RUN"),
+    ...data.thinned.map((sentence) => el("p", { class: "note", dir: "auto" }, `${sentence}; the extremes of every stretch are kept.`)),
+  ];
+}
+
+const lacks = (what) => missing(what, "atat report RUN --compute");
+const having = (key) => runs().map((run, i) => [i, run.name]).filter(([i]) => runs()[i][key]);
+function settle(place, having) {  // a run that has it
+  if (!having.some(([i]) => i === place.run)) place.run = having[0][0];
+}
+
+function texts() {
+  const those = having("text");
+  if (!those.length) return [lacks("No held-out text is recorded token by token.")];
+  const place = state.text;
+  settle(place, those);
+  const host = el("div", {});
+  const show = () => host.replaceChildren(...oneText(show));
+  show();
+  return [
+    el("p", {}, `Held-out text. The warmer a token, the ${those.some(([i]) => runs()[i].text.estimator) ? "more important the estimator finds it, and the " : ""}more nats the model pays for it where it is masked.`),
+    host,
+  ];
+}
+function range(values) {
+  let low = Infinity, high = -Infinity;
+  for (const each of values) if (each !== null) { low = Math.min(low, each); high = Math.max(high, each); }
+  return low <= high ? [low, high] : [0, 0];
+}
+function oneText(again) {
+  const place = state.text, those = having("text"), recorded = runs()[place.run].text;
+  place.text = Math.min(place.text, recorded.texts.length - 1);
+  place.rate = Math.min(place.rate ?? Math.floor(recorded.rates.length / 2), Math.max(0, recorded.rates.length - 1));
+  const one = recorded.texts[place.text];
+  if (!one) return [lacks("No held-out text is recorded.")];
+  const all = (key) => recorded.texts.flatMap((text) => (text[key] || []).flat());
+  const scales = { importance: range(all("importance")), loss: [0, range(all("loss"))[1]] };
+  const readout = el("p", { class: "readout", "aria-live": "polite" });
+  const said = (i) => {
+    if (i === null || i >= one.tokens.length) return "Point at a token, or choose one with the arrow keys.";
+    const at = (key) => one[key]?.[place.rate]?.[i];
+    const words = [`“${one.tokens[i].replace(/\n/g, "↵")}”`];
+    if (!one.maskable[i]) words.push("is never masked");
+    if (one.importance) words.push(`importance ${fixed(at("importance"), 2)}`);
+    if (one.loss) words.push(at("loss") === null ? "never masked in these draws" : `loss ${fixed(at("loss"), 2)} nats`);
+    if (one.surprisal) words.push(`surprisal by its frequency ${fixed(one.surprisal[i], 2)} nats`);
+    return words.join(" · ");
+  };
+  const panels = [];
+  const choose = (i) => {
+    place.token = i;
+    readout.textContent = said(i);
+    for (const panel of panels) {
+      panel.querySelector(".chosen")?.classList.remove("chosen");
+      if (i !== null) panel.children[i]?.classList.add("chosen");
+    }
+  };
+  const at = recorded.rates.length > 1 ? ` at mask rate ${recorded.rates[place.rate]}` : "";
+  const panel = (title, key, unit) => {
+    const [low, high] = scales[key], values = one[key]?.[place.rate];
+    const heat = (value) => (value === null || value === undefined || high <= low ? 0 : (value - low) / (high - low));
+    const paragraph = el("p", {
+      class: "tokens", role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys choose a token`,
+      on: {
+        pointerover: (event) => event.target.dataset.i !== undefined && choose(Number(event.target.dataset.i)),
+        click: (event) => event.target.dataset.i !== undefined && choose(Number(event.target.dataset.i)),
+        keydown: (event) => {
+          const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+          if (!move) return;
+          event.preventDefault();
+          choose(Math.max(0, Math.min(one.tokens.length - 1, (place.token ?? (move > 0 ? -1 : 1)) + move)));
+        },
+      },
+    }, ...one.tokens.map((token, i) => el("span", { "data-i": i, style: { "--h": heat(values?.[i]) } }, token.replace(/\n/g, "↵\n"))));
+    panels.push(paragraph);
+    return el("div", {}, el("h3", {}, title), paragraph,
+      el("span", { class: "scale" }, fixed(low, 2), el("i", {}), `${fixed(high, 2)}${unit}`));
+  };
+  const rate = recorded.rates.length > 1 ? el("label", {}, "mask rate",
+    el("input", { type: "range", min: 0, max: recorded.rates.length - 1, step: 1, value: place.rate, "aria-valuetext": String(recorded.rates[place.rate]), on: {
+      input: (event) => {
+        place.rate = Number(event.target.value);
+        again();
+        document.querySelector("#text input[type=range]").focus();
+      },
+    } }), el("output", {}, String(recorded.rates[place.rate]))) : null;
+  const made = [
+    el("div", { class: "controls" },
+      selection("run", those, place.run, (i) => { place.run = i; place.token = null; again(); }),
+      selection("text", recorded.texts.map((_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; place.token = null; again(); }),
+      rate),
+    el("div", { class: "pair" },
+      one.importance ? panel(recorded.importance_depends_on_rate ? `Importance${at}` : "Importance", "importance", "") : null,
+      one.loss ? panel(`Loss${at}`, "loss", " nats") : null),
+    one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator: all tokens count the same."),
+    readout,
+    el("p", { class: "note" }, `Step ${recorded.step.toLocaleString("en")}, ${recorded.split} text, masks of seed ${recorded.seed}; loss: mean over ${count(recorded.draws, "draw")} at a rate, of those that masked the token.`
+      + (one.importance && recorded.rates.length > 1 && !recorded.importance_depends_on_rate ? " The importance is the same at every mask rate." : "")),
+  ];
+  choose(place.token);
+  return made.filter((each) => each);
+}
+
+function importance() {
+  if (!data.tables.bands.length && !data.tables.bins.length) {
+    return [missing("Not recorded; a run without an importance estimator has none.", "atat importance RUN")];
+  }
+  return [
+    legend(),
+    data.tables.bands.length ? chart("bands", "Within a band tokens are about equally frequent: what importance knows beyond frequency shows there.") : null,
+    data.tables.bins.length ? chart("calibration", "Dashed: importance equal to the rank of the loss.") : null,
+  ];
+}
+function curriculum() {
+  const has = (key) => data.tables.curves.some((row) => row[key] !== null);
+  if (!has("mask_rate") && !data.tables.stages.length) return [el("p", { class: "missing" }, "No mask rate and no stage of a curriculum is recorded: this objective has none, or no step is done.")];
+  return [
+    legend(),
+    data.tables.stages.length ? chart("stages", "Stage of the curriculum") : el("p", { class: "note" }, "No curriculum."),
+    has("mask_rate") ? chart("rates", "Dots: masked tokens of a step's batch. Line: what the step's rates asked for.") : null,
+    has("mask_rate_target") ? chart("spread", "Mean rates of the recorded steps.") : null,
+  ];
+}
+function uncertainty() {
+  if (!data.tables.uncertainty.length) return [lacks("No sampling is recorded.")];
+  return [legend(), chart("uncertainty", "Line: median over the places that are still masked. Area: their middle half.")];
+}
+function frontier() {
+  if (!data.tables.frontier.length) return [missing("No sampler has been priced.", "atat bench samplers RUN")];
+  return [legend(), chart("frontier", "Further down is better, further left is cheaper. The bound is exact where a sampler's order is deterministic.")];
+}
+function samples() {
+  const those = runs().filter((run) => run.samples);
+  if (!those.length) return [missing("No text is recorded.", "atat train … evaluation.samples=3")];
+  return those.flatMap((run) => [runs().length > 1 ? el("h3", { dir: "auto" }, run.name) : null, el("pre", { dir: "auto", tabindex: 0, role: "region", "aria-label": "Samples" }, run.samples)]);
+}
+function experiment() {
+  const { columns, rows, apart } = data.experiment;
+  return [
+    el("p", {}, runs().length > 1 ? "What differs between the runs comes first and is marked, then what they share and the base has not." : `What differs from ${columns[1]}.`),
+    rows.length ? table(columns, rows, { label: "What differs", apart }) : el("p", { class: "missing" }, "Nothing."),
+    ...runs().map((run) => el("details", {}, el("summary", { dir: "auto" }, `${run.name}: every parameter`), el("pre", { tabindex: 0, role: "region", "aria-label": "resolved.toml" }, run.resolved))),
+  ];
+}
+function environment() {
+  const those = runs().filter((run) => run.environment.length);
+  if (!those.length) return [el("p", { class: "missing" }, "environment.json is not there.")];
+  return those.map((run) => el("details", { open: those.length === 1 }, el("summary", { dir: "auto" }, run.name), table(["", "value"], run.environment, { label: "Environment" })));
+}
+function commands() {
+  return [el("pre", { tabindex: 0, role: "region", "aria-label": "Commands" }, data.commands.join("\n"))];
+}
+
+// Denoising replay
+
+function openAt(frames, evaluation) {
+  const next = frames.find((frame) => frame.evaluation > evaluation);
+  return new Map(next ? next.open : []);
+}
+function stateAt(one, evaluation) {
+  const tokens = [...one.start], heat = new Map(), fresh = new Set();
+  for (const frame of one.frames) {
+    if (frame.evaluation > evaluation) break;
+    const open = new Map(frame.open);
+    for (const [i, token] of frame.filled) {
+      tokens[i] = token;
+      heat.set(i, open.get(i) ?? 0);
+      if (frame.evaluation === evaluation) fresh.add(i);
+    }
+    for (const i of frame.hidden) tokens[i] = null;
+  }
+  return { tokens, heat, fresh, open: openAt(one.frames, evaluation) };
+}
+function replay() {
+  const those = having("replay");
+  if (!those.length) return [lacks("No sampling is recorded step by step.")];
+  const place = state.replay;
+  settle(place, those);
+  clearInterval(place.playing);
+  place.playing = null;
+  const recorded = () => runs()[place.run].replay;
+  const texts = Math.max(...recorded().samplers.map((sampler) => sampler.texts.length));
+  place.text = Math.min(place.text, Math.max(0, texts - 1));
+  const last = () => Math.max(1, ...recorded().samplers.map((sampler) => sampler.evaluations[place.text] ?? 0));
+  const top = range(recorded().samplers.flatMap((s) => s.texts.flatMap((t) => t.frames.flatMap((f) => f.open.map(([, each]) => each)))))[1];
+  const panels = el("div", { class: "pair" }), output = el("output", {});
+  const slider = el("input", { type: "range", min: 0, max: last(), step: 1, value: place.at, "aria-label": "network evaluations", on: { input: (event) => { touch(); go(Number(event.target.value)); } } });
+  const play = el("button", { type: "button", on: { click: () => (place.playing ? pause() : start()) } }, "Play");
+  const pause = () => { clearInterval(place.playing); place.playing = null; play.textContent = "Play"; };
+  const touch = () => { pause(); place.touched = true; };
+  const start = () => {
+    if (!place.touched || place.at >= last()) go(0);
+    place.touched = true;
+    play.textContent = "Pause";
+    place.playing = setInterval(() => (place.at >= last() ? pause() : go(place.at + 1)), Math.max(60, Math.min(400, 12000 / last())));
+  };
+  const go = (at) => {
+    place.at = Math.max(0, Math.min(last(), at));
+    slider.max = last();
+    slider.value = place.at;
+    slider.setAttribute("aria-valuetext", `after evaluation ${place.at}`);
+    output.textContent = `after evaluation ${place.at} of ${last()}`;
+    panels.replaceChildren(...recorded().samplers.map(sampled));
+  };
+  const sampled = (sampler) => {
+    const one = sampler.texts[place.text], of = sampler.evaluations[place.text] ?? 0;
+    if (!one) return "";
+    const now = stateAt(one, place.at), share = (value) => (top > 0 ? value / top : 0);
+    const tokens = now.tokens.map((token, i) => token === null
+      ? el("span", { class: "mask", style: { "--h": share(now.open.get(i) ?? 0) } })
+      : el("span", { class: now.fresh.has(i) ? "new" : one.start[i] !== null ? "given" : null, style: { "--h": share(now.heat.get(i) ?? 0) } }, token.replace(/\n/g, "↵\n")));
+    const settings = Object.entries(sampler.settings).filter(([key]) => key !== "use").map(([key, value]) => `${key} ${typeof value === "object" && value ? value.use : value}`);
+    const masked = now.tokens.filter((token) => token === null).length;
+    return el("div", { class: "sampler" }, el("h3", { dir: "auto" }, sampler.name),
+      el("p", { class: "note", dir: "auto" }, `${Math.min(place.at, of)} of ${count(of, "evaluation")}, ${masked} masked${settings.length ? ` · ${settings.join(", ")}` : ""}`),
+      el("p", { class: "tokens", dir: "auto" }, ...tokens));
+  };
+  const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Replay: space plays and pauses, arrow keys step", on: { keydown: (event) => {
+    if (event.target !== stage) return;
+    const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (event.key === " ") place.playing ? pause() : start();
+    else if (move) { touch(); go(place.at + move); }
+    else return;
+    event.preventDefault();
+  } } }, panels);
+  const again = () => bodies.get("replay").host.replaceChildren(...replay().filter((each) => each));
+  go(place.touched ? place.at : Math.ceil(last() / 2));
+  return [
+    el("p", {}, "The same seed under each sampler. Blocks are masked places; the warmer one is, the less sure the model is of it, and a token keeps the colour of the moment in which it was written."),
+    el("div", { class: "controls" },
+      selection("run", those, place.run, (i) => { place.run = i; again(); }),
+      selection("text", Array.from({ length: texts }, (_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; again(); }),
+      play,
+      el("button", { type: "button", "aria-label": "Step back", on: { click: () => { touch(); go(place.at - 1); } } }, "‹"),
+      el("button", { type: "button", "aria-label": "Step forward", on: { click: () => { touch(); go(place.at + 1); } } }, "›"),
+      el("label", {}, slider, output)),
+    stage,
+    el("span", { class: "scale", style: { "--from": "var(--mask)" } }, "0", el("i", {}), `${fixed(top, 1)} ${recorded().unit} (${recorded().uncertainty})`),
+    el("p", { class: "note" }, `Step ${recorded().step.toLocaleString("en")}, seed ${recorded().seed}.`),
+  ];
+}
+
+// Studies
+
+function arms() {
+  if (!data.tables.arms.length) return [el("p", { class: "missing" }, "This study compares nothing yet.")];
+  return [chart("arms", "Dot and line: mean over seeds and its 95 % interval. Ticks: each seed.")];
+}
+function blocks() {
+  return data.blocks.flatMap((block) => [block.title ? el("h3", {}, block.title) : null, ...(block.said || []).map((sentence) => el("p", { class: "note" }, sentence)), table(block.columns, block.rows, { label: block.title || "Table" })]);
+}
+
+// Live: the same page with new data, where a reader is looking.
+
+let tag = null;
+async function poll() {
+  try {
+    const answer = await fetch(given.live, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    if (answer.status === 200) {
+      tag = answer.headers.get("ETag");
+      data = await answer.json();
+      render();
+      await drawAll();
+    }
+  } catch { /* the server, or the run, is not there for a moment */ }
+  setTimeout(poll, 2000);
+}
+
+// For the console of the browser, and for tests.
+Object.assign(window, { given, charts, state });
+Object.defineProperty(window, "data", { get: () => data });
+
+render();
+drawAll().then(() => { document.documentElement.dataset.drawn = ""; });
+document.documentElement.dataset.ready = String(performance.now());
+if (given.live) setTimeout(poll, 1000);

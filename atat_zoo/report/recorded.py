@@ -1,0 +1,261 @@
+"""What a run folder has recorded, checked value by value: a damaged file is a missing one. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.parsing import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from atat_zoo.run import RunFolder
+
+Table = dict[str, Any]
+# Points of a curve: more are not seen.
+POINTS = 800
+_LONGEST = 20_000  # characters of samples.txt on the page
+
+
+def figure(value: Any) -> float | None:
+    """Return a finite number, or None for anything else."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
+    """Return at most `points` rows in their order: the first, the last, and those of the extremes of each stretch."""
+    if len(rows) <= points:
+        return rows
+    kept = {0, len(rows) - 1}
+    stretches = points // 2 - 1
+    for i in range(stretches):
+        some = range(i * len(rows) // stretches, (i + 1) * len(rows) // stretches)
+        known = [j for j in some if rows[j][key] is not None] or [some[0]]
+        kept |= {min(known, key=lambda j: rows[j][key] or 0), max(known, key=lambda j: rows[j][key] or 0)}
+    return [rows[i] for i in sorted(kept)]
+
+
+def tables(run: RunFolder) -> Iterator[Table]:
+    """Yield the JSON objects in evaluations/ that can be read, in the order of their names."""
+    for path in sorted(run.evaluations.glob("*.json")):
+        with suppress(OSError, ValueError):
+            table = from_json(path.read_bytes())
+            if isinstance(table, dict) and type(table.get("step")) is int:
+                yield table
+
+
+def evaluated(run: RunFolder) -> list[Table]:
+    """Return the evaluations of bounds on the experiment's own text, by step; a value that is damaged is None."""
+    found = [each for each in map(_evaluation, tables(run)) if each]
+    return sorted(found, key=lambda table: (table["step"], table["sequences"], table["draws"]))
+
+
+def _evaluation(table: Table) -> Table | None:
+    if not isinstance(table.get("bounds"), dict) or table.get("corpus"):
+        return None
+    bounds = {
+        str(name): {"value": value, "stderr": figure(one.get("stderr"))}
+        for name, one in table["bounds"].items()
+        if isinstance(one, dict) and (value := figure(one.get("value"))) is not None
+    }
+    count = {key: table.get(key, 0) for key in ("sequences", "draws", "seed", "tokens")}
+    if not bounds or any(type(value) is not int for value in count.values()):
+        return None
+    words = {key: str(table.get(key, "")) for key in ("split", "method")}
+    beside = table.get("count_table")
+    if isinstance(beside, dict):
+        keys = ("value", "stderr", "percent", "percent_stderr")
+        beside = {"reads": str(beside.get("reads")), **{key: figure(beside.get(key)) for key in keys}}
+    else:
+        beside = None
+    return {"step": table["step"], **count, **words, "bounds": bounds, "count_table": beside}
+
+
+def quality(run: RunFolder) -> Table | None:
+    """Return the last recorded quality of the importance, or None."""
+    last = None
+    for table in tables(run):
+        with suppress(KeyError, TypeError, ValueError):
+            bands: list[Table] = [
+                {key: _float(band[key]) for key in ("tokens", "least", "most", "loss")}
+                | {key: figure(band[key]) for key in ("importance_spearman", "frequency_spearman")}
+                for band in table["bands"]
+            ]
+            bins = [
+                {key: _float(one[key]) for key in ("importance", "rank", "loss", "tokens")} for one in table["bins"]
+            ]
+            if last is None or table["step"] >= last["step"]:
+                last = {"step": table["step"], "bands": bands, "bins": bins}
+    return last
+
+
+def priced(run: RunFolder) -> Iterator[Table]:
+    """Yield the samplers with a policy bound, as `atat bench samplers` recorded them."""
+    for table in tables(run):
+        rows = table.get("measured")
+        for one in rows if isinstance(rows, list) else ():
+            with suppress(KeyError, TypeError, ValueError):
+                policy = one["policy"]
+                numbers = {"evaluations": _float(policy["nfe"]), "value": _float(policy["value"])}
+                sampler = one["sampler"] if isinstance(one["sampler"], dict) else {}
+                named = {"sampler": _str(one["name"]), "settings": sampler, "quantity": _str(policy["quantity"])}
+                yield named | numbers | {"stderr": figure(policy["stderr"]), "sequences": _int(policy["sequences"])}
+
+
+def conditions(table: Table) -> tuple[Any, ...]:
+    """Return what an evaluation was made on: text, masks, and how the bound was estimated."""
+    return tuple(table[key] for key in ("split", "sequences", "draws", "seed", "tokens"))
+
+
+def text(run: RunFolder) -> Table | None:
+    """Return report/text.json, or None when it is not there or is damaged."""
+    return _read(run.path / "report" / "text.json", _text)
+
+
+def replay(run: RunFolder) -> Table | None:
+    """Return report/replay.json, or None when it is not there or is damaged."""
+    return _read(run.path / "report" / "replay.json", _replay)
+
+
+def comparison(run: RunFolder) -> Table | None:
+    """Return report/compare.json, what `atat compare --json` prints, or None when it is not there or is damaged."""
+    return _read(run.path / "report" / "compare.json", _comparison)
+
+
+def samples(run: RunFolder) -> str:
+    """Return the generated texts, or an empty text."""
+    with suppress(OSError):
+        written = run.samples.read_bytes()[: 4 * _LONGEST].decode("utf-8", "replace").strip()
+        return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… the rest is in samples.txt"
+    return ""
+
+
+def quartiles(replay: Table) -> Iterator[Table]:
+    """Yield the quartiles of the uncertainties of the masked places, by sampler and network evaluation."""
+    for sampler in replay["samplers"]:
+        at: dict[int, list[float]] = {}
+        for one in sampler["texts"]:
+            for frame in one["frames"]:
+                at.setdefault(frame["evaluation"], []).extend(each for _, each in frame["open"])
+        for evaluation, values in sorted(at.items()):
+            if len(values) > 1:
+                low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+                row = {"evaluation": evaluation, "low": low, "median": median, "high": high, "places": len(values)}
+                yield {"sampler": sampler["name"], **row}
+
+
+def _read(path: Path, check: Callable[[Table], Table]) -> Table | None:
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, StopIteration):
+        table = from_json(path.read_bytes())
+        if table["format"] == 1:
+            return check(table)
+    return None
+
+
+def _words(values: Any, length: int, kind: Callable[[Any], Any]) -> list[Any]:
+    """Return a list of this length, each value checked."""
+    if not isinstance(values, list) or len(values) != length:
+        raise ValueError
+    return [kind(each) for each in values]
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError
+    return value
+
+
+def _float(value: Any) -> float:
+    if (found := figure(value)) is None:
+        raise TypeError
+    return found
+
+
+def _text(table: Table) -> Table:
+    rates = [_float(rate) for rate in table["rates"]]
+    texts = []
+    for one in table["texts"]:
+        tokens = [_str(token) for token in one["tokens"]]
+
+        def grid(values: Any, length: int = len(tokens)) -> Any:
+            return None if values is None else _words(values, len(rates) or 1, lambda row: _words(row, length, figure))
+
+        texts.append(
+            {
+                "tokens": tokens,
+                "maskable": _words(one["maskable"], len(tokens), bool),
+                "surprisal": None if one["surprisal"] is None else _words(one["surprisal"], len(tokens), figure),
+                "importance": grid(one["importance"]),
+                "loss": grid(one["loss"]),
+            }
+        )
+    return {
+        "step": _int(table["step"]),
+        "split": _str(table["split"]),
+        "seed": _int(table["seed"]),
+        "draws": _int(table["draws"]),
+        "rates": rates,
+        "estimator": table["estimator"] and _str(table["estimator"]),
+        "importance_depends_on_rate": bool(table["importance_depends_on_rate"]),
+        "texts": texts,
+    }
+
+
+def _replay(table: Table) -> Table:
+    samplers = []
+    for sampler in table["samplers"]:
+        texts = []
+        for one in sampler["texts"]:
+            start = [None if token is None else _str(token) for token in one["start"]]
+
+            def place(position: Any, length: int = len(start)) -> int:
+                if _int(position) >= length:
+                    raise ValueError
+                return int(position)
+
+            frames = [
+                {
+                    "evaluation": _int(frame["evaluation"]),
+                    "filled": [[place(i), _str(token)] for i, token in frame["filled"]],
+                    "hidden": [place(i) for i in frame["hidden"]],
+                    "open": [[place(i), round(_float(each), 4)] for i, each in frame["open"]],
+                }
+                for frame in one["frames"]
+            ]
+            texts.append({"start": start, "frames": frames})
+        settings = sampler["settings"] if isinstance(sampler["settings"], dict) else {}
+        counts = _words(sampler["evaluations"], len(texts), _int)
+        samplers.append({"name": _str(sampler["name"]), "settings": settings, "evaluations": counts, "texts": texts})
+    return {
+        "step": _int(table["step"]),
+        "seed": _int(table["seed"]),
+        "length": _int(table["length"]),
+        "uncertainty": _str(table["uncertainty"]),
+        "unit": _str(table["unit"]),
+        "samplers": samplers,
+    }
+
+
+def _comparison(table: Table) -> Table:
+    runs = []
+    for run in table["runs"]:
+        difference = next(iter(run["bounds"].values()))["difference"]
+        if difference is not None:
+            difference = {key: figure(difference[key]) for key in ("percent", "percent_low", "percent_high")}
+        runs.append({"run": _str(run["run"]), "step": _int(run["step"]), "difference": difference})
+    return {"baseline": _str(table["baseline"]), "runs": runs}
+
+
+def first(values: Iterable[Any]) -> Any:
+    """Return the first value, or None."""
+    return next(iter(values), None)

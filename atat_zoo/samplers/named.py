@@ -1,0 +1,59 @@
+"""Every named sampler at given numbers of steps: the rows of a benchmark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.experiment import conflicts_with
+from atat_zoo.registry import Zoo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from atat_zoo.experiment import Experiment
+
+    Row = tuple[str, int | None, Any]  # name, steps, specification
+
+# Not a sampler by itself: its parts must be named.
+UNNAMED = frozenset({"combination"})
+# The sampler that the others are compared with.
+REFERENCE = "ancestral"
+
+
+def fitting(
+    experiment: Experiment, steps: Sequence[int], rows: Sequence[Row] | None = None
+) -> tuple[list[Row], dict[str, str]]:
+    """Return the samplers that fit an experiment, the reference with the most steps first; and why the others do not.
+
+    Args:
+        experiment: of the model.
+        steps: in ascending order.
+        rows: the samplers; every named one at each number of steps if None.
+    """
+    if rows is None:
+        rows = [row for name in Zoo.load().names("sampler") if name not in UNNAMED for row in at_steps(name, steps)]
+    first = at_steps(REFERENCE, steps[-1:])[0]
+    fits: list[Row] = []
+    refused: dict[str, str] = {}
+    for row in [first, *(row for row in rows if row != first)]:
+        if problems := conflicts_with(experiment, {"sampler": row[2]}):
+            refused[row[0]] = problems[0]
+        else:
+            fits.append(row)
+    return fits, refused
+
+
+def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
+    """Return a sampler at each number of steps; once, unchanged, if it has no such parameter."""
+    known = Zoo.load().describe("sampler", name).parameters
+    cap = next((key for key in ("steps", "max_steps") if key in known), None)
+    spec = Zoo.load().spec("sampler", name)
+    if cap is None:
+        return [(name, None, spec)]
+    rows: list[Row] = []
+    for number in steps:
+        values: dict[str, Any] = {"use": name, cap: number}
+        if "min_steps" in known:
+            values["min_steps"] = min(spec.min_steps, number)
+        rows.append((name, number, Zoo.load().spec("sampler", values)))
+    return rows

@@ -1,0 +1,231 @@
+"""What `collect` reads of run folders: what is recorded, value by value, and nothing else."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.naming import title
+from atat_zoo.report import recorded
+from atat_zoo.report.collect import collect
+from atat_zoo.report.page import inert
+from atat_zoo.report.verdict import verdict
+from atat_zoo.run import RunFolder
+from tests.report.made_runs import HOSTILE, make
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("runs") / "full")
+
+
+def test_every_value_of_a_curve_is_one_that_the_training_has_recorded(full):
+    data = collect([full])
+    lines = {line["step"]: line for line in RunFolder(full).read_metrics()}
+    assert len(data["tables"]["curves"]) == len(lines)
+    for row in data["tables"]["curves"]:
+        assert {key: lines[row["step"]][key] for key in row if key != "run"} == {k: row[k] for k in row if k != "run"}
+
+
+def test_every_bound_is_one_that_an_evaluation_has_recorded(full):
+    files = {
+        table["step"]: table for table in map(json.loads, (p.read_text() for p in full.glob("evaluations/0*.json")))
+    }
+    rows = collect([full])["tables"]["bounds"]
+    assert [row["step"] for row in rows] == sorted(files)
+    for row in rows:
+        bound = files[row["step"]]["bounds"]["nelbo"]
+        assert (row["value"], row["high"]) == (bound["value"], bound["value"] + bound["stderr"])
+        assert row["bound"] == title("nelbo")
+
+
+def test_the_other_charts_and_the_texts_are_as_recorded(full):
+    data = collect([full])
+    quality = json.loads((full / "evaluations" / "importance.json").read_text())
+    rhos = {(row["order"], row["orders by"]): row["rho"] for row in data["tables"]["bands"]}
+    for i, band in enumerate(quality["bands"]):
+        assert rhos[i, "importance"] == band["importance_spearman"]
+        assert rhos[i, "frequency alone"] == band["frequency_spearman"]
+    assert [row["rank"] for row in data["tables"]["bins"]] == [one["rank"] for one in quality["bins"]]
+    priced = json.loads((full / "evaluations" / "samplers-2x16.json").read_text())["measured"]
+    points = {(row["sampler"], row["evaluations"], row["value"]) for row in data["tables"]["frontier"]}
+    assert points == {(one["name"], one["policy"]["nfe"], one["policy"]["value"]) for one in priced if one["policy"]}
+    text = json.loads((full / "report" / "text.json").read_text())
+    shown = data["runs"][0]["text"]
+    assert [one["tokens"] for one in shown["texts"]] == [one["tokens"] for one in text["texts"]]
+    assert shown["texts"][0]["loss"][3] == [v and round(v, 3) for v in text["texts"][0]["loss"][3]]
+    assert [row["stage"] for row in data["tables"]["stages"]] == ["easy", "medium", "hard"]
+
+
+def test_the_verdict_has_the_number_its_error_and_what_it_was_measured_on(full):
+    first, second, third = collect([full])["verdict"]
+    assert first == f"full, trained by mdlm for 450 steps, 1,843,200 tokens: {title('nelbo')} 55.9 ± 1.2."
+    assert second.startswith("Measured on 768 sequences of validation text, 4 masks each by exact_k, seed 17")
+    assert third.startswith("That is 30.1 ± 0.6 % lower than a count-table model of two neighbours, 80.0 ± 1.5")
+
+
+def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(full, tmp_path):
+    other = make(tmp_path / "other", experiment="mdlm", seed=1, estimator=False)
+    copy = shutil.copytree(full, tmp_path / "full")
+    without = " ".join(collect([copy, other])["verdict"])
+    assert f"{title('nelbo').capitalize()}, lowest first: full 55.9 ± 1.2 and other 56.9 ± 1.2." in without
+    assert "not recorded" in without
+    difference = {"percent": 1.23456, "percent_low": 0.91, "percent_high": 1.56}
+    rows = [
+        {"run": "full", "step": 450, "bounds": {"nelbo": {"difference": None}}},
+        {"run": "other", "step": 450, "bounds": {"nelbo": {"difference": difference}}},
+    ]
+    path = copy / "report" / "compare.json"
+    path.write_text(json.dumps({"format": 1, "baseline": "full", "runs": rows}))
+    assert "Against full: other +1.23 % [+0.91, +1.56]" in " ".join(collect([copy, other])["verdict"])
+    rows[1]["step"] = 300
+    path.write_text(json.dumps({"format": 1, "baseline": "full", "runs": rows}))
+    assert "not recorded" in " ".join(collect([copy, other])["verdict"])
+
+
+@pytest.mark.parametrize("bound", ["nelbo", "adaptive", "SEDD"])
+def test_a_bound_has_the_name_of_its_objective(tmp_path, bound):
+    data = collect([make(tmp_path / "run", bound=bound)])
+    assert {row["bound"] for row in data["tables"]["bounds"]} == {title(bound)}
+    assert f"{title(bound)} 55.9 ± 1.2" in data["verdict"][0]
+
+
+def test_a_run_that_has_only_begun(full, tmp_path):
+    run = tmp_path / "begun"
+    run.mkdir()
+    shutil.copy(full / "resolved.toml", run)
+    data = collect([run])
+    assert all(rows == [] for rows in data["tables"].values())
+    assert data["verdict"][0] == "begun, trained by mdlm for 0 steps."
+    assert data["verdict"][-1] == "begun is at step 0 of 450."
+    assert data["runs"][0]["text"] is None
+
+
+def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full, tmp_path):
+    runs = [shutil.copytree(full, tmp_path / f"seed{i}" / "atat") for i in range(8)]
+    names = [run["name"] for run in collect(runs)["runs"]]
+    assert names == [f"seed{i}/atat" for i in range(8)]
+    with pytest.raises(UserError, match="is named twice"):
+        collect([runs[0], runs[1], runs[0] / ".." / "atat"])
+
+
+def test_what_differs_between_runs_comes_first(full, tmp_path):
+    others = [make(tmp_path / name, experiment="atat", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
+    found = collect(others)["experiment"]
+    assert found["columns"][2:] == ["a", "b"]
+    assert [row[0] for row in found["rows"][: found["apart"]]] == ["seed"]
+    assert ["rates.use", "noise", "bell", "bell"] in found["rows"]
+
+
+def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
+    data = collect([make(tmp_path / "long", lines=10_000)])
+    assert len(data["tables"]["curves"]) <= recorded.POINTS
+    assert data["thinned"] == [f"long: {len(data['tables']['curves'])} of 10,000 recorded lines are drawn"]
+
+
+@given(st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(10, 60))
+def test_thinning_keeps_the_ends_the_extremes_and_the_order(values, points):
+    rows = [{"step": i, "loss": value} for i, value in enumerate(values)]
+    kept = recorded.thin(rows, "loss", points)
+    assert len(kept) <= max(points, 2)
+    assert kept[0] is rows[0]
+    assert kept[-1] is rows[-1]
+    assert kept == sorted(kept, key=lambda row: row["step"])
+    known = [value for value in values if value is not None]
+    if known:
+        left = [row["loss"] for row in kept if row["loss"] is not None]
+        assert (min(left), max(left)) == (min(known), max(known))
+
+
+DAMAGE = [
+    b"", b"{", b"[]", b"null", b'{"format": 2}', b'{"format": 1}', b'{"format": 1, "texts": 3, "samplers": [1]}',
+    b'{"format": 1, "rates": [0.5], "texts": [{"tokens": [1]}]}', b"\xff\xfe", b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_missing_ones(full, tmp_path, damage):
+    run = shutil.copytree(full, tmp_path / "run")
+    for path in [*run.glob("report/*.json"), *run.glob("evaluations/*.json"), run / "environment.json"]:
+        path.write_bytes(damage)
+    (run / "report" / "compare.json").write_bytes(damage)
+    data = collect([run])
+    assert (data["runs"][0]["text"], data["runs"][0]["replay"]) == (None, None)
+    assert data["tables"]["bounds"] == []
+    assert inert(data)
+
+
+EVALUATIONS = ["evaluations/00000450", "evaluations/importance", "evaluations/samplers-2x16"]
+
+
+@given(st.data())
+def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
+    """Whatever a value in a recorded file becomes, the data can be written and have the shape the page relies on."""
+    name = data.draw(st.sampled_from(["report/text", "report/replay", *EVALUATIONS]))
+    table = json.loads((full / f"{name}.json").read_text())
+    place = table
+    while isinstance(place, dict | list) and place:
+        key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(min(3, len(place)))))
+        if not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+            place[key] = data.draw(st.sampled_from([None, -1, 3, 1e400, "x", [], {}, [[1]], True]))
+            break
+        place = place[key]
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(Path(folder))
+        path = run.path / f"{name}.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(table))
+        text, replay, evaluated = recorded.text(run), recorded.replay(run), recorded.evaluated(run)
+        found = [text, replay, evaluated, recorded.quality(run), list(recorded.priced(run))]
+    assert inert(found)
+    for one in text["texts"] if text else ():
+        for grid in (one["importance"], one["loss"]):
+            assert grid is None or {len(row) for row in grid} <= {len(one["tokens"])}
+    for sampler in replay["samplers"] if replay else ():
+        for one in sampler["texts"]:
+            assert all(0 <= i < len(one["start"]) for frame in one["frames"] for i in frame["hidden"])
+        assert all(row["low"] <= row["median"] <= row["high"] for row in recorded.quartiles(replay))
+    if evaluated:
+        plain = {"name": "a", "objective": "b", "step": 1, "steps": 1, "tokens": 2, "seconds": None}
+        assert all(isinstance(sentence, str) for sentence in verdict([{**plain, "evaluated": evaluated}], None))
+
+
+@given(st.text() | st.sampled_from(HOSTILE))
+def test_no_text_ends_the_element_that_it_stands_in(text):
+    written = inert({"text": text})
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == {"text": text}
+
+
+def test_half_a_pair_of_surrogates_can_be_written():
+    assert inert(json.loads('"\\ud83d"')).encode("utf-8") == b'"?"'
+
+
+def test_pages_stay_small_whatever_is_recorded(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "run")
+    path = run / "report" / "text.json"
+    table = json.loads(path.read_text())
+    one = table["texts"][0]
+    for key in ("tokens", "maskable", "surprisal"):
+        one[key] = one[key] * 20
+    for key in ("importance", "loss"):
+        one[key] = [row * 20 for row in one[key]]
+    table["texts"] = [one] * 12
+    path.write_text(json.dumps(table))
+    text = collect([run])["runs"][0]["text"]
+    assert 1 <= len(text["texts"]) < 12
+    assert len(json.dumps(text)) < 1_200_000
+
+
+def test_torch_is_not_imported(full):
+    code = "import sys; from pathlib import Path; from atat_zoo.report.collect import collect"
+    code += "; collect([Path(sys.argv[1])]); print('torch' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code, full], capture_output=True, text=True, check=True).stdout
+    assert said == "False\n"

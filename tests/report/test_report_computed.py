@@ -1,0 +1,59 @@
+"""`atat report --compute`: a page of a run of each objective, with what commands print and nothing else."""
+
+import json
+
+import pytest
+
+from atat_zoo.report.collect import collect
+from atat_zoo.report.wording import interval, uncertain
+from tests.evaluation.making import make_run
+
+pytestmark = pytest.mark.slow
+LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
+OBJECTIVES = {
+    "mdlm": {"objective": "mdlm", "estimator": LEARNED},
+    "sedd": {"objective": "sedd"},
+    "d3pm": {"objective": "d3pm"},
+    "adaptive": {"objective": "adaptive", "estimator": LEARNED, "sampler": "learned_order"},
+    "block": {"objective": {"use": "block", "size": 4}, "sampler": "semi_autoregressive"},
+    "autoregressive": {"objective": "autoregressive"},
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_page_of_every_objective_has_the_numbers_that_commands_print(atat, tmp_path, name):
+    run = make_run(tmp_path, name, **OBJECTIVES[name])
+    code, said, err = atat("report", str(run), "--compute")
+    assert (code, err) == (0, "")
+    assert f"{run}: text took " in said
+    code, printed, _ = atat("eval", str(run), "--json", "--draws", "1")
+    assert code == 0
+    data = collect([run])
+    one = data["runs"][0]
+    assert one["text"]["texts"]
+    assert one["replay"]["samplers"]
+    assert (one["text"]["texts"][0]["importance"] is not None) == ("estimator" in OBJECTIVES[name])
+    bounds = json.loads(printed)["bounds"]
+    assert [row["value"] for row in data["tables"]["bounds"]] == [bound["value"] for bound in bounds.values()]
+    first = next(iter(bounds.values()))
+    assert uncertain(first["value"], first["stderr"]) in data["verdict"][0]
+    if data["tables"]["bands"]:
+        code, printed, _ = atat("importance", str(run), "--json")
+        assert code == 0
+        bands = json.loads(printed)["bands"]
+        rhos = [row["rho"] for row in collect([run])["tables"]["bands"] if row["orders by"] == "importance"]
+        assert rhos == [band["importance_spearman"] for band in bands if band["importance_spearman"] is not None]
+
+
+def test_runs_are_compared_and_the_verdict_is_what_compare_prints(atat, tmp_path):
+    one = make_run(tmp_path, "mdlm", objective="mdlm")
+    other = make_run(tmp_path, "mlm", objective="mlm")
+    code, said, _ = atat("report", str(one), str(other), "--compute", "--out", str(tmp_path / "page.html"))
+    assert code == 0
+    assert f"{one}: the comparison of all took " in said
+    code, printed, _ = atat("compare", str(one), str(other), "--json")
+    assert code == 0
+    row = json.loads(printed)["runs"][1]
+    difference = next(iter(row["bounds"].values()))["difference"]
+    change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
+    assert any(f"{row['run']} {change}" in sentence for sentence in collect([one, other])["verdict"])

@@ -1,0 +1,198 @@
+"""The page in a real browser: quiet, safe, quick, and usable by keyboard and mouse, on a phone and in print."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from atat_zoo.report import studies
+from atat_zoo.report.collect import collect
+from atat_zoo.report.page import page as write_page
+from tests.report.made_runs import HOSTILE, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
+DRAWN = "html[data-drawn]"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is missing")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as drive:
+        browser = drive.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The pages that are looked at: of one run, of eight, of a hostile one, of a long one, of a study."""
+    root = tmp_path_factory.mktemp("pages")
+    hostile = tuple(HOSTILE)
+    runs = {
+        "one": [make(root / "runs" / "one")],
+        "eight": [make(root / "runs" / f"run{i}", seed=i, estimator=i > 0) for i in range(8)],
+        "hostile": [
+            make(root / "runs" / "<img src=x onerror=alert(1)>", words=hostile),
+            make(root / "runs" / "<svg onload=alert(1)>"),
+        ],
+        "long": [make(root / "runs" / "long", lines=10_000)],
+        "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
+    }
+    written = {name: collect(each) for name, each in runs.items()} | {"study": studies.of_study(CONFIRM)}
+    for name, data in written.items():
+        (root / f"{name}.html").write_text(write_page(data), encoding="utf-8")
+    return root
+
+
+@contextmanager
+def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
+    """Open a page, wait until it is drawn, and see that nothing was wrong and nothing was asked of the network."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    wrong: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector(DRAWN, state="attached")
+    yield page
+    context.close()
+    assert wrong == []
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+
+
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study"])
+def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
+    axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
+    with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+        page.emulate_media(color_scheme="light")
+        found = page.evaluate("axe.run(document, {runOnly: ['color-contrast']})")["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+
+
+def test_what_a_run_wrote_is_text(browser, pages):
+    with opened(browser, pages / "hostile.html") as page:
+        assert page.title() == "2 runs · atat report"
+        assert page.locator("img, main script, iframe, object, [onerror]").count() == 0
+        shown = page.locator("#text .tokens").first.evaluate(
+            "(one) => [...one.children].map((each) => each.textContent)"
+        )
+        assert shown == [token.replace("\n", "↵\n") for token in HOSTILE]
+        assert page.locator("#samples pre").first.text_content() == "".join(HOSTILE).strip()
+        names = page.locator("#curves .chip").all_text_contents()
+        assert names == ["<img src=x onerror=alert(1)>", "<svg onload=alert(1)>"]
+        page.locator("#curves .chart .mark-symbol path").last.hover(force=True)
+
+
+def test_a_run_of_ten_thousand_lines_answers_within_a_second(browser, pages):
+    """The time from the start of the navigation until every control answers; the best of three."""
+    times = []
+    for _ in range(3):
+        with opened(browser, pages / "long.html") as page:
+            times.append(float(page.evaluate("document.documentElement.dataset.ready")))
+    assert min(times) < 1000
+
+
+def test_the_axis_and_the_runs_are_chosen(browser, pages):
+    lines = "#curves .chart >> nth=0 >> .mark-line path"
+    with opened(browser, pages / "eight.html") as page:
+        assert page.locator(lines).count() == 8
+        page.get_by_role("button", name="run3").click()
+        page.wait_for_function(
+            "document.querySelectorAll('#curves .chart')[0].querySelectorAll('.mark-line path').length === 7"
+        )
+        colours = page.locator(lines).evaluate_all("(paths) => paths.map((path) => path.getAttribute('stroke'))")
+        assert "#b7608f" not in colours  # the fourth run's, which no other takes over
+        page.get_by_role("button", name="seconds").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.querySelector('#curves .chart').textContent.includes('seconds of training')")
+        assert page.locator(lines).count() == 7
+        page.get_by_role("button", name="run3").press("Space")
+        page.wait_for_function(
+            "document.querySelectorAll('#curves .chart')[0].querySelectorAll('.mark-line path').length === 8"
+        )
+
+
+def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        text = page.evaluate("data.runs[0].text")
+        heading, readout = page.locator("#text h3").nth(1), page.locator("#text .readout")
+        assert heading.text_content() == "Loss at mask rate 0.5"
+        page.locator("#text input[type=range]").press("ArrowRight")
+        assert heading.text_content() == "Loss at mask rate 0.6"
+        page.locator("#text .tokens").nth(0).focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        one = text["texts"][0]
+        said = f"importance {one['importance'][5][1]:.2f} · loss {one['loss'][5][1]:.2f} nats"
+        assert said in readout.text_content()
+        page.locator("#text .tokens").nth(1).locator("span").nth(7).hover()
+        assert "never masked in these draws" in readout.text_content()
+        page.locator("#text select").select_option("1")
+        assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
+
+
+def test_the_replay_by_keyboard_and_mouse(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        replay = page.evaluate("data.runs[0].replay")
+        last = max(sampler["evaluations"][0] for sampler in replay["samplers"])
+        slider, stage = page.locator("#replay input[type=range]"), page.locator("#replay .stage")
+        masked = lambda: [one.locator(".mask").count() for one in page.locator("#replay .tokens").all()]  # noqa: E731
+        slider.evaluate("(one) => { one.value = 0; one.dispatchEvent(new Event('input')); }")
+        length = len(replay["samplers"][0]["texts"][0]["start"])
+        assert masked() == [length, length]
+        stage.focus()
+        page.keyboard.press("ArrowRight")
+        assert masked() == [length - 4, length - 2]
+        page.keyboard.press("ArrowLeft")
+        page.get_by_role("button", name="Step forward").click()
+        page.get_by_role("button", name="Step forward").click()
+        # In its second step ancestral writes two and masks one of them again.
+        assert masked() == [length - 8, length - 3]
+        stage.focus()
+        page.keyboard.press("Space")
+        page.wait_for_function("state.replay.at > 3")
+        page.keyboard.press("Space")
+        at = page.evaluate("state.replay.at")
+        page.wait_for_timeout(600)
+        assert page.evaluate("state.replay.at") == at
+        page.get_by_role("button", name="Play").click()
+        page.wait_for_function(f"state.replay.at === {last} && !state.replay.playing")
+        assert masked() == [0, 0]
+        said = page.locator("#replay .sampler .note").all_text_contents()
+        assert [each.partition(",")[0] for each in said] == [
+            f"{sampler['evaluations'][0]} of {sampler['evaluations'][0]} evaluations" for sampler in replay["samplers"]
+        ]
+
+
+def test_a_page_is_printed_on_paper(browser, pages):
+    with opened(browser, pages / "one.html", color_scheme="dark") as page:
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not page.locator("nav").is_visible()
+        assert page.pdf().startswith(b"%PDF")
+
+
+def test_what_is_not_recorded_says_which_command_records_it(browser, pages):
+    with opened(browser, pages / "bare.html") as page:
+        said = page.locator(".missing").all_text_contents()
+        assert sum("atat report RUN --compute" in each for each in said) == 3
+        assert any("atat importance RUN" in each for each in said)
+        assert "SEDD bound" in page.locator("#head").text_content()

@@ -1,0 +1,177 @@
+"""`atat report`, its charts and its files, without a browser; test_report_in_browser.py opens the page."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import altair as alt
+import pytest
+
+from atat_zoo.report import charts, studies
+from atat_zoo.report.collect import collect
+from atat_zoo.report.page import page
+from tests.report.made_runs import HOSTILE, make
+
+CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    return [make(root / "one", words=HOSTILE), make(root / "two", experiment="atat", estimator=False, seed=1)]
+
+
+@pytest.fixture(scope="module")
+def data(runs):
+    return collect(runs)
+
+
+def given(text):
+    return json.loads(re.search(r'<script type="application/json" id="given">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_the_page_holds_the_data_and_what_a_run_wrote_is_no_markup(data):
+    text = page(data)
+    assert given(text)["data"] == json.loads(json.dumps(data))
+    assert text.count("<script") == text.count("</script>") == 3
+    assert not any(words in text for words in HOSTILE if "<" in words)
+    assert len(text.encode()) < 3 << 20
+
+
+def test_a_page_may_fetch_nothing_and_a_live_one_only_from_its_host(data):
+    assert "connect-src 'none'" in page(data)
+    live = page(data, live="/data")
+    assert "connect-src 'self'" in live
+    assert given(live)["live"] == "/data"
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?https?:""", page(data).partition("<script")[0])
+
+
+def test_a_title_that_is_markup_is_a_title(data):
+    text = page({**data, "title": "</title><script>alert(1)</script>"})
+    assert "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; · atat report</title>" in text
+
+
+@pytest.mark.parametrize("name", charts.CHARTS)
+def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name):
+    study = studies.of_study(CONFIRM)
+    table, make_ = charts.CHARTS[name]
+    chart = make_(study if table == "arms" else data)
+    spec = chart.to_dict()  # validated against the schema of Vega-Lite
+    titles = re.findall(r'"title": "([^"]*)"', json.dumps(spec.get("layer", spec), ensure_ascii=False))
+    axes = [each for each in titles if re.search(r"nats|0 to 1|no unit|steps|evaluations|%|times", each)]
+    assert len(set(axes)) >= (1 if name in ("stages", "arms") else 2), titles
+    assert spec["description"]
+
+
+def test_the_page_has_the_charts_without_their_rows(data):
+    found = charts.specifications(data)
+    assert set(found) == set(charts.CHARTS)
+    assert set(found["loss"]["specs"]) == set(charts.CLOCKS)
+    written = json.dumps(found)
+    assert len(written) < 60_000
+    assert "59.3" not in written
+    name = data["tables"]["bounds"][0]["bound"]
+    assert name in json.dumps(found["bound"]["specs"]["step"])
+
+
+def test_a_chart_in_a_notebook_has_its_rows_and_a_legend(data):
+    chart = charts.loss(data, by="tokens")
+    assert isinstance(chart, alt.LayerChart)
+    spec = json.dumps(chart.to_dict())
+    assert f'"loss": {data["tables"]["curves"][0]["loss"]}' in spec
+    assert '"legend": {}' in spec
+
+
+def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, data, tmp_path):
+    out, folder = tmp_path / "page.html", tmp_path / "figures"
+    code, said, err = atat("report", *map(str, runs), "--out", str(out), "--figures", str(folder))
+    assert (code, err) == (0, "")
+    assert said.startswith(f"{out}: ")
+    shown = {name for name, (table, _) in charts.CHARTS.items() if data["tables"][table]}
+    assert {path.name for path in folder.iterdir()} == {f"{n}.{e}" for n in shown for e in ("svg", "png", "csv")}
+    assert (folder / "bound.svg").read_text().startswith("<svg")
+    assert (folder / "bound.png").read_bytes().startswith(b"\x89PNG")
+    with (folder / "bound.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["value"]) for row in rows] == [row["value"] for row in data["tables"]["bounds"]]
+
+
+def test_a_report_lies_in_the_folder_of_its_run(atat, runs):
+    code, said, _ = atat("report", str(runs[1]))
+    assert code == 0
+    assert said.startswith(f"{runs[1] / 'report.html'}: ")
+    assert given((runs[1] / "report.html").read_text(encoding="utf-8"))["data"]["title"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere"], "is no run folder"),
+        (["{one}", "{one}"], "is named twice"),
+        (["{one}", "--out", "page.pdf"], "name an HTML file"),
+        (["{one}", "--frontier"], "add that, or leave it out"),
+        ([str(CONFIRM), "--compute"], "is a study"),
+        (["nowhere.json"], "cannot be read"),
+        (["{one}/report/text.json"], "is no study's results"),
+    ],
+)
+def test_mistakes_are_sentences(atat, runs, words, sentence):
+    code, _, err = atat("report", *(word.format(one=runs[0]) for word in words))
+    assert code == 2
+    assert sentence in err
+
+
+def test_without_its_packages_it_says_what_to_install(atat, runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    code, _, err = atat("report", str(runs[0]))
+    assert (code, "pip install 'atat-zoo[report]'" in err) == (2, True)
+
+
+# Studies
+
+
+def test_the_numbers_of_a_study_are_those_of_its_json():
+    report, data = json.loads(CONFIRM.read_text()), studies.of_study(CONFIRM)
+    means = {row["arm"]: row for row in data["tables"]["arms"] if row["kind"] == "mean"}
+    for each in report["comparisons"]:
+        found = each["over_seeds"]
+        row = means[each["arm"]]
+        assert (row["value"], row["low"], row["high"]) == (
+            found["percent"],
+            found["percent_low"],
+            found["percent_high"],
+        )
+        seeds = [row["value"] for row in data["tables"]["arms"] if (row["arm"], row["kind"]) == (each["arm"], "seed")]
+        assert seeds == [one["percent"] for one in each["each"]]
+    assert data["verdict"][0].startswith("atat is −2.2 % [−2.7, −1.7] from mdlm in ")
+
+
+@pytest.mark.parametrize("name", ["confirm", "screen", "longer", "wikitext2"])
+def test_every_committed_study_has_a_page(name):
+    data = studies.of_study(CONFIRM.with_name(f"{name}.json"))
+    assert data["verdict"]
+    assert {len(block["columns"]) for block in data["blocks"]} >= {
+        len(row) for b in data["blocks"] for row in b["rows"]
+    }
+    assert len(page(data).encode()) < 3 << 20
+
+
+def test_a_folder_of_a_study_is_a_study(tmp_path):
+    (tmp_path / "study.json").write_bytes(CONFIRM.read_bytes())
+    assert studies.file_of(tmp_path) == tmp_path / "study.json"
+    assert studies.file_of(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.slow
+def test_a_page_is_written_in_five_seconds(runs, tmp_path):
+    """Seconds of the processor: they do not depend on what else the machine does."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    words = [sys.executable, "-m", "atat_zoo", "report", *map(str, runs), "--out", str(tmp_path / "page.html")]
+    subprocess.run(words, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
