@@ -254,6 +254,7 @@ CASES: tuple[Case, ...] = (
     Case("An objective that cannot use the sampler", ("check", "base.toml", "objective.use=autoregressive")),
     Case("A bound that is not there", ("eval", "runs/base", "--bound", "exactk")),
     Case("Text to evaluate on that is not there", ("eval", "runs/base", "--corpus", "novel.txt")),
+    Case("A folder of runs that is not there", ("ls", "trainings")),
     Case("A comparison with nothing", ("compare", "runs/base"), prepare=lambda root: _begun(root)),
     Case(
         "A record that is damaged",

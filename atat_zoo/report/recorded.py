@@ -62,7 +62,7 @@ def _evaluation(table: Table) -> Table | None:
         for name, one in table["bounds"].items()
         if isinstance(one, dict) and (value := figure(one.get("value"))) is not None
     }
-    count = {key: table.get(key, 0) for key in ("sequences", "draws", "seed", "tokens")}
+    count = {key: table.get(key, 0) for key in ("sequences", "draws", "seed", "tokens", "bytes", "words")}
     if not bounds or any(type(value) is not int for value in count.values()):
         return None
     words = {key: str(table.get(key, "")) for key in ("split", "method")}
@@ -108,7 +108,8 @@ def priced(run: RunFolder) -> Iterator[Table]:
 
 def conditions(table: Table) -> tuple[Any, ...]:
     """Return what an evaluation was made on: text, masks, and how the bound was estimated."""
-    return tuple(table[key] for key in ("split", "sequences", "draws", "seed", "tokens"))
+    # As many tokens may be of another text; hardly as many bytes and words, too.
+    return tuple(table[key] for key in ("split", "sequences", "tokens", "bytes", "words", "draws", "seed", "method"))
 
 
 def text(run: RunFolder) -> Table | None:

@@ -129,6 +129,11 @@ class RunFolder:
                 models[int(path.parent.name.removeprefix("step-"))] = path.parent
         return models
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a process has locked the folder, as a training does."""
+        return locks.held(self.path / ".lock")
+
     def began_with(self) -> dict[str, Any]:
         """Return the device, precision and ranks that the run began with; empty when they are not known."""
         return self._environment("computes")
@@ -203,6 +208,13 @@ class RunFolder:
         if problem and not damaged:
             raise UserError(f"{problem}; copy the run again, or leave these lines out")
         return lines
+
+    def last_metrics(self) -> dict[str, Any]:
+        """Return the last whole line of metrics.jsonl without reading those before; empty when there is none."""
+        with suppress(OSError), self.metrics.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL))
+            return next(filter(None, map(_line, reversed(file.read().split(b"\n")))), {})
+        return {}
 
     def cut_metrics(self, step: int) -> str:
         """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
@@ -286,6 +298,7 @@ class RunFolder:
         return None
 
 
+_TAIL = 1 << 16  # bytes that hold a line of metrics.jsonl, with all that callbacks measure
 # What others compute with, in a line of metrics.jsonl.
 _NUMBERS = {"step": int, "tokens": int, "peak_memory": int, "tokens_per_second": float, "seconds": float}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _held: set[int] = set()  # descriptors
+_LOOK = 0.02  # seconds: longer than `held` takes
 
 
 def _let_go() -> None:
@@ -40,9 +42,7 @@ def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     _held.add(descriptor)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(descriptor):
             busy(os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.ftruncate(descriptor, 0)
@@ -52,3 +52,29 @@ def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
         if descriptor in _held:  # not in a forked process, where the number may be another file's by now
             _held.remove(descriptor)
             os.close(descriptor)
+
+
+def held(path: Path) -> bool:
+    """Return whether a process has the lock; a file that is absent or cannot be read is held by none.
+
+    The look itself shares the lock for a moment, which `locked` waits out.
+    """
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _taken(descriptor: int) -> bool:
+    """Try to take a lock, for a moment, as another process may only be looking; return whether we have it."""
+    for _ in range(5):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_LOOK)
+    return False

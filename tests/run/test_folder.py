@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -118,6 +120,33 @@ def test_a_killed_process_holds_nothing(tmp_path):
         pass
 
 
+def test_whether_a_folder_is_in_use_can_be_seen_without_being_in_the_way(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    assert not folder.in_use  # and nothing is made
+    assert not folder.path.exists()
+    looking, stop = threading.Event(), threading.Event()
+
+    def look():
+        while not stop.is_set():
+            assert folder.in_use in (True, False)
+            looking.set()
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=look)
+    with folder.lock():
+        assert folder.in_use
+    assert not folder.in_use
+    watcher.start()
+    looking.wait(20)
+    try:
+        for _ in range(200):  # a training is not refused because somebody looks
+            with folder.lock():
+                assert folder.in_use
+    finally:
+        stop.set()
+        watcher.join()
+
+
 def test_a_lock_ends_with_its_block(folder):
     for _ in range(2):
         with folder.lock():
@@ -223,9 +252,17 @@ def test_a_last_line_that_was_cut_off_is_left_out(kept, cut, tmp_path_factory):
     with folder.metrics.open("a") as file:
         file.write(json.dumps({"step": 99, "x": 1.5})[:-cut])
     assert folder.read_metrics() == whole
+    assert folder.last_metrics() == (whole[-1] if whole else {})
     folder.cut_metrics(1000)
     folder.append_metrics({"step": 7})
     assert folder.read_metrics() == [*whole, {"step": 7}]
+
+
+def test_the_last_record_is_found_behind_as_much_as_there_is(folder):
+    assert folder.last_metrics() == {}
+    for step in range(50):
+        folder.append_metrics({"step": step, "x": "long" * 1000})
+    assert folder.last_metrics()["step"] == 49
 
 
 def test_records_after_the_checkpoint_are_dropped(folder):

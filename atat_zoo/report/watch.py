@@ -1,0 +1,161 @@
+"""A run while it trains: its page, served to this machine only, and its curves as text for a terminal.
+
+Files of the run may vanish and come again, as they do when it is trained anew: what is shown then stays as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from atat_zoo.errors import UserError
+from atat_zoo.report.collect import collect
+from atat_zoo.report.page import page
+from atat_zoo.report.recorded import figure, thin
+from atat_zoo.report.runs import FINISHED, bounds, glance
+from atat_zoo.report.wording import uncertain
+from atat_zoo.run import RunFolder
+from atat_zoo.run.model_files import DESCRIPTION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HERE = "127.0.0.1"
+# By which this machine is called here. Another name that leads here is that of a page which wants to read ours.
+_NAMES = ("localhost", _HERE, "::1")
+
+
+def stamp(run: RunFolder) -> str:
+    """Return what changes whenever a file changes that the page or the terminal shows."""
+    shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
+    folders = (run.evaluations.glob("*.json"), (run.path / "report").glob("*.json"))
+    said = []
+    for path in chain(shown, *map(sorted, folders)):
+        with suppress(OSError):
+            state = path.stat()
+            said.append((path.name, state.st_mtime_ns, state.st_size))
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of a run at `/`, and its data at `/data`, on the loopback.
+
+    Raises:
+        UserError: when the port is taken, or needs rights that we do not have.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, run: Path, port: int) -> None:
+        self.run = RunFolder(run)
+        self._lock, self._tag, self._data = threading.Lock(), "", b""
+        try:
+            super().__init__((_HERE, port), _Handler)
+        except OSError as error:
+            problem = f"--port {port}: cannot be opened: {error.strerror}"
+            raise UserError(f"{problem}; choose another one, or 0 for one that is free") from None
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{_HERE}:{self.server_port}/"
+
+    def data(self) -> tuple[str, bytes]:
+        """Return the data of the page as JSON, and the stamp of the files that it is of.
+
+        Raises:
+            UserError, OSError: when the run is not there, or not for a moment.
+        """
+        with self._lock:
+            tag = stamp(self.run)  # before the files are read: what changes meanwhile is found at the next look
+            if tag != self._tag:
+                self._data, self._tag = json.dumps(collect([self.run.path]), allow_nan=False).encode(), tag
+            return self._tag, self._data
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a browser that has gone away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Answer with the page, its data, or nothing."""
+        with suppress(ValueError):
+            if urlsplit(f"//{self.headers.get('Host', '')}").hostname in _NAMES:
+                self._answer(*self._asked(urlsplit(self.path).path))
+                return
+        self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine only.\n")
+
+    def _asked(self, path: str) -> tuple[HTTPStatus, str, bytes, str]:
+        if path not in ("/", "/data"):
+            # A browser asks for an icon by itself, and reports when there is none.
+            return HTTPStatus.NO_CONTENT if path == "/favicon.ico" else HTTPStatus.NOT_FOUND, "", b"", ""
+        try:
+            tag, data = self.server.data()
+            if path == "/data" and self.headers.get("If-None-Match") == f'"{tag}"':
+                return HTTPStatus.NOT_MODIFIED, "", b"", tag
+            if path == "/data":
+                return HTTPStatus.OK, "application/json", data, tag
+            return HTTPStatus.OK, "text/html; charset=utf-8", page(json.loads(data), live="/data").encode(), ""
+        except (UserError, OSError):
+            if path == "/data":
+                return HTTPStatus.NO_CONTENT, "", b"", ""  # the page stays as it is
+            text = f"{self.server.run.path} is not there now; reload this page when it is.\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", text.encode("utf-8", "replace"), ""
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes, tag: str = "") -> None:
+        self.send_response(status)
+        headers = {"Content-Type": kind, "ETag": tag and f'"{tag}"', "Cache-Control": "no-cache"}
+        headers |= {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
+        if status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            headers["Content-Length"] = str(len(body))
+        for name, value in headers.items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *values: object) -> None:
+        """Say nothing of requests."""
+
+
+def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
+    """Return loss and bounds against steps as text of that many columns and lines, and whether the run is finished.
+
+    Raises:
+        UserError, OSError: when the run is not there, or not for a moment.
+    """
+    import plotext
+
+    seen = glance(run.path, run.path.resolve().name)
+    if seen.problem:
+        raise UserError(seen.problem)
+    lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("loss")) is not None]
+    curves = {"loss, nats per token": [(line["step"], line["loss"]) for line in thin(lines, "loss")]}
+    for bound in bounds(run):
+        curves.setdefault(bound.quantity, []).append((bound.step, bound.value))
+    drawn = {title: points for title, points in curves.items() if len(points) > 1}
+    speed = f"  {lines[-1]['tokens_per_second']:,.0f} tokens/s" if lines and "tokens_per_second" in lines[-1] else ""
+    said = [f"{seen.name}  {seen.objective}  {seen.state}  step {seen.step}/{seen.steps}{speed}"]
+    if seen.bound:
+        said.append(f"{seen.bound.quantity} {uncertain(seen.bound.value, seen.bound.stderr)} at step {seen.bound.step}")
+    for title, points in drawn.items():
+        plotext.clear_figure()
+        plotext.theme("clear")
+        plotext.limit_size(False, False)
+        plotext.plot_size(max(30, width), max(8, (height - 3) // len(drawn)))
+        plotext.title(f"{title}, against steps")
+        plotext.xlim(0, seen.steps)
+        plotext.xticks([(seen.steps or 0) * quarter // 4 for quarter in range(5)])
+        plotext.plot(*zip(*points, strict=True), marker="braille")
+        said += plotext.uncolorize(plotext.build()).split("\n")
+    return "\n".join(line.rstrip() for line in said).rstrip(), seen.state == FINISHED

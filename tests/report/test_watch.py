@@ -1,0 +1,259 @@
+"""`atat watch`: the server of the live page, and the curves in a terminal."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.naming import PERPLEXITY
+from atat_zoo.report.collect import collect
+from atat_zoo.report.watch import PageServer, frame
+from tests.report.run_folders import write_evaluation, write_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from http.client import HTTPResponse
+    from pathlib import Path
+
+    Atat = Callable[..., tuple[int, str, str]]
+
+
+@contextmanager
+def serving(run: Path) -> Iterator[PageServer]:
+    """Serve a run's page from a thread of this process."""
+    with PageServer(run, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def get(server: PageServer, path: str, **headers: str) -> tuple[HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+# The page
+
+
+@pytest.mark.slow
+def test_the_page_and_its_data_are_served(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    run = write_run(tmp_path / "run")
+    with serving(run.path) as server:
+        answer, page = get(server, "/")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert b'"live":"/data"' in page
+        answer, data = get(server, "/data")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+        assert json.loads(data)["tables"] == collect([run.path])["tables"]
+        assert get(server, "/favicon.ico")[0].status == 204
+        assert get(server, "/resolved.toml")[0].status == 404
+        assert get(server, "/../resolved.toml")[0].status == 404
+
+
+def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=10)
+    with serving(run.path) as server:
+        first = get(server, "/data")[0].headers["ETag"]
+        again, nothing = get(server, "/data", If_None_Match=first)
+        assert (again.status, nothing, again.headers["ETag"]) == (304, b"", first)
+        changes = [
+            lambda: run.append_metrics({"step": 20, "loss": 2.0}),
+            lambda: write_evaluation(run, 60.0, step=20),
+            lambda: run.samples.write_text("we the people"),
+            lambda: run.environment.write_text("{}"),
+        ]
+        seen = {first}
+        for change in changes:
+            change()
+            answer, _ = get(server, "/data", If_None_Match=first)
+            assert answer.status == 200
+            seen.add(answer.headers["ETag"])
+        assert len(seen) == 5
+        assert [row["step"] for row in json.loads(get(server, "/data")[1])["tables"]["curves"]] == [10, 20]
+
+
+def test_a_run_may_vanish_and_come_again(tmp_path: Path) -> None:
+    """As it does under `atat train --overwrite`: the page keeps what it shows, and is told of no error."""
+    run = write_run(tmp_path / "run")
+    with serving(run.path) as server:
+        first = get(server, "/data")[0].headers["ETag"]
+        run.clear()
+        assert get(server, "/data", If_None_Match=first)[0].status == 204
+        answer, text = get(server, "/")
+        assert (answer.status, text.decode()) == (503, f"{run.path} is not there now; reload this page when it is.\n")
+        run.path.rename(tmp_path / "old")
+        assert get(server, "/data")[0].status == 204
+        write_run(tmp_path / "run", steps=10)
+        answer, data = get(server, "/data", If_None_Match=first)
+        assert answer.status == 200
+        assert [row["step"] for row in json.loads(data)["tables"]["curves"]] == [10]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9000", 304),  # by a tunnel
+        ("127.0.0.1", 304),
+        ("[::1]:8421", 304),
+        ("LOCALHOST", 304),
+        ("evil.example", 403),
+        ("localhost.evil.example:80", 403),
+        ("127.0.0.1.nip.io", 403),
+        ("user@evil.example", 403),
+        ("[::1", 403),
+        ("", 403),
+    ],
+)
+def test_only_pages_of_this_machine_are_answered(tmp_path: Path, host: str, status: int) -> None:
+    """A page of elsewhere may give its name our address, and would then read the run."""
+    run = write_run(tmp_path / "run")
+    with serving(run.path) as server:
+        tag = f'"{server.data()[0]}"'
+        answer, body = get(server, "/data", Host=host, If_None_Match=tag)
+        assert answer.status == status
+        assert b"run" not in body
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_in_use_is_a_sentence(atat: Atat, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}: cannot be opened: Address already in use; choose another"):
+            PageServer(run.path, port)
+        pytest.importorskip("vl_convert")
+        code, _, err = atat("watch", str(run.path), "--port", str(port))
+    assert code == 2
+    assert err.startswith(f"error: --port {port}: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_what_is_no_run_is_a_sentence(atat: Atat, tmp_path: Path) -> None:
+    code, _, err = atat("watch", str(tmp_path))
+    assert code == 2
+    assert "is no run folder: it has no resolved.toml" in err
+
+
+def test_a_missing_package_is_named(atat: Atat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atat_zoo.cli.watch.find_spec", lambda name: None)
+    run = write_run(tmp_path / "run")
+    for words, package in (((), "vl_convert"), (("--terminal",), "plotext")):
+        code, _, err = atat("watch", str(run.path), *words)
+        assert code == 2
+        assert f"needs the package {package}; install it with `pip install 'atat-zoo[report]'`" in err
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    run = write_run(tmp_path / "run")
+    words = [sys.executable, "-m", "atat_zoo", "watch", str(run.path), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert re.fullmatch(rf"{run.path} is shown at http://127\.0\.0\.1:\d+/ until Ctrl-C\n", said)
+        process.send_signal(signal.SIGINT)
+        assert (*process.communicate(timeout=60), process.returncode) == ("", "", 0)
+
+
+# The terminal
+
+
+def test_a_frame_has_the_curves_and_where_the_run_is(tmp_path: Path) -> None:
+    pytest.importorskip("plotext")
+    run = write_run(tmp_path / "run", steps=20)
+    write_evaluation(run, 70.04, step=10)
+    write_evaluation(run, 57.66, step=20)
+    with run.lock():
+        text, finished = frame(run, 60, 30)
+    assert not finished
+    assert text.startswith(f"run  mdlm  training  step 20/30  64 tokens/s\n{PERPLEXITY} 57.7 ± 1.2 at step 20\n")
+    for title in ("loss, nats per token", PERPLEXITY):
+        assert f" {title}, against steps\n" in text
+    assert "9.0" in text  # the loss at step 10, and that at step 20
+    assert "4.5" in text
+    assert max(map(len, text.split("\n"))) <= 60
+    assert len(text.split("\n")) <= 30
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("steps", [0, 10])
+def test_a_run_that_has_just_begun_has_a_frame(tmp_path: Path, steps: int) -> None:
+    pytest.importorskip("plotext")
+    run = write_run(tmp_path / "run", steps=steps)
+    assert frame(run, 60, 30)[0].splitlines()[0].startswith(f"run  mdlm  stopped  step {steps}/30")
+
+
+def test_where_there_is_no_terminal_one_frame_is_printed(atat: Atat, tmp_path: Path) -> None:
+    pytest.importorskip("plotext")
+    run = write_run(tmp_path / "run", steps=20)
+    for words in (("--terminal",), ("--once",)):
+        code, out, err = atat("watch", str(run.path), *words)
+        assert (code, err) == (0, "")
+        assert out.count("against steps") == 1
+        assert "\x1b" not in out
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path: Path) -> None:
+    pytest.importorskip("plotext")
+    run = write_run(tmp_path / "run", steps=20)
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "atat_zoo", "watch", str(run.path), "--terminal"]
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "300", "LINES": "24"}
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:
+        os.close(theirs)
+        shown = read_until(ours, b"step 20/30")
+        run.resolved.rename(tmp_path / "aside")  # gone for a moment
+        shown += read_until(ours, b"is no run folder")
+        (tmp_path / "aside").rename(run.resolved)
+        run.append_metrics({"step": 30, "loss": 1.25, "tokens_per_second": 64.0})
+        run.model.mkdir()
+        (run.model / "model.json").touch()
+        shown += read_until(ours, b"finished  step 30/30")
+        while read(ours):
+            pass
+        assert process.wait(60) == 0
+    assert b"\x1b[?1049h" in shown  # what was on the terminal comes back
+
+
+def read(descriptor: int) -> bytes:
+    assert select.select([descriptor], [], [], 60)[0], "nothing is written any more"
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # its other end is closed
+        return b""
+
+
+def read_until(descriptor: int, text: bytes) -> bytes:
+    shown = b""
+    while text not in shown:
+        more = read(descriptor)
+        assert more, shown
+        shown += more
+    return shown
