@@ -48,8 +48,10 @@ def reader(module: Any, length: int, rows: int) -> Callable[[], None]:
 
 
 def peak(name: str, length: int, rows: int, steps: int) -> int:
-    """Return the most bytes in memory in some training steps after the first."""
-    keep_freed_memory()
+    """Return the most bytes in memory in some training steps after the first.
+
+    Freed memory goes back: where it is kept, pieces of other sizes at every step make the figure differ by a tenth.
+    """
     _, step = stepper(name, length, rows)
     step()
     forget_peak()
