@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,10 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
     final models, and gives the difference with its interval.
     """
     folders = [RunFolder(path) for path in runs]
+    environments = [environment(folder) for folder in folders]
     tables = {
         "experiment": _differing(*(folder.table() for folder in folders)),
-        "environment": _differing(*map(environment, folders)),
+        "environment": _differing(*environments),
     }
     same = side_by_side(folders)
     if as_json:
@@ -46,15 +48,18 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
     for what, found in tables.items():
         if found:
             table([what, *names], [[key, *map(_cell, values)] for key, values in found.items()])
+        elif what == "environment" and not any(environments):
+            click.echo("the environments are not recorded")
         else:
             click.echo(f"the {what}s do not differ")
         click.echo("")
     if same:
         table(["bound", *names], [[_text(each), *map(bound_text, each.bounds)] for each in same])
+    command = printable(shlex.join(["atat", "compare", *map(str, runs)]))
     click.echo(
-        f"`atat compare {runs[0]} {runs[1]}` measures the difference with its interval."
+        f"`{command}` measures the difference with its interval."
         if same
-        else f"no bound is recorded for both on the same text and masks: `atat compare {runs[0]} {runs[1]}` measures it"
+        else f"no bound is recorded for both on the same text and masks: `{command}` measures it"
     )
 
 

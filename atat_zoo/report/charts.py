@@ -1,6 +1,8 @@
 """The charts: a function for each, from the data of `collect` to an Altair chart, which a notebook shows as it is.
 
-The page has the same charts with their rows apart (`specifications`); `figures` writes them as files.
+The page has the same charts with their rows apart (`specifications`); `figures` writes them as files. What a run has
+written is in their rows, and its name in the domain of the colours: Vega-Lite puts a title into an expression, which
+Vega compiles, so every title is one of ours.
 """
 
 from __future__ import annotations
@@ -57,14 +59,13 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
     """Bounds on held-out text as the training recorded them, with a standard error to either side."""
-    names = list(dict.fromkeys(row["bound"] for row in data["tables"]["bounds"])) or ["bound"]
-    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data), detail="bound:N")
-    name = names[0] if len(names) == 1 else "bound"
-    y = alt.Y("value:Q", title=f"{name}, exponential of nats per token", scale=alt.Scale(zero=False))
-    tips: list[Any] = [alt.Tooltip("run:N"), alt.Tooltip("said:N", title=name), alt.Tooltip(f"{by}:Q", format=",.0f")]
+    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data))
+    y = alt.Y("value:Q", title="bound, exponential of nats per token", scale=alt.Scale(zero=False))
+    tips: list[Any] = ["run:N", "bound:N", alt.Tooltip("said:N", title="value"), alt.Tooltip(f"{by}:Q", format=",.0f")]
     points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
-    return _titled(chart.mark_line(strokeWidth=1.5).encode(y=y) + bars + points, "Bound on held-out text of each run.")
+    line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash("bound:N"))
+    return _titled(line + bars + points, "Bound on held-out text of each run.")
 
 
 def bands(data: Table) -> alt.Chart:
@@ -85,7 +86,7 @@ def bands(data: Table) -> alt.Chart:
         shape=alt.Shape(
             "orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=alt.Legend(symbolFillColor="#888")
         ),
-        xOffset=alt.XOffset("run:N"),
+        xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
         tooltip=tips,
     )
     return _titled(chart.mark_point(size=90, filled=True, opacity=0.9), "Importance against loss by frequency.")
@@ -147,15 +148,12 @@ def stages(data: Table) -> alt.Chart:
 
 def uncertainty(data: Table) -> alt.LayerChart:
     """Uncertainty of the masked places before each evaluation of a sampling: median and the middle half."""
-    replays = [run["replay"] for run in data["runs"] if run.get("replay")]
-    unit = f"{replays[0]['uncertainty']}, {replays[0]['unit']}" if replays else "uncertainty"
     chart = _chart(data, "uncertainty").encode(
         x=alt.X("evaluation:Q", title="network evaluations", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
         color=_runs(data),
         detail="sampler:N",
     )
-    dash = alt.StrokeDash("sampler:N", legend=alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888"))
-    title = f"{unit} of what is still masked"
+    title = "entropy of what is still masked, nats"  # the uncertainty that replay.json has
     tips: list[Any] = [
         "run:N",
         "sampler:N",
@@ -165,7 +163,7 @@ def uncertainty(data: Table) -> alt.LayerChart:
     half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(
         y=alt.Y("low:Q", title=title), y2="high:Q"
     )
-    middle = chart.mark_line(strokeWidth=1.5).encode(y=alt.Y("median:Q", title=title), strokeDash=dash)
+    middle = chart.mark_line(strokeWidth=1.5).encode(y=alt.Y("median:Q", title=title), strokeDash=_dash("sampler:N"))
     return _titled(half + middle + _points(chart, "median", tips), "Uncertainty over a sampling.")
 
 
@@ -224,9 +222,7 @@ def specifications(data: Table) -> dict[str, Table]:
     found = {}
     for name, (table, make) in CHARTS.items():
         bare = {**data, "tables": {key: [] for key in data["tables"]}, "legend": False}
-        # An axis is named after its bounds, and the height of a chart is that of its arms.
-        for kept in ("bound", "arm"):
-            bare["tables"][f"{kept}s"] = [{kept: row[kept]} for row in data["tables"][f"{kept}s"]]
+        bare["tables"]["arms"] = [{"arm": row["arm"]} for row in data["tables"]["arms"]]  # the chart is as high as they
         variants = {by: {"by": by} for by in CLOCKS} if name in ("loss", "bound") else {"": {}}
         specs = {}
         for by, options in variants.items():
@@ -304,6 +300,10 @@ def _runs(data: Table) -> alt.Color:
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(names))]
     legend = alt.Legend() if data.get("legend", len(names) > 1) else None
     return alt.Color("run:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
+
+
+def _dash(field: str) -> alt.StrokeDash:
+    return alt.StrokeDash(field, legend=alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888"))
 
 
 def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:

@@ -56,6 +56,7 @@ async function draw(name) {
   }
   one.by = by;
   one.view?.finalize();
+  one.view = null;
   const spec = { ...specs[by], config: given.config, datasets: { ...specs[by].datasets, [table]: structuredClone(rowsOf(name)) } };
   const made = await vegaEmbed(one.host, spec, { actions: false, renderer: "svg", logLevel: 1 /* errors only */ });
   one.view = made.view;
@@ -66,7 +67,14 @@ function drawAll() {  // one after the other, so that the page answers in betwee
   drawing = drawing.then(async () => {
     for (const name of stale) {
       if (!charts[name].stale) continue;
-      await draw(name);
+      try {
+        await draw(name);
+      } catch (error) {  // the other charts are drawn all the same, and this one when it is stale again
+        console.error(error);
+        charts[name].view?.finalize();
+        charts[name].view = null;
+        charts[name].host.replaceChildren(el("p", { class: "missing" }, "This chart cannot be drawn."));
+      }
       await new Promise((next) => setTimeout(next));
     }
   });
@@ -210,7 +218,7 @@ function oneText(again) {
     if (one.surprisal) words.push(`surprisal by its frequency ${fixed(one.surprisal[i], 2)} nats`);
     return words.join(" · ");
   };
-  const panels = [];
+  let panels = [];
   const choose = (i) => {
     place.token = i;
     readout.textContent = said(i);
@@ -219,7 +227,6 @@ function oneText(again) {
       if (i !== null) panel.children[i]?.classList.add("chosen");
     }
   };
-  const at = recorded.rates.length > 1 ? ` at mask rate ${recorded.rates[place.rate]}` : "";
   const panel = (title, key, unit) => {
     const [low, high] = scales[key], values = one[key]?.[place.rate];
     const heat = (value) => (value === null || value === undefined || high <= low ? 0 : (value - low) / (high - low));
@@ -240,28 +247,33 @@ function oneText(again) {
     return el("div", {}, el("h3", {}, title), paragraph,
       el("span", { class: "scale" }, fixed(low, 2), el("i", {}), `${fixed(high, 2)}${unit}`));
   };
-  const rate = recorded.rates.length > 1 ? el("label", {}, "mask rate",
-    el("input", { type: "range", min: 0, max: recorded.rates.length - 1, step: 1, value: place.rate, "aria-valuetext": String(recorded.rates[place.rate]), on: {
-      input: (event) => {
-        place.rate = Number(event.target.value);
-        again();
-        document.querySelector("#text input[type=range]").focus();
-      },
-    } }), el("output", {}, String(recorded.rates[place.rate]))) : null;
+  const pair = el("div", { class: "pair" }), output = el("output", {});
+  const slider = el("input", { type: "range", min: 0, max: recorded.rates.length - 1, step: 1, value: place.rate, on: {
+    input: () => { place.rate = Number(slider.value); showPair(); },  // the slider stays: it may be held by the mouse
+  } });
+  const several = recorded.rates.length > 1;
+  const showPair = () => {
+    const at = several ? ` at mask rate ${recorded.rates[place.rate]}` : "";
+    output.textContent = String(recorded.rates[place.rate]);
+    slider.setAttribute("aria-valuetext", output.textContent);
+    panels = [];
+    pair.replaceChildren(...[
+      one.importance ? panel(recorded.importance_depends_on_rate ? `Importance${at}` : "Importance", "importance", "") : null,
+      one.loss ? panel(`Loss${at}`, "loss", " nats") : null].filter((each) => each));
+    choose(place.token);
+  };
   const made = [
     el("div", { class: "controls" },
       selection("run", those, place.run, (i) => { place.run = i; place.token = null; again(); }),
       selection("text", recorded.texts.map((_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; place.token = null; again(); }),
-      rate),
-    el("div", { class: "pair" },
-      one.importance ? panel(recorded.importance_depends_on_rate ? `Importance${at}` : "Importance", "importance", "") : null,
-      one.loss ? panel(`Loss${at}`, "loss", " nats") : null),
+      several ? el("label", {}, "mask rate", slider, output) : null),
+    pair,
     one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator: all tokens count the same."),
     readout,
     el("p", { class: "note" }, `Step ${recorded.step.toLocaleString("en")}, ${recorded.split} text, masks of seed ${recorded.seed}; loss: mean over ${count(recorded.draws, "draw")} at a rate, of those that masked the token.`
-      + (one.importance && recorded.rates.length > 1 && !recorded.importance_depends_on_rate ? " The importance is the same at every mask rate." : "")),
+      + (one.importance && several && !recorded.importance_depends_on_rate ? " The importance is the same at every mask rate." : "")),
   ];
-  choose(place.token);
+  showPair();
   return made.filter((each) => each);
 }
 

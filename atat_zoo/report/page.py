@@ -35,7 +35,7 @@ def page(data: Table, *, live: str | None = None) -> str:
     hashes = " ".join(_hash(each) for each in (library, script))
     parts = {
         "title": html.escape(f"{data['title']} · atat report"),
-        # Vega compiles its expressions, hence 'unsafe-eval'; there is none in what a run has written.
+        # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
         "policy": f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {_SELF if live else _NOTHING}; base-uri 'none'; form-action 'none'",
         "style": _asset("page.css"),

@@ -56,7 +56,11 @@ class ListedRun:
 
 
 def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Yield the run folders in a folder, itself included, by name; hidden folders are not searched, nor are runs."""
+    """Yield the run folders in a folder, itself included, by name; hidden folders are not searched, nor are runs.
+
+    Raises:
+        UserError: when the folder itself cannot be read; one in it is left out.
+    """
     if RunFolder(folder).exists:
         yield folder
     elif deepest:
@@ -64,7 +68,8 @@ def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
             for inner in sorted(folder.iterdir()):
                 # A link may lead round in a circle: it is followed to a run only.
                 if not inner.name.startswith(".") and inner.is_dir():
-                    yield from find(inner, 0 if inner.is_symlink() else deepest - 1)
+                    with suppress(UserError):
+                        yield from find(inner, 0 if inner.is_symlink() else deepest - 1)
 
 
 def glance(path: Path, name: str) -> ListedRun:
@@ -84,7 +89,7 @@ def glance(path: Path, name: str) -> ListedRun:
         )
     except UserError as error:
         problem = str(error)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):  # OverflowError: infinitely many steps
         problem = f"{run.resolved} is not the whole of an experiment; copy the run again, or train again"
     return attrs.evolve(seen, state=DAMAGED, problem=problem)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from contextlib import suppress
 from http import HTTPStatus
@@ -80,7 +81,9 @@ class PageServer(ThreadingHTTPServer):
             return self._tag, self._data
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of a browser that has gone away."""
+        """Say what went wrong, but nothing of a browser that has gone away."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -89,11 +92,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, its data, or nothing."""
+        host = None
         with suppress(ValueError):
-            if urlsplit(f"//{self.headers.get('Host', '')}").hostname in _NAMES:
-                self._answer(*self._asked(urlsplit(self.path).path))
-                return
-        self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine only.\n")
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        if host not in _NAMES:
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine only.\n")
+            return
+        try:
+            answer = self._asked(self.path.partition("?")[0])
+        except Exception:  # which is our mistake, and the terminal shows where
+            text = b"This page cannot be made; the terminal in which `atat watch` runs says why.\n"
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
+            raise
+        self._answer(*answer)
 
     def _asked(self, path: str) -> tuple[HTTPStatus, str, bytes, str]:
         if path not in ("/", "/data"):

@@ -149,6 +149,41 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
 
 
+def test_the_slider_is_dragged(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        slider, heading = page.locator("#text input[type=range]"), page.locator("#text h3").nth(1)
+        slider.scroll_into_view_if_needed()
+        box = slider.bounding_box()
+        x, y = box["x"], box["y"] + box["height"] / 2
+        page.mouse.move(x + box["width"] / 2, y)
+        page.mouse.down()
+        for share, rate in ((0.99, "0.9"), (0.01, "0.1"), (0.99, "0.9")):
+            page.mouse.move(x + share * box["width"], y, steps=8)
+            assert heading.text_content() == f"Loss at mask rate {rate}"
+            assert page.locator("#text output").text_content() == rate
+            assert slider.get_attribute("aria-valuetext") == rate
+        page.mouse.up()
+        assert slider.input_value() == "8"
+
+
+def test_a_chart_that_cannot_be_drawn_is_said_and_the_others_are_drawn(browser, pages):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((pages / "one.html").as_uri())
+    page.wait_for_selector(DRAWN, state="attached")
+    page.evaluate("given.charts.loss.specs.tokens = { mark: 5 }")
+    page.get_by_role("button", name="tokens").click()
+    first, second = (page.locator("#curves .chart").nth(i) for i in range(2))
+    second.get_by_text("training tokens").wait_for()
+    assert first.text_content() == "This chart cannot be drawn."
+    page.get_by_role("button", name="steps").click()
+    first.get_by_text("optimizer steps").wait_for()
+    second.get_by_text("optimizer steps").wait_for()
+    assert "cannot be drawn" not in page.locator("#curves").text_content()
+    assert "bound" in second.text_content()
+    context.close()
+
+
 def test_the_replay_by_keyboard_and_mouse(browser, pages):
     with opened(browser, pages / "one.html") as page:
         replay = page.evaluate("data.runs[0].replay")

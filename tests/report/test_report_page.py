@@ -73,8 +73,36 @@ def test_the_page_has_the_charts_without_their_rows(data):
     written = json.dumps(found)
     assert len(written) < 60_000
     assert "59.3" not in written
-    name = data["tables"]["bounds"][0]["bound"]
-    assert name in json.dumps(found["bound"]["specs"]["step"])
+
+
+def test_no_word_of_a_run_is_in_an_expression(tmp_path):
+    """Vega compiles them. A word may be in a row of the data, and in the domain of the colours, and nowhere else."""
+    vl_convert = pytest.importorskip("vl_convert")
+    words = "'+alert(1)+\\"
+    run = make(tmp_path / f"run{words}", bound=words)
+    path = run / "report" / "replay.json"
+    table = json.loads(path.read_text()) | {"uncertainty": words, "unit": words}
+    table["samplers"][0]["name"] = words
+    path.write_text(json.dumps(table))
+    data = collect([run])
+    assert words in data["runs"][0]["replay"]["unit"]
+    assert words in data["tables"]["bounds"][0]["bound"]
+
+    def places(spec, at=""):
+        if isinstance(spec, dict | list):
+            each = spec.items() if isinstance(spec, dict) else enumerate(spec)
+            return {where for key, inner in each for where in places(inner, f"{at}/{key}")}
+        return {at} if isinstance(spec, str) and "alert" in spec else set()
+
+    for each in charts.specifications(data).values():
+        for spec in each["specs"].values():
+            assert all("/color/scale/domain/" in where for where in places(spec))
+    for name, (table, make_) in charts.CHARTS.items():
+        if data["tables"][table]:
+            found = places(vl_convert.vegalite_to_vega(make_(data).to_dict(validate=False)))
+            assert found, name  # it is among the rows
+            elsewhere = {at for at in found if not re.match(r"/data/\d+/values/|/scales/\d+/domain/\d+$", at)}
+            assert elsewhere == set(), name
 
 
 def test_a_chart_in_a_notebook_has_its_rows_and_a_legend(data):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,11 +16,11 @@ import pytest
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.experiment import load
 from atat_zoo.report.runs import find, glance
-from tests.report.run_folders import write_evaluation, write_run
+from atat_zoo.run import RunFolder
+from tests.report.run_folders import RESOLVED, write_evaluation, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Atat = Callable[..., tuple[int, str, str]]
 
@@ -123,6 +125,8 @@ def test_ls_sorts_and_filters(atat: Atat, tmp_path: Path) -> None:
         (b"x = 1", "resolved.toml is not the whole of an experiment"),
         (b"train = 3\nobjective = 4", "resolved.toml is not the whole of an experiment"),
         (b'name = "\\u001b[31m', "resolved.toml cannot be read: "),
+        (RESOLVED.replace("30", "inf").encode(), "resolved.toml is not the whole of an experiment"),
+        (RESOLVED.replace("30", "nan").encode(), "resolved.toml is not the whole of an experiment"),
     ],
 )
 def test_a_damaged_run_is_listed_with_a_sentence(atat: Atat, tmp_path: Path, text: bytes, sentence: str) -> None:
@@ -138,6 +142,23 @@ def test_a_damaged_run_is_listed_with_a_sentence(atat: Atat, tmp_path: Path, tex
     assert last.startswith("damaged: ")
     assert sentence in last
     assert [run["name"] for run in listed(atat, str(tmp_path), "--state", "damaged")] == ["damaged"]
+
+
+def test_a_folder_that_cannot_be_read_is_left_out(atat: Atat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permissions are told by a stand-in: the superuser may read everything."""
+    for name in ("a", "closed", "z"):
+        write_run(tmp_path / name)
+    is_file = Path.is_file
+
+    def told(path: Path) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", told)
+    assert [run["name"] for run in listed(atat, str(tmp_path))] == ["a", "z"]
+    code, _, err = atat("ls", str(tmp_path / "closed"))
+    assert (code, err.count("closed cannot be read: Permission denied")) == (2, 1)
 
 
 def test_a_folder_without_runs_is_said(atat: Atat, tmp_path: Path) -> None:
@@ -197,6 +218,9 @@ def test_diff_says_what_differs_and_nothing_else(atat: Atat, tmp_path: Path) -> 
 def test_diff_of_a_run_with_itself_is_empty(atat: Atat, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     out = atat("diff", str(run.path), str(run.path))[1]
+    assert out.startswith("the experiments do not differ\n\nthe environments are not recorded\n")
+    run.environment.write_text('{"python": "3.11.7"}')
+    out = atat("diff", str(run.path), str(run.path))[1]
     assert out.startswith("the experiments do not differ\n\nthe environments do not differ\n")
     said = json.loads(atat("diff", str(run.path), str(run.path), "--json")[1])
     assert said == {"runs": [str(run.path)] * 2, "experiment": {}, "environment": {}, "bounds": []}
@@ -218,6 +242,15 @@ def test_diff_puts_bounds_on_the_same_text_and_masks_side_by_side(atat: Atat, tm
     (same,) = json.loads(atat("diff", str(one.path), str(two.path), "--json")[1])["bounds"]
     assert [bound["value"] for bound in same["bounds"]] == [60.0, 50.0]
     assert (same["split"], same["draws"], same["seed"]) == ("validation", 2, 17)
+
+
+def test_the_command_that_diff_prints_can_be_pasted(atat: Atat, tmp_path: Path) -> None:
+    paths = [str(write_run(tmp_path / name).path) for name in ("my run", "it's; $(rm)")]
+    for value in (None, 60.0):  # without a bound of both, and with one
+        for path in paths if value else ():
+            write_evaluation(RunFolder(Path(path)), 60.0)
+        said = atat("diff", *paths)[1].split("`")[1]
+        assert shlex.split(said) == ["atat", "compare", *paths]
 
 
 def test_diff_needs_two_runs(atat: Atat, tmp_path: Path) -> None:

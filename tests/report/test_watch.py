@@ -138,6 +138,36 @@ def test_only_pages_of_this_machine_are_answered(tmp_path: Path, host: str, stat
         assert server.server_address[0] == "127.0.0.1"
 
 
+def test_a_mistake_is_an_error_of_the_server_and_the_terminal_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(runs: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    run = write_run(tmp_path / "run")
+    monkeypatch.setattr("atat_zoo.report.watch.collect", broken)
+    with serving(run.path) as server:
+        for path in ("/", "/data"):
+            answer, text = get(server, path)
+            assert answer.status == 500
+            assert text == b"This page cannot be made; the terminal in which `atat watch` runs says why.\n"
+        assert get(server, "//[")[0].status == 404
+        assert get(server, "/favicon.ico?it")[0].status == 204
+    assert capfd.readouterr().err.count("ValueError: a mistake of ours") == 2
+
+
+@pytest.mark.parametrize(("error", "said"), [(BrokenPipeError, 0), (ConnectionResetError, 0), (KeyError, 1)])
+def test_a_browser_that_has_gone_is_no_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], error: type[Exception], said: int
+) -> None:
+    with PageServer(write_run(tmp_path / "run").path, 0) as server:
+        try:
+            raise error
+        except error:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr().err.count(error.__name__) == said
+
+
 def test_a_port_in_use_is_a_sentence(atat: Atat, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with socket.socket() as taken:

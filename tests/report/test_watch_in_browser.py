@@ -23,7 +23,8 @@ STEPS = 60
 # Where the points of the curve of the loss are from left to right, and how many bounds are drawn.
 LINE = 'document.querySelector("#curves .mark-line path")?.getAttribute("d") ?? ""'
 CURVE = rf"[...({LINE}).matchAll(/[ML]([-\d.]+),/g)].map((point) => Number(point[1]))"
-BOUNDS = """(document.querySelectorAll("#curves figure")[1]?.querySelectorAll(".mark-symbol path").length ?? 0)"""
+MARKS = ".mark-symbol:not(.role-legend-symbol) path"
+BOUNDS = f"""(document.querySelectorAll("#curves figure")[1]?.querySelectorAll("{MARKS}").length ?? 0)"""
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120) -> None:
