@@ -50,7 +50,9 @@ def collect(runs: Sequence[Path]) -> Table:
     points = min(recorded.POINTS, max(20, 8 * recorded.POINTS // len(runs)))
     for one, folder, lines in zip(described, folders, recorded_lines, strict=True):
         curves = [_point(one["name"], line, "tokens", "seconds", "loss") for line in lines]
-        rates = [_point(one["name"], line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)]
+        rates = [
+            _point(one["name"], line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)
+        ]
         kept, spaced = recorded.thin(curves, "loss", points), recorded.evenly(rates, points)
         if len(kept) < len(curves):
             said = f"{one['name']}: {len(kept):,} of {len(curves):,} recorded lines are drawn"
