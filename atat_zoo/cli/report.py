@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atat_zoo.cli.console import Bars
-from atat_zoo.errors import UserError
+from atat_zoo.errors import NotKept, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,11 +53,11 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     text = pages.page(data)
     write_text(out, text)
-    click.echo(f"{out}: {len(text.encode()) / 2**20:.1f} MiB")
+    click.echo(f"{click.format_filename(out)}: {len(text.encode()) / 2**20:.1f} MiB")
     if figures:
         from atat_zoo.report import charts
 
-        click.echo(f"{figures}: {len(charts.figures(data, figures))} files")
+        click.echo(f"{click.format_filename(figures)}: {len(charts.figures(data, figures))} files")
     if show:
         webbrowser.open(out.resolve().as_uri())
 
@@ -84,22 +85,29 @@ def _pages() -> Any:
 
 def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
     """Measure what is missing, and yield a sentence about each."""
+    from atat_zoo.report.collect import compared
     from atat_zoo.report.recording import compute
+    from atat_zoo.run import RunFolder
 
     with Bars(silent=False) as bars:
         for run in runs:
             for what, seconds in compute(run, frontier=frontier, progress=bars.working).items():
-                yield f"{run}: {what} took {seconds:.1f} s"
-        if len(runs) > 1:
+                yield f"{click.format_filename(run)}: {what} took {seconds:.1f} s"
+        if len(runs) > 1 and not compared([RunFolder(run) for run in runs]):
             began = time.perf_counter()
-            _compare(runs, bars)
-            yield f"{runs[0]}: the comparison of all took {time.perf_counter() - began:.1f} s"
+            try:
+                _compare(runs, bars)
+            except UserError as error:  # a page of what there is, as without --compute
+                warnings.warn(f"no comparison in the report: {error}", NotKept, stacklevel=2)
+                return
+            yield f"{click.format_filename(runs[0])}: the comparison of all took {time.perf_counter() - began:.1f} s"
 
 
 def _compare(runs: Sequence[Path], bars: Bars) -> None:
     """Compare the runs with the first as `atat compare` does, and keep the result in the folder of the first."""
     from atat_zoo.evaluation import compare as comparing
     from atat_zoo.experiment import from_table
+    from atat_zoo.report.recorded import model_sum
     from atat_zoo.run import RunFolder, write_json
 
     first = RunFolder(runs[0])
@@ -107,4 +115,5 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
     seed, spec = experiment.seed, experiment.evaluation
     measured = comparing.measure_runs(runs, spec, seed=seed, progress=bars.evaluating)
     table = comparing.compare(measured, spec, seed=seed).to_table()
-    write_json(first.path / "report" / "compare.json", {"format": 1, **table})
+    models = [model_sum(RunFolder(run)) for run in runs]
+    write_json(first.path / "report" / "compare.json", {"format": 1, "models": models, **table})

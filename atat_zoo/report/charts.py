@@ -112,7 +112,7 @@ def calibration(data: Table) -> alt.LayerChart:
 
 def rates(data: Table) -> alt.LayerChart:
     """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
-    chart = _chart(data, "curves").encode(x=_clock("step"), color=_runs(data))
+    chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data))
     title = "share of tokens masked (0 to 1)"
     target = chart.mark_line(strokeWidth=1.5, opacity=0.6).encode(y=_y("mask_rate_target:Q", title))
     tips: list[Any] = [
@@ -125,9 +125,10 @@ def rates(data: Table) -> alt.LayerChart:
 
 def spread(data: Table) -> alt.Chart:
     """How often the batches of the recorded steps had each mean mask rate."""
-    chart = _chart(data, "curves").encode(
-        x=alt.X("mask_rate_target:Q", bin=alt.Bin(maxbins=20), title="mean mask rate drawn for a batch (0 to 1)"),
-        y=alt.Y("count():Q", title="recorded steps", stack=None),
+    chart = _chart(data, "spread").encode(
+        x=alt.X("low:Q", bin="binned", title="mean mask rate drawn for a batch (0 to 1)"),
+        x2="high:Q",
+        y=alt.Y("count:Q", title="recorded steps", stack=None),
         color=_runs(data),
     )
     return _titled(chart.mark_bar(opacity=0.6), "Mean mask rates drawn.").properties(height=160)
@@ -209,8 +210,8 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
     "bands": ("bands", bands),
     "calibration": ("bins", calibration),
     "stages": ("stages", stages),
-    "rates": ("curves", rates),
-    "spread": ("curves", spread),
+    "rates": ("rates", rates),
+    "spread": ("spread", spread),
     "uncertainty": ("uncertainty", uncertainty),
     "frontier": ("frontier", frontier),
     "arms": ("arms", arms),

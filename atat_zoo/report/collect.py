@@ -7,8 +7,11 @@ records it.
 from __future__ import annotations
 
 import json
+import math
 import shlex
+from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo import __version__
@@ -23,68 +26,92 @@ from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 Table = dict[str, Any]
 # The experiment that the others are variations of.
 BASE = "mdlm"
-# Characters of all texts and replays together; the page stays under 3 MB.
-_ROOM = 1_200_000
+# Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
+_ROOM = 2_000_000
 
 
 def collect(runs: Sequence[Path]) -> Table:
     """Return the data of the page of one or more runs, as JSON can have it.
 
     Raises:
-        UserError: when one of them is no run folder, or is named twice.
+        UserError: when one of them is no run folder, is named twice, or has no whole experiment.
     """
     folders = [RunFolder(path) for path in runs]
     resolved = [folder.table() for folder in folders]
     names = _names(runs)
-    described = [_described(*each) for each in zip(names, folders, resolved, strict=True)]
+    recorded_lines = [folder.read_metrics(damaged=True) for folder in folders]
+    described = [_described(*each) for each in zip(names, folders, resolved, recorded_lines, strict=True)]
     rows: dict[str, list[Table]] = {name: [] for name in TABLES}
-    thinned = []
-    for one, folder in zip(described, folders, strict=True):
-        lines = folder.read_metrics(damaged=True)
-        curves = [_point(one["name"], line) for line in lines]
-        kept = recorded.thin(curves, "loss")
+    notes: dict[str, list[str]] = {}
+    points = min(recorded.POINTS, max(20, 8 * recorded.POINTS // len(runs)))
+    for one, folder, lines in zip(described, folders, recorded_lines, strict=True):
+        curves = [_point(one["name"], line, "tokens", "seconds", "loss") for line in lines]
+        rates = [
+            _point(one["name"], line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)
+        ]
+        kept, spaced = recorded.thin(curves, "loss", points), recorded.evenly(rates, points)
         if len(kept) < len(curves):
-            thinned.append(f"{one['name']}: {len(kept):,} of {len(curves):,} recorded lines are drawn")
+            said = f"{one['name']}: {len(kept):,} of {len(curves):,} recorded lines are drawn"
+            notes.setdefault("curves", []).append(f"{said}; the extremes of every stretch are kept.")
+        if len(spaced) < len(rates):
+            said = f"{one['name']}: the rates of {len(spaced):,} of {len(rates):,} recorded steps are drawn"
+            notes.setdefault("curriculum", []).append(f"{said}, evenly spaced; the histogram counts all.")
         rows["curves"] += kept
+        rows["rates"] += spaced
         rows["stages"] += _stages(one["name"], lines)
         rows["bounds"] += _bounds(one["name"], one["evaluated"], lines)
         rows["uncertainty"] += [
             {"run": one["name"], **row} for row in (recorded.quartiles(one["replay"]) if one["replay"] else ())
         ]
-        rows["frontier"] += [_priced(one["name"], each) for each in recorded.priced(folder)]
+        priced = recorded.priced(folder)
+        rows["frontier"] += [_priced(one["name"], each) for each in priced]
+        of = {"text": one["text"], "importance": one["quality"], "uncertainty": one["replay"], "replay": one["replay"]}
+        for section, table in {**of, "frontier": first(priced)}.items():
+            if table and (table["step"] != one["model"] or section == "frontier"):
+                at = f"; the run is at step {one['model']:,}" if table["step"] != one["model"] else ""
+                notes.setdefault(section, []).append(f"{one['name']}: of step {table['step']:,}{at}.")
         if quality := one["quality"]:
             rows["bands"] += _bands(one["name"], quality)
             rows["bins"] += [{"run": one["name"], **each} for each in quality["bins"]]
         one["evaluated"] = one["evaluated"][-1:]
-    _fit(described)
-    comparison = first(filter(None, map(recorded.comparison, folders))) if len(folders) > 1 else None
-    return {
+    rows["spread"] = _spread(names, recorded_lines)
+    data = {
         "format": 1,
         "kind": "runs",
         "title": names[0] if len(names) == 1 else number(len(names), "run"),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
-        "verdict": verdict(described, comparison),
+        "verdict": verdict(described, compared(folders)),
         "overview": table_of_bounds(described),
         "runs": described,
         "tables": rows,
-        "thinned": thinned,
+        "notes": notes,
         "experiment": _experiment(names, resolved),
         "commands": _commands(runs, described),
     }
+    _fit(data)
+    return data
 
 
-TABLES = ("curves", "stages", "bounds", "bands", "bins", "uncertainty", "frontier", "arms")
+TABLES = ("curves", "rates", "spread", "stages", "bounds", "bands", "bins", "uncertainty", "frontier", "arms")
+_RATES = ("mask_rate", "mask_rate_target")
+
+
+def compared(folders: Sequence[RunFolder]) -> Table | None:
+    """Return the recorded comparison of the final models of these runs with that of the first, or None."""
+    if len(folders) > 1 and (found := recorded.comparison(folders[0])):
+        return found if found["models"] == list(map(recorded.model_sum, folders)) else None
+    return None
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
     """Return the shortest ends of the paths that tell them apart."""
-    paths = [path.resolve() for path in runs]
+    # A name may have bytes that are not UTF-8, which a page cannot have.
+    paths = [Path(str(path.resolve()).encode(errors="backslashreplace").decode()) for path in runs]
     if len(set(paths)) < len(paths):
         twice = next(path for i, path in enumerate(runs) if paths[i] in paths[:i])
         raise UserError(f"{twice} is named twice; once will do")
@@ -96,19 +123,26 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def _described(name: str, folder: RunFolder, table: Table) -> Table:
+def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
     """Return what the page says of one run."""
-    lines = folder.read_metrics(damaged=True)
     last = lines[-1] if lines else {}
+    try:
+        objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
+        evaluated = recorded.of_one_kind(recorded.evaluated(folder), table)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        problem = f"{folder.resolved} is not the whole of an experiment"
+        raise UserError(f"{problem}; copy the run again, or train again") from None
+    of = evaluated[-1]["step"] if evaluated else last.get("step")
     return {
         "name": name,
-        "objective": str(table.get("objective", {}).get("use", NONE)),
+        "objective": objective,
         "step": last.get("step", 0),
-        "model": _newest(folder) or last.get("step", 0),
-        "steps": table.get("train", {}).get("steps"),
+        "model": max(_newest(folder) or 0, last.get("step", 0)),
+        "steps": steps,
+        "trained": first(line.get("tokens") for line in lines if line["step"] == of),
         "tokens": last.get("tokens"),
         "seconds": last.get("seconds"),
-        "evaluated": recorded.evaluated(folder),
+        "evaluated": evaluated,
         "quality": recorded.quality(folder),
         "text": recorded.text(folder),
         "replay": recorded.replay(folder),
@@ -127,9 +161,24 @@ def _newest(folder: RunFolder) -> int | None:
         return None
 
 
-def _point(run: str, line: Table) -> Table:
-    keys = ("step", "tokens", "seconds", "loss", "mask_rate", "mask_rate_target")
-    return {"run": run, **{key: figure(line.get(key)) for key in keys}}
+def _point(run: str, line: Table, *keys: str) -> Table:
+    return {"run": run, **{key: figure(line.get(key)) for key in ("step", *keys)}}
+
+
+def _spread(names: list[str], recorded_lines: list[list[Table]]) -> list[Table]:
+    """Return how many of all recorded steps had a mean mask rate in each of at most 20 bins, the same for every run."""
+    drawn = [
+        [rate for line in lines if (rate := figure(line.get("mask_rate_target"))) is not None and 0 <= rate <= 1]
+        for lines in recorded_lines
+    ]
+    every = [rate for rates in drawn for rate in rates]
+    width = max(every) - min(every) if every else 0
+    bins = first(bins for bins in (1000, 500, 200, 100, 50, 20) if width * bins < 19) or 20  # of [0, 1]
+    rows = []
+    for name, rates in zip(names, drawn, strict=True):
+        counts = Counter(min(math.floor(rate * bins), bins - 1) for rate in rates)
+        rows += [{"run": name, "low": i / bins, "high": (i + 1) / bins, "count": n} for i, n in sorted(counts.items())]
+    return rows
 
 
 def _stages(run: str, lines: list[Table]) -> list[Table]:
@@ -147,16 +196,13 @@ def _stages(run: str, lines: list[Table]) -> list[Table]:
 
 
 def _bounds(run: str, evaluated: list[Table], lines: list[Table]) -> list[Table]:
-    """Return the bounds at each step as recorded under the same conditions: those of the last evaluation."""
     rows = []
     for table in evaluated:
-        if recorded.conditions(table) != recorded.conditions(evaluated[-1]):
-            continue
         line = next((line for line in lines if line["step"] >= table["step"]), lines[-1] if lines else {})
         for name, bound in table["bounds"].items():
             value, error = bound["value"], bound["stderr"]
             row = {"run": run, "bound": title(name), "value": value, "said": uncertain(value, error)}
-            row |= {"low": value - (error or 0), "high": value + (error or 0), "step": table["step"]}
+            row |= {"low": figure(value - (error or 0)), "high": figure(value + (error or 0)), "step": table["step"]}
             rows.append(row | {key: figure(line.get(key)) for key in ("tokens", "seconds")})
     return rows
 
@@ -180,7 +226,8 @@ def _short(count: float) -> str:
 def _priced(run: str, one: Table) -> Table:
     """Return a policy bound of `atat bench samplers` against its network evaluations."""
     value, error = one["value"], one.pop("stderr")
-    ends = {"low": value - (error or 0), "high": value + (error or 0), "said": uncertain(value, error)}
+    low, high = figure(value - (error or 0)), figure(value + (error or 0))
+    ends = {"low": low, "high": high, "said": uncertain(value, error)}
     return {"run": run, **one, **ends, "settings": settings(one["settings"])}
 
 
@@ -241,7 +288,7 @@ def _flat(table: Table, path: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{key}.")
         else:
-            yield path + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield path + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _commands(runs: Sequence[Path], described: list[Table]) -> list[str]:
@@ -252,22 +299,67 @@ def _commands(runs: Sequence[Path], described: list[Table]) -> list[str]:
     return [*trained, *(f"atat eval {run}" for run in folders), *compared, f"atat report {' '.join(folders)} --compute"]
 
 
-def _fit(described: list[Table]) -> None:
-    """Round the grids, and leave out the last texts of every run until there is room for all."""
-
-    def size() -> int:
-        return sum(len(json.dumps([one["text"], one["replay"]])) for one in described)
-
+def _fit(data: Table) -> None:
+    """Round the grids, and leave out until there is room for all: the last texts of every run, then longer things."""
+    described = data["runs"]
     for one in described:
         for text in one["text"]["texts"] if one["text"] else ():
             for key in ("importance", "loss"):
                 text[key] = text[key] and [[v if v is None else round(v, 3) for v in row] for row in text[key]]
             text["surprisal"] = text["surprisal"] and [v if v is None else round(v, 2) for v in text["surprisal"]]
-    while size() > _ROOM:
-        holders: list[list[Any]] = [one["text"]["texts"] for one in described if one["text"]]
-        holders += [sampler["texts"] for one in described if one["replay"] for sampler in one["replay"]["samplers"]]
-        longest = max(map(len, holders))
-        if longest <= 1:
-            break
-        for texts in holders:
-            del texts[longest - 1 :]
+    for cut in (_last_texts, _texts, _samples, _rows, _words):
+        while _size(data) > _ROOM and cut(data):
+            pass
+
+
+def _size(data: Any) -> int:
+    """Return the bytes of the data on the page, where some characters are written as six."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
+
+
+def _last_texts(data: Table) -> bool:
+    holders: list[list[Any]] = [one["text"]["texts"] for one in data["runs"] if one["text"]]
+    holders += [sampler["texts"] for one in data["runs"] if one["replay"] for sampler in one["replay"]["samplers"]]
+    longest = max(map(len, holders), default=0)
+    for texts in holders if longest > 1 else ():
+        del texts[longest - 1 :]
+    return longest > 1
+
+
+def _texts(data: Table) -> bool:
+    """Leave out the largest texts and replays of runs, as many as are too much."""
+    over = _size(data) - _ROOM
+    held = [(_size(one[key]), i, key) for i, one in enumerate(data["runs"]) for key in ("text", "replay") if one[key]]
+    for size, i, key in sorted(held, reverse=True):
+        if over > 0:
+            over -= size
+            data["runs"][i][key] = None
+            said = f"{data['runs'][i]['name']}: left out, for the page would be too large; make one of this run alone."
+            data["notes"].setdefault(key, []).append(said)
+    return False
+
+
+def _samples(data: Table) -> bool:
+    return _halved(data["runs"], "samples", "\n… the rest is in samples.txt")
+
+
+def _words(data: Table) -> bool:
+    return _halved(data["runs"], "resolved", "\n# the rest is in resolved.toml")
+
+
+def _halved(runs: list[Table], key: str, rest: str) -> bool:
+    one = max(runs, key=lambda run: len(run[key]))
+    if len(one[key]) <= 2 * len(rest):
+        return False
+    one[key] = one[key].removesuffix(rest)[: len(one[key]) // 2 - len(rest)] + rest
+    return True
+
+
+def _rows(data: Table) -> bool:
+    """Leave out every other row of the longest table."""
+    name, rows = max(data["tables"].items(), key=lambda item: len(item[1]))
+    if len(rows) > 200:
+        data["tables"][name] = rows[::2]
+        data["notes"]["curves"] = [f"Of {name} every other row is left out, for the page would be too large."]
+    return len(rows) > 200

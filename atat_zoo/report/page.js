@@ -121,10 +121,10 @@ function selection(label, options, chosen, choose) {
 // Sections: what each shows is drawn again only when it has changed.
 
 const sections = [
-  { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds, data.thinned], draw: curves },
+  { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
   { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
   { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins], draw: importance },
-  { id: "curriculum", title: "Curriculum and mask rates", of: () => [data.tables.stages, data.tables.curves], draw: curriculum },
+  { id: "curriculum", title: "Curriculum and mask rates", of: () => [data.tables.stages, data.tables.rates, data.tables.spread], draw: curriculum },
   { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
   { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
   { id: "frontier", title: "Samplers: quality against evaluations", of: () => [data.tables.frontier], draw: frontier },
@@ -147,11 +147,12 @@ function render() {
     const slice = JSON.stringify(one.of());
     let body = bodies.get(one.id);
     if (!body) {
-      body = { host: el("div", {}), slice: null };
+      body = { host: el("div", {}), notes: el("div", {}), slice: null };
       bodies.set(one.id, body);
       document.getElementById("main").append(el("section", { id: one.id, "aria-labelledby": `${one.id}-title` },
-        el("h2", { id: `${one.id}-title` }, one.title), body.host));
+        el("h2", { id: `${one.id}-title` }, one.title), body.host, body.notes));
     }
+    body.notes.replaceChildren(...(data.notes[one.id] || []).map((sentence) => el("p", { class: "note", dir: "auto" }, sentence)));
     if (body.slice === slice) continue;
     body.slice = slice;
     body.host.replaceChildren(...one.draw().flat().filter((each) => each));
@@ -171,7 +172,6 @@ function curves() {
     el("div", { class: "controls" }, "against", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
     curves.length ? chart("loss", "As recorded. Objectives weigh their losses differently: only bounds compare runs.") : null,
     bounds.length ? chart("bound", "Bars: one standard error over the held-out sequences to either side.") : missing("No bound on held-out text is recorded.", "atat eval RUN"),
-    ...data.thinned.map((sentence) => el("p", { class: "note", dir: "auto" }, `${sentence}; the extremes of every stretch are kept.`)),
   ];
 }
 
@@ -288,13 +288,13 @@ function importance() {
   ];
 }
 function curriculum() {
-  const has = (key) => data.tables.curves.some((row) => row[key] !== null);
-  if (!has("mask_rate") && !data.tables.stages.length) return [el("p", { class: "missing" }, "No mask rate and no stage of a curriculum is recorded: this objective has none, or no step is done.")];
+  const has = (key) => data.tables.rates.some((row) => row[key] !== null);
+  if (!data.tables.rates.length && !data.tables.stages.length) return [el("p", { class: "missing" }, "No mask rate and no stage of a curriculum is recorded: this objective has none, or no step is done.")];
   return [
     legend(),
     data.tables.stages.length ? chart("stages", "Stage of the curriculum") : el("p", { class: "note" }, "No curriculum."),
     has("mask_rate") ? chart("rates", "Dots: masked tokens of a step's batch. Line: what the step's rates asked for.") : null,
-    has("mask_rate_target") ? chart("spread", "Mean rates of the recorded steps.") : null,
+    data.tables.spread.length ? chart("spread", "Mean rates of all recorded steps.") : null,
   ];
 }
 function uncertainty() {

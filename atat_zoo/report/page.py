@@ -34,7 +34,7 @@ def page(data: Table, *, live: str | None = None) -> str:
     given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": charts.PALETTE}
     hashes = " ".join(_hash(each) for each in (library, script))
     parts = {
-        "title": html.escape(f"{data['title']} · atat report"),
+        "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),
         # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
         "policy": f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {_SELF if live else _NOTHING}; base-uri 'none'; form-action 'none'",

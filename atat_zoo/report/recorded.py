@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.errors import UserError
 from atat_zoo.parsing import from_json
+from atat_zoo.run.model_files import WEIGHTS, described, sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from atat_zoo.run import RunFolder
@@ -23,7 +26,15 @@ _LONGEST = 20_000  # characters of samples.txt on the page
 
 def figure(value: Any) -> float | None:
     """Return a finite number, or None for anything else."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    with suppress(OverflowError):  # an integer that is no float
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return value
+    return None
+
+
+def _error(value: Any) -> float | None:
+    """Return a standard error, or None for what can be none."""
+    return found if (found := figure(value)) is not None and found >= 0 else None
 
 
 def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
@@ -39,6 +50,11 @@ def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
     return [rows[i] for i in sorted(kept)]
 
 
+def evenly(rows: list[Table], points: int = POINTS) -> list[Table]:
+    """Return at most `points` rows in their order, the first and the last among them, whatever their values."""
+    return rows if len(rows) <= points else [rows[i * (len(rows) - 1) // (points - 1)] for i in range(points)]
+
+
 def tables(run: RunFolder) -> Iterator[Table]:
     """Yield the JSON objects in evaluations/ that can be read, in the order of their names."""
     for path in sorted(run.evaluations.glob("*.json")):
@@ -51,14 +67,46 @@ def tables(run: RunFolder) -> Iterator[Table]:
 def evaluated(run: RunFolder) -> list[Table]:
     """Return the evaluations of bounds on the experiment's own text, by step; a value that is damaged is None."""
     found = [each for each in map(_evaluation, tables(run)) if each]
-    return sorted(found, key=lambda table: (table["step"], table["sequences"], table["draws"]))
+    return sorted(found, key=lambda table: (table["step"], table["split"], table["sequences"], table["draws"]))
+
+
+def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:
+    """Return those of `evaluated` that the training itself recorded, one a step.
+
+    Other evaluations are of another split, or under other masks.
+
+    Raises:
+        KeyError, TypeError: when the experiment is not whole.
+    """
+    spec = experiment["evaluation"]
+    own = {"split": spec["split"], "seed": experiment["seed"]}
+    drawn = {"draws": spec["draws"], "method": spec["bound"]["use"]}
+    found: dict[int, Table] = {}
+    for each in evaluations:  # with more sequences later
+        same = own | (drawn if each["draws"] else {})  # nothing is drawn for a likelihood
+        fits = each["sequences"] <= (spec["sequences"] or each["sequences"])
+        if fits and all(each[key] == value for key, value in same.items()):
+            found[each["step"]] = each
+    return list(found.values())
+
+
+def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list[Table]:
+    """Return the evaluations that a curve can be drawn through, by step; the last is the one that a run is judged by.
+
+    They are the training's own; where there are none, those under the conditions of the last.
+
+    Raises:
+        KeyError, TypeError: when the experiment is not whole.
+    """
+    alike = [each for each in evaluations if conditions(each) == conditions(evaluations[-1])]
+    return of_training(evaluations, experiment) or alike
 
 
 def _evaluation(table: Table) -> Table | None:
     if not isinstance(table.get("bounds"), dict) or table.get("corpus"):
         return None
     bounds = {
-        str(name): {"value": value, "stderr": figure(one.get("stderr"))}
+        str(name): {"value": value, "stderr": _error(one.get("stderr"))}
         for name, one in table["bounds"].items()
         if isinstance(one, dict) and (value := figure(one.get("value"))) is not None
     }
@@ -68,8 +116,8 @@ def _evaluation(table: Table) -> Table | None:
     words = {key: str(table.get(key, "")) for key in ("split", "method")}
     beside = table.get("count_table")
     if isinstance(beside, dict):
-        keys = ("value", "stderr", "percent", "percent_stderr")
-        beside = {"reads": str(beside.get("reads")), **{key: figure(beside.get(key)) for key in keys}}
+        kinds = {"value": figure, "stderr": _error, "percent": figure, "percent_stderr": _error}
+        beside = {"reads": str(beside.get("reads"))} | {key: kind(beside.get(key)) for key, kind in kinds.items()}
     else:
         beside = None
     return {"step": table["step"], **count, **words, "bounds": bounds, "count_table": beside}
@@ -93,8 +141,9 @@ def quality(run: RunFolder) -> Table | None:
     return last
 
 
-def priced(run: RunFolder) -> Iterator[Table]:
-    """Yield the samplers with a policy bound, as `atat bench samplers` recorded them."""
+def priced(run: RunFolder) -> list[Table]:
+    """Return the samplers with a policy bound, as `atat bench samplers` recorded them of the last step it was given."""
+    found = []
     for table in tables(run):
         rows = table.get("measured")
         for one in rows if isinstance(rows, list) else ():
@@ -103,7 +152,10 @@ def priced(run: RunFolder) -> Iterator[Table]:
                 numbers = {"evaluations": _float(policy["nfe"]), "value": _float(policy["value"])}
                 sampler = one["sampler"] if isinstance(one["sampler"], dict) else {}
                 named = {"sampler": _str(one["name"]), "settings": sampler, "quantity": _str(policy["quantity"])}
-                yield named | numbers | {"stderr": figure(policy["stderr"]), "sequences": _int(policy["sequences"])}
+                about = {"step": table["step"], "sequences": _int(policy["sequences"])}
+                found.append(named | numbers | about | {"stderr": _error(policy["stderr"])})
+    last = max((one["step"] for one in found), default=0)
+    return [one for one in found if one["step"] == last]
 
 
 def conditions(table: Table) -> tuple[Any, ...]:
@@ -123,8 +175,18 @@ def replay(run: RunFolder) -> Table | None:
 
 
 def comparison(run: RunFolder) -> Table | None:
-    """Return report/compare.json, what `atat compare --json` prints, or None when it is not there or is damaged."""
+    """Return report/compare.json, or None when it is not there or is damaged.
+
+    It is what `atat compare --json` prints, with `models`, the `model_sum` of each run.
+    """
     return _read(run.path / "report" / "compare.json", _comparison)
+
+
+def model_sum(run: RunFolder) -> str | None:
+    """Return the SHA-256 of the weights of a run's final model, or None when it has none that can be read."""
+    with suppress(OSError, UserError, KeyError, TypeError):
+        return str(described(run.model).get("sha256", {}).get(WEIGHTS) or sha256_of(run.model / WEIGHTS))
+    return None
 
 
 def samples(run: RunFolder) -> str:
@@ -235,6 +297,7 @@ def _replay(table: Table) -> Table:
             ]
             texts.append({"start": start, "frames": frames})
         settings = sampler["settings"] if isinstance(sampler["settings"], dict) else {}
+        settings = json.loads(json.dumps(settings), parse_constant=lambda _: None)
         counts = _words(sampler["evaluations"], len(texts), _int)
         samplers.append({"name": _str(sampler["name"]), "settings": settings, "evaluations": counts, "texts": texts})
     return {
@@ -253,8 +316,8 @@ def _comparison(table: Table) -> Table:
         difference = next(iter(run["bounds"].values()))["difference"]
         if difference is not None:
             difference = {key: figure(difference[key]) for key in ("percent", "percent_low", "percent_high")}
-        runs.append({"run": _str(run["run"]), "step": _int(run["step"]), "difference": difference})
-    return {"baseline": _str(table["baseline"]), "runs": runs}
+        runs.append({"difference": difference})
+    return {"models": _words(table["models"], len(runs), _str), "runs": runs}
 
 
 def first(values: Iterable[Any]) -> Any:

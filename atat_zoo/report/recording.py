@@ -1,7 +1,8 @@
 """What a report shows and a training does not record: computed once, and kept in the run folder. Imports no torch.
 
-`report/text.json` and `report/replay.json` are of one step; those of another step count as missing. The quality of the
-importance and the frontier, policy bounds against evaluations, are evaluations like any other.
+`report/text.json` and `report/replay.json` are of one step. Those of an older one are computed again here; until then
+a page shows them, and says of which step they are. The quality of the importance and the frontier, policy bounds
+against evaluations, are evaluations like any other.
 
 report/text.json
     format, step, split, seed
@@ -75,7 +76,7 @@ def compute(
         progress: called with the name of what is computed, the amount done and the amount to do.
 
     Returns:
-        Seconds by name; empty when nothing was missing.
+        Seconds by the name of what was computed; empty when nothing was missing.
 
     Raises:
         UserError: when the run has no model.
@@ -102,6 +103,7 @@ def compute(
             computed[name](model, run, progress=progress)
         except UserError as error:
             warnings.warn(f"{run}: no {name} in the report: {error}", NotKept, stacklevel=2)
+            continue
         seconds[name] = time.perf_counter() - began
     return seconds
 

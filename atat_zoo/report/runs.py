@@ -14,7 +14,7 @@ import attrs
 from atat_zoo import parsing
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import title
-from atat_zoo.report.recorded import conditions, evaluated
+from atat_zoo.report.recorded import conditions, evaluated, of_training
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
@@ -110,22 +110,13 @@ def _changed(path: Path) -> float:
 def bounds(run: RunFolder, table: Mapping[str, Any] | None = None) -> list[RecordedBound]:
     """Return the bounds that the training itself recorded, one a step.
 
-    Other evaluations are of another split, or under other masks. `table` is the run's, where it is read already.
+    `table` is the run's, where it is read already.
 
     Raises:
         UserError, KeyError, TypeError: when the experiment cannot be read, or is not whole.
     """
     table = run.table() if table is None else table
-    spec = table["evaluation"]
-    own = {"split": spec["split"], "seed": table["seed"]}
-    drawn = {"draws": spec["draws"], "method": spec["bound"]["use"]}
-    found: dict[int, RecordedBound] = {}
-    for each in evaluated(run):  # with more sequences later
-        same = own | (drawn if each.get("draws") else {})  # nothing is drawn for a likelihood
-        fits = each["sequences"] <= (spec["sequences"] or each["sequences"])
-        if fits and all(each.get(key) == value for key, value in same.items()):
-            found[each["step"]] = next(iter(recorded(each).values()))
-    return list(found.values())
+    return [next(iter(recorded(each).values())) for each in of_training(evaluated(run), table)]
 
 
 def recorded(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:

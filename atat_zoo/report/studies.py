@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -37,14 +38,14 @@ def of_study(path: Path) -> Table:
     """
     try:
         report = from_json(path.read_bytes())
-        return _page(report)
+        return _page(report, path)
     except (OSError, ValueError) as error:
         raise UserError(f"{clip(path)} cannot be read: {error}; name the JSON that `atat study` wrote") from None
     except (KeyError, TypeError, AttributeError, IndexError):
         raise UserError(f"{clip(path)} is no study's results; name the JSON that `atat study` wrote") from None
 
 
-def _page(report: Table) -> Table:
+def _page(report: Table, path: Path) -> Table:
     rows = [row for order, each in enumerate(report["comparisons"]) for row in _arm(order, each)]
     return {
         "format": 1,
@@ -56,9 +57,9 @@ def _page(report: Table) -> Table:
         "overview": None,
         "runs": [],
         "tables": {name: rows if name == "arms" else [] for name in TABLES},
-        "thinned": [],
+        "notes": {},
         "blocks": list(_blocks(report)),
-        "commands": [f"atat study {report['file']} --jobs 2", f"atat report {report['study']}.json"],
+        "commands": [f"atat study {shlex.quote(report['file'])} --jobs 2", f"atat report {shlex.quote(str(path))}"],
     }
 
 
@@ -91,16 +92,18 @@ def _verdict(report: Table) -> Iterator[str]:
     )
     bounds = {each["bound"] for each in compared}
     what = f" in {bounds.pop()}" if len(bounds) == 1 else ""
-    seeds = max((len(each["seeds"]) for each in compared), default=0)
     if better:
         best = better[0]
         change = _change(best["over_seeds"])
-        yield f"{best['arm']} is {change} from {best['against']}{what}, over {number(seeds, 'seed')}."
+        yield f"{best['arm']} is {change} from {best['against']}{what}, over {number(len(best['seeds']), 'seed')}."
     elif sure:
-        yield f"No arm is surely lower{what} than what it is compared with, over {number(seeds, 'seed')}."
-    others = [f"{each['arm']} {_change(each['over_seeds'])}" for each in sure if each not in better[:1]]
+        counts = joined(list(map(str, sorted({len(each["seeds"]) for each in sure}))))
+        yield f"No arm is surely lower{what} than what it is compared with, over {counts} seeds."
+    others = [
+        f"{each['arm']} {_change(each['over_seeds'])} from {each['against']}" for each in sure if each not in better[:1]
+    ]
     if others:
-        yield f"The others, each against {joined(sorted({each['against'] for each in sure}))}: {joined(others)}."
+        yield f"The others: {joined(others)}."
     yield (
         f"{report['sequences']:,} held-out sequences, {report['tokens']:,} tokens, "
         f"{number(report['draws'], 'mask')} each, the same for every arm; 95 % t-intervals over seeds."
@@ -146,7 +149,7 @@ _ARMS = ["arm", "experiment", "bound", "mean", "by seed", "steps", "seconds per 
 def _row(report: Table, name: str, arm: Table) -> list[str]:
     runs = arm["runs"]
     own = [run["bounds"][run["bound"]] for run in runs]
-    at = max((place(each["stderr"]) for each in own if each.get("stderr")), default=1)
+    at = max((place(each["stderr"]) for each in own if (figure(each.get("stderr")) or 0) > 0), default=1)
     values = [figure(each["value"]) for each in own]
     nats = [each["nats_per_token"] for each in own]
     mean = NONE if None in values else rounded(exponential(statistics.fmean(nats)), at)

@@ -43,7 +43,7 @@ def _sentences(runs: list[Table], comparison: Table | None) -> Iterator[str]:
 
 
 def _one(run: Table) -> Iterator[str]:
-    size = f", {number(run['tokens'], 'token')}" if run["tokens"] else ""
+    size = f", {number(run['trained'], 'token')}" if run["trained"] else ""
     if not run["evaluated"]:
         yield f"{run['name']}, trained by {run['objective']} for {number(run['step'], 'step')}{size}."
         yield "It has no evaluation on held-out text yet; `atat eval` makes one."
@@ -84,21 +84,18 @@ def _first(run: Table) -> tuple[str, float, str]:
 
 def _differences(runs: list[Table], comparison: Table | None, same: bool, mixed: bool) -> Iterator[str]:
     """Say by how much the runs differ, with paired intervals where a comparison of these models is recorded."""
-    models = [(run["name"].rpartition("/")[2], run["model"]) for run in runs]
-    rows = comparison["runs"] if comparison else []
-    if [(row["run"].rpartition("/")[2], row["step"]) for row in rows] != models:
+    if comparison is None:
         if mixed:
             yield "Bounds of different names are of different processes: the lower one need not be the better model."
         why = "their text and masks are the same, so a difference is surer than either number" if same else "each alone"
         yield f"Differences with paired intervals are not recorded ({why}): `atat report … --compute` measures them."
         return
-    assert comparison is not None
     words = []
-    for row in rows:
+    for run, row in zip(runs, comparison["runs"], strict=True):
         if difference := row["difference"]:
             change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
-            words.append(f"{row['run']} {change}")
-    yield f"Against {comparison['baseline']}: {joined(words)}; 95 % intervals, paired by sequence and mask."
+            words.append(f"{run['name']} {change}")
+    yield f"Against {runs[0]['name']}: {joined(words)}; 95 % intervals, paired by sequence and mask."
     yield "A run is one training: how far another seed's would lie is not in them."
 
 

@@ -1,6 +1,8 @@
 """What `collect` reads of run folders: what is recorded, value by value, and nothing else."""
 
 import json
+import math
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +18,10 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import title
 from atat_zoo.report import recorded
 from atat_zoo.report.collect import collect
-from atat_zoo.report.page import inert
+from atat_zoo.report.page import inert, page
+from atat_zoo.report.runs import bounds
 from atat_zoo.report.verdict import verdict
+from atat_zoo.report.wording import uncertain
 from atat_zoo.run import RunFolder
 from tests.report.made_runs import HOSTILE, make
 
@@ -78,15 +83,21 @@ def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(ful
     assert f"{title('nelbo').capitalize()}, lowest first: full 55.9 ± 1.2 and other 56.9 ± 1.2." in without
     assert "not recorded" in without
     difference = {"percent": 1.23456, "percent_low": 0.91, "percent_high": 1.56}
-    rows = [
-        {"run": "full", "step": 450, "bounds": {"nelbo": {"difference": None}}},
-        {"run": "other", "step": 450, "bounds": {"nelbo": {"difference": difference}}},
-    ]
-    path = copy / "report" / "compare.json"
-    path.write_text(json.dumps({"format": 1, "baseline": "full", "runs": rows}))
+    third = shutil.copytree(other, tmp_path / "elsewhere" / "other")  # the same name and step, another model
+    for i, run in enumerate((copy, other, third)):
+        (run / "model").mkdir()
+        for name, content in (
+            ("model.json", '{"experiment": {}}'),
+            ("model.safetensors", f"weights {i}"),
+            ("tokenizer.json", "{}"),
+        ):
+            (run / "model" / name).write_text(content)
+    rows = [{"bounds": {"nelbo": {"difference": each}}} for each in (None, difference)]
+    sums = [recorded.model_sum(RunFolder(run)) for run in (copy, other)]
+    (copy / "report" / "compare.json").write_text(json.dumps({"format": 1, "models": sums, "runs": rows}))
     assert "Against full: other +1.23 % [+0.91, +1.56]" in " ".join(collect([copy, other])["verdict"])
-    rows[1]["step"] = 300
-    path.write_text(json.dumps({"format": 1, "baseline": "full", "runs": rows}))
+    assert "not recorded" in " ".join(collect([copy, third])["verdict"])
+    (other / "model" / "model.safetensors").write_text("trained again")
     assert "not recorded" in " ".join(collect([copy, other])["verdict"])
 
 
@@ -127,7 +138,100 @@ def test_what_differs_between_runs_comes_first(full, tmp_path):
 def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
     data = collect([make(tmp_path / "long", lines=10_000)])
     assert len(data["tables"]["curves"]) <= recorded.POINTS
-    assert data["thinned"] == [f"long: {len(data['tables']['curves'])} of 10,000 recorded lines are drawn"]
+    kept = len(data["tables"]["curves"])
+    said = f"long: {kept} of 10,000 recorded lines are drawn; the extremes of every stretch are kept."
+    assert data["notes"]["curves"] == [said]
+    assert len(data["tables"]["rates"]) == recorded.POINTS
+    assert "800 of 10,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
+
+
+def test_the_histogram_of_mask_rates_counts_every_line(tmp_path):
+    run = make(tmp_path / "long", lines=10_000)
+    drawn = [line["mask_rate_target"] for line in RunFolder(run).read_metrics()]
+    rows = collect([run])["tables"]["spread"]
+    assert 5 < len(rows) <= 20
+    assert sum(row["count"] for row in rows) == 10_000
+    for row in rows:
+        assert row["count"] == sum(row["low"] <= rate < row["high"] for rate in drawn)
+
+
+def test_an_evaluation_under_other_conditions_changes_neither_the_curve_nor_the_verdict(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "full")
+    before, own = collect([run]), bounds(RunFolder(run))
+    table = json.loads((run / "evaluations" / "00000450.json").read_text())
+    table |= {"split": "test", "sequences": 9999, "draws": 64}
+    table["bounds"]["nelbo"]["value"] = 1.5
+    (run / "evaluations" / "eval-test.json").write_text(json.dumps(table))
+    after = collect([run])
+    assert (after["tables"]["bounds"], after["verdict"]) == (before["tables"]["bounds"], before["verdict"])
+    assert [row["value"] for row in after["tables"]["bounds"]] == [each.value for each in own]
+    assert uncertain(own[-1].value, own[-1].stderr) in after["verdict"][0]
+
+
+def test_the_tokens_of_the_verdict_are_of_the_step_of_its_evaluation(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "full")
+    (run / "evaluations" / "00000450.json").unlink()
+    assert "for 320 steps, 1,310,720 tokens" in collect([run])["verdict"][0]
+
+
+def test_what_is_of_an_older_step_is_said_to_be_and_older_prices_are_left_out(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "full")
+    newest = collect([run])
+    assert newest["notes"] == {"frontier": ["full: of step 450."]}
+    table = json.loads((run / "evaluations" / "samplers-2x16.json").read_text())
+    (run / "evaluations" / "samplers-old.json").write_text(json.dumps(table | {"step": 300}))
+    assert collect([run])["tables"]["frontier"] == newest["tables"]["frontier"]
+    for name in ("text", "replay"):
+        path = run / "report" / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 300}))
+    said = ["full: of step 300; the run is at step 450."]
+    notes = collect([run])["notes"]
+    assert notes == {"text": said, "replay": said, "uncertainty": said, "frontier": ["full: of step 450."]}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("objective", "x"), ("train", {"steps": math.inf}), ("train", 3), ("evaluation", [])]
+)
+def test_an_experiment_that_is_not_whole_is_said_to_be(full, tmp_path, key, value):
+    run = shutil.copytree(full, tmp_path / "run")
+    (run / "resolved.toml").write_text(tomli_w.dumps(RunFolder(run).table() | {key: value}))
+    with pytest.raises(UserError, match=r"resolved\.toml is not the whole of an experiment; copy the run again"):
+        collect([run])
+
+
+def test_a_date_in_an_experiment_is_shown(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "run")
+    (run / "resolved.toml").write_text("when = 1979-05-27\n" + (run / "resolved.toml").read_text())
+    assert ["when", "—", '"1979-05-27"'] in collect([run])["experiment"]["rows"]
+
+
+def test_a_name_that_is_no_utf_8_is_written(full, tmp_path):
+    run = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    shutil.copytree(full, run)
+    data = collect([run])
+    assert data["title"] == "\\udcff"
+    assert page(data).encode()
+
+
+@pytest.mark.parametrize("value", [10**400, float("nan"), float("inf"), "3", True, None])
+def test_a_figure_is_a_finite_number(value):
+    assert recorded.figure(value) is None
+
+
+def test_a_negative_error_is_none_and_settings_hold_no_nan(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "run")
+    path = run / "evaluations" / "00000450.json"
+    table = json.loads(path.read_text())
+    table["bounds"]["nelbo"]["stderr"] = -1
+    path.write_text(json.dumps(table))
+    path = run / "report" / "replay.json"
+    table = json.loads(path.read_text())
+    table["samplers"][0]["settings"] = {"use": "strided", "temperature": float("nan")}
+    path.write_text(json.dumps(table))
+    data = collect([run])
+    assert "55.9." in data["verdict"][0]
+    assert data["runs"][0]["replay"]["samplers"][0]["settings"] == {"use": "strided", "temperature": None}
+    assert inert(data)
 
 
 @given(st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(10, 60))
@@ -193,7 +297,7 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
             assert all(0 <= i < len(one["start"]) for frame in one["frames"] for i in frame["hidden"])
         assert all(row["low"] <= row["median"] <= row["high"] for row in recorded.quartiles(replay))
     if evaluated:
-        plain = {"name": "a", "objective": "b", "step": 1, "steps": 1, "tokens": 2, "seconds": None}
+        plain = {"name": "a", "objective": "b", "step": 1, "steps": 1, "tokens": 2, "trained": 2, "seconds": None}
         assert all(isinstance(sentence, str) for sentence in verdict([{**plain, "evaluated": evaluated}], None))
 
 
@@ -208,20 +312,17 @@ def test_half_a_pair_of_surrogates_can_be_written():
     assert inert(json.loads('"\\ud83d"')).encode("utf-8") == b'"?"'
 
 
-def test_pages_stay_small_whatever_is_recorded(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "run")
-    path = run / "report" / "text.json"
-    table = json.loads(path.read_text())
-    one = table["texts"][0]
-    for key in ("tokens", "maskable", "surprisal"):
-        one[key] = one[key] * 20
-    for key in ("importance", "loss"):
-        one[key] = [row * 20 for row in one[key]]
-    table["texts"] = [one] * 12
-    path.write_text(json.dumps(table))
-    text = collect([run])["runs"][0]["text"]
-    assert 1 <= len(text["texts"]) < 12
-    assert len(json.dumps(text)) < 1_200_000
+@pytest.mark.parametrize("runs", [1, 12])
+def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path, runs):
+    one = make(tmp_path / "0", lines=2000, words=("<&>",) * 250)
+    every = [one, *(shutil.copytree(one, tmp_path / str(i)) for i in range(1, runs))]
+    data = collect(every)
+    assert len(page(data).encode()) < 3_000_000
+    assert len(data["tables"]["curves"]) >= 200
+    without = sum(one[key] is None for one in data["runs"] for key in ("text", "replay"))
+    said = [each for key in ("text", "replay") for each in data["notes"].get(key, [])]
+    assert (without > 0) == (runs > 1)
+    assert len([each for each in said if "left out, for the page would be too large" in each]) == without
 
 
 def test_torch_is_not_imported(full):

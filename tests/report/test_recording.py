@@ -237,7 +237,7 @@ def test_without_its_text_a_run_has_a_replay(root):
         for path in sorted((root / "gone" / folder).rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
     with pytest.warns(NotKept, match="no text in the report: "):
-        assert list(compute(run)) == ["text", "replay"]
+        assert list(compute(run)) == ["replay"]
     assert missing(run) == ["text", "frontier"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import altair as alt
 import pytest
 
+from atat_zoo.errors import UserError
 from atat_zoo.report import charts, studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
@@ -203,3 +204,32 @@ def test_a_page_is_written_in_five_seconds(runs, tmp_path):
     subprocess.run(words, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+
+
+def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
+    report = json.loads(CONFIRM.read_text())
+    rows = report["comparisons"]
+    rows[0]["seeds"], rows[1]["against"] = [18, 19], "another"
+    path = tmp_path / "a study.json"
+    path.write_text(json.dumps(report))
+    data = studies.of_study(path)
+    assert data["verdict"][0].startswith("atat is −2.2 %")
+    assert data["verdict"][0].endswith("over 2 seeds.")
+    change = studies._change(rows[1]["over_seeds"])
+    assert f"bell {change} from another, " in data["verdict"][1]
+    assert data["commands"][1] == f"atat report '{path}'"
+
+
+def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise UserError("two has other held-out text than one")
+
+    monkeypatch.setattr("atat_zoo.report.recording.compute", lambda *_, **__: {})
+    monkeypatch.setattr("atat_zoo.cli.report._compare", refuse)
+    code, said, err = atat("report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
+    assert code == 0
+    assert "no comparison in the report: two has other held-out text than one" in err
+    assert "page.html: " in said
+    monkeypatch.setattr("atat_zoo.report.collect.compared", lambda _: {"runs": [{"difference": None}] * 2})
+    code, _, err = atat("report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
+    assert (code, err) == (0, "")
