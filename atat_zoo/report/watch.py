@@ -13,7 +13,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from atat_zoo.errors import UserError
@@ -80,10 +80,10 @@ class PageServer(ThreadingHTTPServer):
                 self._data, self._tag = json.dumps(collect([self.run.path]), allow_nan=False).encode(), tag
             return self._tag, self._data
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Say what went wrong, but nothing of a browser that has gone away."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
