@@ -34,19 +34,25 @@ CHANGED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("importance_only", "mdlm", "no_curriculum"), _COUNTS),
     **dict.fromkeys(("importance", "curriculum_only", "no_importance"), _STAGES),
 }
-# Those of the large corpora, which could not be built: by folder.
+# Those of the large corpora, which could not be built: by folder. Logits no longer stand in memory, so more
+# sequences are evaluated at once.
+_AT_ONCE: dict[str, Any] = {"evaluation.batch_size": 32}
 _GPT2: dict[str, Any] = {"tokenizer.bos": "<|endoftext|>", "tokenizer.eos": "<|endoftext|>", "data.special": "both"}
 LARGE: dict[str, dict[str, Any]] = {
+    "text8": _AT_ONCE,
     "lm1b": {
+        **_AT_ONCE,
         **{"tokenizer.bos": "[CLS]", "tokenizer.eos": "[SEP]", "data.special": "both"},
         **{"corpus.detokenizer.use": "lm1b", "data.rows": "document"},
     },
     "owt-small": {
+        **_AT_ONCE,
         **_GPT2,
         "corpus.train": ["corpora/openwebtext/train/*.jsonl*"],
         "corpus.validation": ["corpora/openwebtext/validation/*.jsonl*"],
     },
     "wikitext103": {
+        **_AT_ONCE,
         **_GPT2,
         **{"corpus.document.use": "heading", "corpus.detokenizer.use": "wikitext"},
         "corpus.train": ["corpora/wikitext-103-raw/wiki.train.raw*"],
