@@ -80,7 +80,7 @@ def after(runs: int) -> tuple[dict[str, int], dict[str, int]]:
 def main() -> None:
     """Print the growth between two steps of a training, and what is left after many trainings of two steps."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, nargs=2, default=(200, 2000))
+    parser.add_argument("--steps", type=int, nargs=2, default=(500, 2500))
     parser.add_argument("--runs", type=int, default=50)
     given, _ = parser.parse_known_args()
     # Each in a process of its own: what other benchmarks have left in this one would hide the growth.

@@ -1,4 +1,4 @@
-"""Less memory, for tests of what asks for too much."""
+"""Less memory, and less room on the disk, for tests of what asks for too much."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def limited(more: int = 512 << 20) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file may be larger, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -106,6 +106,10 @@ class ObjectiveModule(Protocol):
         """Return the name of the training's stage, for the metrics."""
         ...
 
+    def curriculum_strength(self, progress: float) -> float | None:
+        """Return the strength of the curriculum for the metrics, or None: see `curricula.Tilting`."""
+        ...
+
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z)."""
         ...

@@ -117,7 +117,7 @@ class BlockModule(DenoisingModule):
         loss, ce = self.minimised(self.of_step(step), step, weight, batch)
         if self.training:
             self.stateful.observe(self.by_block(step, levels), ce.view(-1, self.size))
-        return metrics(step, ce, loss)
+        return {**metrics(step, ce, loss), "rates": levels.rate}
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
         """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +13,25 @@ from torch.utils.checkpoint import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Logits at once: 64 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
+# Logits at once: 134 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
 # the head's weights, as many bytes whatever its size: an accelerator, where products are cheap, takes larger chunks.
-LOGITS, ON_ACCELERATOR = 1 << 24, 8
+LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 27
 
 
 def rows_for(vocabulary_size: int, device: torch.device) -> int:
-    """Return how many places have their logits in memory at once."""
-    return max(1, LOGITS * (1 if device.type == "cpu" else ON_ACCELERATOR) // vocabulary_size)
+    """Return how many places have their logits in memory at once, at most."""
+    return max(1, (LOGITS if device.type == "cpu" else ON_ACCELERATOR) // vocabulary_size)
+
+
+def cuts(places: int, rows: int) -> list[slice]:
+    """Return the fewest slices of at most so many rows, of nearly equal lengths: a short one would cost as a long one.
+
+    Args:
+        places: how many there are.
+        rows: the most in a slice.
+    """
+    length = math.ceil(places / max(1, math.ceil(places / rows)))
+    return [slice(first, first + length) for first in range(0, places, max(1, length))]
 
 
 def wide(logits: Tensor) -> Tensor:
@@ -42,8 +54,8 @@ def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: T
     if places <= rows:
         return function(*tensors)
     found = []
-    for first in range(0, places, rows):
-        some = [None if tensor is None else tensor[first : first + rows] for tensor in tensors]
+    for cut in cuts(places, rows):
+        some = [None if tensor is None else tensor[cut] for tensor in tensors]
         if torch.is_grad_enabled():
             # Nothing in it draws from torch's own generator.
             found.append(checkpoint(function, *some, use_reentrant=False, preserve_rng_state=False))
@@ -83,12 +95,13 @@ def weighted_sum(
         of_hidden[cut], *changes = torch.autograd.grad(total, [h, *parameters], allow_unused=True)
         for number, change in enumerate(changes):
             if change is not None:
-                if number not in of_parameters:
-                    of_parameters[number] = torch.zeros_like(wide(change))
-                of_parameters[number] += change
+                if number in of_parameters:
+                    of_parameters[number] += change
+                else:
+                    of_parameters[number] = wide(change).clone()
         return {name: each.detach() for name, each in found.items()}
 
-    made = [one(slice(first, first + rows)) for first in range(0, len(hidden), rows)]
+    made = [one(cut) for cut in cuts(len(hidden), rows)]
     joined = {name: torch.cat([each[name] for each in made]) for name in made[0]}
     apply: Any = _WithGradients.apply
     gradients, read = [of_hidden, *of_parameters.values()], [parameters[number] for number in of_parameters]
@@ -96,15 +109,17 @@ def weighted_sum(
 
 
 class _WithGradients(torch.autograd.Function):
-    """A value whose gradients have been computed with it."""
+    """A value whose gradients have been computed with it. Backward gives them away: it can be called once."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(*gradients)
+        ctx.gradients = gradients  # as a saved tensor the head's would be copied when it is given away
         return value.clone()
 
     @staticmethod
     # The gradients are constants to torch. It gives the decorator no types.
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return None, None, *(gradient * each for each in ctx.saved_tensors)
+        scaled = [each.mul_(gradient) for each in ctx.gradients]
+        ctx.gradients.clear()
+        return None, None, *scaled

@@ -244,6 +244,10 @@ class DenoisingModule(nn.Module):
         """See `ObjectiveModule`: there is one stage."""
         return "train"
 
+    def curriculum_strength(self, progress: float) -> float | None:
+        """See `ObjectiveModule`: there is none."""
+        return None
+
     def begin_step(self) -> None:
         """See `ObjectiveModule`."""
         self.stateful.totals.clear()
@@ -367,6 +371,7 @@ def metrics(step: Masked, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | Non
         "cross_entropy": ce.sum() / masked.clamp(min=1),
         "mask_rate": masked / maskable,
         "mask_rate_target": (step.rate * step.maskable.sum(1)).sum() / maskable,
+        "rates": step.rate,
         "token_loss": ce,
         "masked": step.masked,
         "maskable": step.maskable,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from atat_zoo.curricula import Tilting
 from atat_zoo.diffusion.bounds import WeightedMask, average, counts, reveal, uniform_order
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.masking import Revealing
@@ -116,6 +117,10 @@ class MDLMModule(DenoisingModule):
         """See `ObjectiveModule`: the curriculum's stage."""
         name: str = self.curriculum.stage(progress)
         return name
+
+    def curriculum_strength(self, progress: float) -> float | None:
+        """See `ObjectiveModule`: the curriculum's strength, if it has one."""
+        return self.curriculum.strength(progress) if isinstance(self.curriculum, Tilting) else None
 
 
 class MLMModule(DenoisingModule):

@@ -28,6 +28,7 @@ MEANS = {
     "mask_rate": "maskable",
     "mask_rate_target": "maskable",
 }
+RATE_BINS = 20
 
 
 class Values(Metric):
@@ -56,11 +57,11 @@ class StepMeters:
         self.means: dict[str, MeanMetric] = {}
         self.detailed = detailed
         self.masked = {"importance": Values(), "token_loss": Values()}
-        self.maskable_importance = Values()
+        self.maskable_importance, self.rates = Values(), Values()
 
     def reset(self) -> None:
         """Clear the values of the previous step."""
-        for meter in (*self.means.values(), *self.masked.values(), self.maskable_importance):
+        for meter in (*self.means.values(), *self.masked.values(), self.maskable_importance, self.rates):
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
@@ -79,6 +80,8 @@ class StepMeters:
         if self.detailed and "importance" in figures:
             importance = figures["importance"][figures["maskable"]].detach().float()
             self.maskable_importance.to(masked.device).update(importance)
+        if "rates" in figures:
+            self.rates.to(masked.device).update(figures["rates"].detach().float().flatten())
 
     def details(self) -> dict[str, float]:
         """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
@@ -88,12 +91,19 @@ class StepMeters:
         return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return this rank's importance and loss of masked tokens, float32 [N] on the CPU."""
-        return {name: torch.cat(meter.values).cpu() for name, meter in self.masked.items() if meter.values}
+        """Return this rank's importance and loss of masked tokens, and the rates drawn, float32 [N] on the CPU."""
+        meters = {**self.masked, "mask_rates": self.rates}
+        return {name: torch.cat(meter.values).cpu() for name, meter in meters.items() if meter.values}
 
-    def compute(self) -> dict[str, float | None]:
-        """Return the figures by name; the correlation is None where it is undefined."""
-        figures: dict[str, float | None] = {name: float(meter.compute()) for name, meter in self.means.items()}
+    def compute(self) -> dict[str, Any]:
+        """Return the figures by name; the correlation is None where it is undefined.
+
+        `mask_rates` says how many of the rates drawn for the step are in each of 20 equal bins of [0, 1].
+        """
+        figures: dict[str, Any] = {name: float(meter.compute()) for name, meter in self.means.items()}
+        if self.rates.values:
+            drawn = self.rates.compute().cpu()
+            figures["mask_rates"] = torch.histc(drawn, RATE_BINS, 0, 1).long().tolist()
         if self.masked["importance"].values:
             rho = spearman(*(meter.compute() for meter in self.masked.values()))
             figures["importance_spearman"] = None if rho != rho else rho

@@ -171,13 +171,15 @@ class MetricsWriter(Callback):
             stop(self.folder, f"the loss is {loss} at step {step}")
         if step % self.spec.log_every and step != self.spec.steps:
             return
-        tokens = int(state.timestamp.token)
+        tokens, progress = int(state.timestamp.token), step / self.model.steps
+        strength = self.model.objective.curriculum_strength(progress)
         line = {
             "step": step,
             "loss": loss,
             **self.model.meters.compute(),
             "learning_rate": state.schedulers[0].get_last_lr()[0],
-            "stage": self.model.objective.stage(step / self.model.steps),
+            "stage": self.model.objective.stage(progress),
+            **({} if strength is None else {"curriculum_strength": strength}),
             "tokens": tokens,
             "tokens_per_second": round((tokens - self.tokens) / max(1e-9, self.busy), 1),
             "seconds": round(float(state.timestamp.total_wct.total_seconds()), 3),
@@ -196,8 +198,9 @@ class MetricsWriter(Callback):
 
     def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
         curves = line | self.model.meters.details()
-        del curves["step"]
         curves[f"stage/{curves.pop('stage')}"] = 1
+        for name in ("step", "mask_rates"):  # the rates drawn are a histogram, as below
+            curves.pop(name, None)
         logger.log_metrics({f"train/{name}": value for name, value in curves.items() if value is not None}, step)
         for destination in logger.destinations:
             if isinstance(destination, TakesHistograms):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import resource
 import sys
 from typing import TYPE_CHECKING
@@ -33,6 +34,15 @@ def keep_freed_memory() -> bool:
     settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 2**28))
     accepted = [mallopt(parameter, value) == 1 for parameter, value in settings]
     return all(accepted)
+
+
+def forget_old_shapes() -> None:
+    """Make oneDNN keep the kernels of 64 shapes instead of 1,024; before its first, unless the environment says more.
+
+    Every step has another number of masked places, and so shapes of its own: the memory of a training on a CPU would
+    grow for a thousand steps. To make them again takes no time that can be measured (`python -m benchmarks growth`).
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def peak_memory(device: torch.device) -> int:

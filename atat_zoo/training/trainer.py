@@ -30,7 +30,7 @@ from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
-from atat_zoo.training.memory import keep_freed_memory, let_go
+from atat_zoo.training.memory import forget_old_shapes, keep_freed_memory, let_go
 from atat_zoo.training.requirements import check, device_of
 from atat_zoo.training.utilisation import Utilisation
 
@@ -156,6 +156,7 @@ def _run(
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
     if device == "cpu":
         keep_freed_memory()
+        forget_old_shapes()
     data = build(experiment, progress=reporter.building if _rank() == 0 else None)
     torch.manual_seed(experiment.seed)
     context = Context(

@@ -84,9 +84,19 @@ def test_a_weighted_sum_and_all_its_gradients_are_those_of_plain_code(places, ro
     def gradients(value):
         return torch.autograd.grad(scale * value, (hidden, *learned), allow_unused=True, retain_graph=True)
 
-    for found in (gradients(total), gradients(total)):  # the second time from what the first has kept
-        for one, other in zip(found, gradients(plain), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    for one, other in zip(gradients(total), gradients(plain), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    with pytest.raises(RuntimeError, match="number of gradients"):  # the first time has given them away
+        gradients(total)
+
+
+@given(st.integers(0, 50), st.integers(1, 60))
+def test_cuts_cover_every_place_once_and_are_as_few_and_as_equal_as_can_be(places, rows):
+    found = [list(range(places))[cut] for cut in chunks.cuts(places, rows)]
+    assert [place for some in found for place in some] == list(range(places))
+    assert len(found) == -(-places // rows)
+    assert all(0 < len(some) <= rows for some in found)
+    assert max(map(len, found), default=0) == (-(-places // len(found)) if found else 0)
 
 
 def test_two_sums_of_the_same_states_add_up():
@@ -163,11 +173,11 @@ def test_the_logits_of_all_places_are_never_in_memory(name, monkeypatch):
     assert largest.elements <= 8 * (vocabulary + 1)
 
 
-@pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 8192), (50_257, 333), (1 << 26, 1)])
+@pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 16_384), (50_257, 667), (1 << 26, 1)])
 def test_small_vocabularies_are_not_cut(vocabulary, rows):
     assert chunks.rows_for(vocabulary, torch.device("cpu")) == rows
     # An accelerator has more places at once.
-    assert chunks.rows_for(vocabulary, torch.device("cuda")) == chunks.ON_ACCELERATOR * chunks.LOGITS // vocabulary
+    assert chunks.rows_for(vocabulary, torch.device("cuda")) == chunks.ON_ACCELERATOR // vocabulary
 
 
 def test_one_place_is_always_computed():

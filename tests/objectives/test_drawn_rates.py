@@ -50,6 +50,7 @@ def test_a_row_is_masked_at_its_rate_and_weighs_one_by_rate_and_density(objectiv
         return by_row.repeat_interleave(L // by_row.shape[1], 1)
 
     rate = each(levels.rate)
+    assert torch.equal(found["rates"], levels.rate)
     maskable = given.maskable.sum()
     assert float(found["mask_rate_target"]) == pytest.approx(float((rate * given.maskable).sum() / maskable))
     # The loss is proportional to the weights, token by token; sedd has a penalty besides.

@@ -403,6 +403,11 @@ def test_the_figures_are_what_they_say():
     assert not any(value.requires_grad for name, value in found.items() if name != "loss")
     assert module.stage(0.0) == "easy"
     assert module.stage(1.0) == "hard"
+    torch.testing.assert_close(found["rates"], rate)
+    strengths = [module.curriculum_strength(progress) for progress in (0.0, 0.1, 0.5, 1.0)]
+    assert strengths == [module.curriculum.strength(progress) for progress in (0.0, 0.1, 0.5, 1.0)]
+    assert strengths[1] < 0 == strengths[2] < strengths[3]
+    assert build(curriculum="none").curriculum_strength(0.5) is None
 
 
 # The parts with a memory

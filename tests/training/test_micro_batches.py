@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from composer import Callback, Logger, State
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.training import train
+from atat_zoo.training.composer_model import StepMeters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +51,20 @@ def test_what_a_step_saw_before_memory_ran_out_is_not_counted(tiny: Tiny, tmp_pa
     given = train(load(str(tiny.path), short), tmp_path / "given", callbacks=[Smaller()])
     assert tiny.losses(retried.folder.path) == tiny.losses(given.folder.path)
     assert tiny.weights(retried.folder.path) == tiny.weights(given.folder.path)
+
+
+def test_the_rates_of_all_rows_are_counted_whatever_the_micro_batches() -> None:
+    rates, rows = torch.tensor([0.02, 0.04, 0.31, 0.5, 0.99, 1.0]), torch.ones(1, 3, dtype=torch.bool)
+    counted = []
+    for size in (1, 2, 6):
+        meters = StepMeters()
+        meters.update({"masked": rows, "rates": torch.tensor([0.5])})
+        meters.reset()  # that was the step before
+        for some in rates.split(size):
+            meters.update({"masked": rows, "rates": some})
+        counted.append(meters.compute()["mask_rates"])
+    assert counted == [[2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2]] * 3
+    assert "mask_rates" not in StepMeters().compute()
 
 
 def test_without_a_gpu_there_is_no_size_to_find(tiny: Tiny, tmp_path: Path) -> None:
