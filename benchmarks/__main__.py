@@ -21,6 +21,7 @@ NAMES = (
     "evaluation_memory",
     "growth",
     "sampling_overhead",
+    "page",
     "strided",
 )
 # These take long, or want to be told more: they run when they are named.
@@ -30,6 +31,8 @@ STUDIES = (
     "gpu",
     "guidance",
     "importance_targets",
+    "pictures",
+    "recording",
     "revisions",
     "samplers",
     "scale",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from atat_zoo.cli.console import Bars
-from atat_zoo.errors import NotKept, UserError
+from atat_zoo.errors import NotKept, UserError, clip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ def report(
 
     The page is one file that asks the network for nothing. It shows what the runs have recorded.
     """
+    from atat_zoo.report import PAGE, require
     from atat_zoo.report.collect import collect
     from atat_zoo.report.studies import file_of, of_study
 
@@ -39,20 +41,25 @@ def report(
     study = file_of(runs[0]) if len(runs) == 1 else None
     if study and compute:
         raise UserError(f"--compute: {runs[0]} is a study, which records all it has; leave --compute out")
+    again = {"out": out, "figures": figures}
     out = out or _beside(runs, study)
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out {out}: name an HTML file, which ends in .html")
-    data = of_study(study) if study else collect(runs)
-    pages = _pages()
+    if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
+        raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
+    data = of_study(study) if study else collect(runs, **again)
+    require("atat report", *PAGE)
+    from atat_zoo.report import page
+    from atat_zoo.run import write_text
+
+    if figures:
+        figures.mkdir(parents=True, exist_ok=True)
+    text = page.page(data)
+    write_text(out, text)  # before what takes long: there may be no room for it
     if compute:
         for sentence in _compute(runs, frontier):
             click.echo(sentence)
-        data = collect(runs)
-    from atat_zoo.run import write_text
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    text = pages.page(data)
-    write_text(out, text)
+        data = collect(runs, **again)
+        text = page.page(data)
+        write_text(out, text)
     click.echo(f"{click.format_filename(out)}: {len(text.encode()) / 2**20:.1f} MiB")
     if figures:
         from atat_zoo.report import charts
@@ -68,31 +75,19 @@ def _beside(runs: Sequence[Path], study: Path | None) -> Path:
     return runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
 
 
-def _pages() -> Any:
-    """Return the module that writes pages.
-
-    Raises:
-        UserError: when the packages that it needs are not installed.
-    """
-    try:
-        import vl_convert  # noqa: F401
-
-        from atat_zoo.report import page
-    except ImportError as error:
-        raise UserError(f"a report needs {error.name}; pip install 'atat-zoo[report]'") from None
-    return page
-
-
 def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
     """Measure what is missing, and yield a sentence about each."""
     from atat_zoo.report.collect import compared
-    from atat_zoo.report.recording import compute
+    from atat_zoo.report.recording import FRONTIER, compute, missing
     from atat_zoo.run import RunFolder
 
     with Bars(silent=False) as bars:
         for run in runs:
             for what, seconds in compute(run, frontier=frontier, progress=bars.working).items():
                 yield f"{click.format_filename(run)}: {what} took {seconds:.1f} s"
+            with suppress(UserError):  # it has no model, which is a warning above
+                if not frontier and FRONTIER in missing(run):
+                    yield f"{click.format_filename(run)}: no sampler is priced; --frontier does that, and takes longest"
         if len(runs) > 1 and not compared([RunFolder(run) for run in runs]):
             began = time.perf_counter()
             try:
@@ -116,4 +111,4 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
     measured = comparing.measure_runs(runs, spec, seed=seed, progress=bars.evaluating)
     table = comparing.compare(measured, spec, seed=seed).to_table()
     models = [model_sum(RunFolder(run)) for run in runs]
-    write_json(first.path / "report" / "compare.json", {"format": 1, "models": models, **table})
+    write_json(first.report / "compare.json", {"format": 1, "models": models, **table})

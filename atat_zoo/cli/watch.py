@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ import click
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import on_terminal, printable
 from atat_zoo.errors import UserError
+from atat_zoo.report import PAGE, require
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
     """
     folder = RunFolder(run)
     folder.table()
-    package = "plotext" if terminal or once else "vl_convert"
-    if find_spec(package) is None:
-        raise UserError(f"atat watch needs the package {package}; install it with `pip install 'atat-zoo[report]'`")
+    require("atat watch", *(("plotext",) if terminal or once else PAGE))
     try:
         if terminal or once:
             _draw(folder, once or not on_terminal())

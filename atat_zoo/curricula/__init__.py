@@ -6,7 +6,7 @@ importance of z, do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from atat_zoo.registry import component, param, values_of
 
@@ -36,6 +36,15 @@ class CurriculumModule(Protocol):
             importance: I in [0, 1], [B, L], detached: of the clean tokens, or of z, as the estimator reads.
             progress: completed share of the training, in [0, 1].
         """
+        ...
+
+
+@runtime_checkable
+class Tilting(Protocol):
+    """A `CurriculumModule` whose weights are proportional to exp(strength · importance)."""
+
+    def strength(self, progress: float) -> float:
+        """Return the factor of importance in the exponent at this progress, for the metrics: below 0 for easy first."""
         ...
 
 

@@ -81,6 +81,10 @@ class DynamicModule(nn.Module):
         """Return `"easy"`, `"medium"` or `"hard"`, whatever the progress."""
         return _STAGES[int(self.position)]
 
+    def strength(self, progress: float) -> float:
+        """Return −s, 0 or +s by the stage, whatever the progress."""
+        return self.sharpness * (int(self.position) - 1)
+
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
         """See `CurriculumModule`."""
         strength = self.sharpness * (self.position - 1).double()

@@ -50,17 +50,17 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
     """Training loss as recorded, against steps, tokens or seconds."""
     chart = _chart(data, "curves").encode(
         x=_clock(by),
-        y=alt.Y("loss:Q", title="training loss, nats per token", scale=alt.Scale(zero=False)),
+        y=_y("loss:Q", "training loss, nats per token"),
         color=_runs(data),
     )
     line = chart.mark_line(strokeWidth=1.5, clip=True)
-    return _titled(line + _hover(chart, by, ("loss", ".3f")), "Training loss of each run.")
+    return _titled(line + _lone(chart) + _hover(chart, by, ("loss", ".3f")), "Training loss of each run.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
     """Bounds on held-out text as the training recorded them, with a standard error to either side."""
     chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data))
-    y = alt.Y("value:Q", title="bound, exponential of nats per token", scale=alt.Scale(zero=False))
+    y = _y("value:Q", "bound, exponential of nats per token")
     tips: list[Any] = ["run:N", "bound:N", alt.Tooltip("said:N", title="value"), alt.Tooltip(f"{by}:Q", format=",.0f")]
     points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
@@ -80,7 +80,12 @@ def bands(data: Table) -> alt.Chart:
     ]
     sort = alt.EncodingSortField("order")
     chart = _chart(data, "bands").encode(
-        x=alt.X("band:N", sort=sort, title="times a token occurs in the training text", axis=alt.Axis(labelAngle=0)),
+        x=alt.X(
+            "band:N",
+            sort=sort,
+            title="times a token occurs in the training text",
+            axis=alt.Axis(labelAngle=0, labelOverlap=True),
+        ),
         y=y,
         color=_runs(data),
         shape=alt.Shape(
@@ -114,7 +119,8 @@ def rates(data: Table) -> alt.LayerChart:
     """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
     chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data))
     title = "share of tokens masked (0 to 1)"
-    target = chart.mark_line(strokeWidth=1.5, opacity=0.6).encode(y=_y("mask_rate_target:Q", title))
+    aim = chart.encode(y=_y("mask_rate_target:Q", title))
+    target = aim.mark_line(strokeWidth=1.5, opacity=0.6) + _lone(aim, shape="stroke")
     tips: list[Any] = [
         *("run:N", "step:Q"),
         *(alt.Tooltip(f"{key}:Q", format=".3f") for key in ("mask_rate", "mask_rate_target")),
@@ -124,27 +130,46 @@ def rates(data: Table) -> alt.LayerChart:
 
 
 def spread(data: Table) -> alt.Chart:
-    """How often the batches of the recorded steps had each mean mask rate."""
+    """How often each mask rate was drawn in the recorded steps."""
+    tips: list[Any] = ["run:N", alt.Tooltip("low:Q", format=".2f"), alt.Tooltip("high:Q", format=".2f"), "drawn:Q"]
     chart = _chart(data, "spread").encode(
-        x=alt.X("low:Q", bin="binned", title="mean mask rate drawn for a batch (0 to 1)"),
+        x=alt.X(
+            "low:Q",
+            bin="binned",
+            title="mask rate drawn for a sequence or a block (0 to 1)",
+            scale=alt.Scale(domain=[0, 1]),
+        ),
         x2="high:Q",
-        y=alt.Y("count:Q", title="recorded steps", stack=None),
+        y=alt.Y("share:Q", title="share of the draws (0 to 1)", stack=None),
         color=_runs(data),
+        tooltip=tips,
     )
-    return _titled(chart.mark_bar(opacity=0.6), "Mean mask rates drawn.").properties(height=160)
+    return _titled(chart.mark_bar(opacity=0.6), "Mask rates drawn.").properties(height=160)
 
 
 def stages(data: Table) -> alt.Chart:
     """The stages of the curriculum along the steps."""
-    order = ["easy", "medium", "hard"]
+    order = ["easy", "medium", "hard"]  # others after them
     chart = _chart(data, "stages").encode(
         x=alt.X("from:Q", title=CLOCKS["step"]),
         x2="to:Q",
         y=alt.Y("run:N", title=None, axis=alt.Axis(labelLimit=140)),
-        color=alt.Color("stage:N", scale=alt.Scale(domain=order, range=_STAGES), legend=alt.Legend(columns=3)),
+        color=alt.Color("stage:N", sort=order, scale=alt.Scale(range=_STAGES), legend=alt.Legend(columns=3)),
         tooltip=["run:N", "stage:N", "from:Q", "to:Q"],
     )
     return _titled(chart.mark_bar(height=16), "Stage of the curriculum.").properties(height=28 * len(data["runs"]))
+
+
+def strength(data: Table) -> alt.LayerChart:
+    """The strength of the curriculum along the steps: a token weighs exp(strength · importance)."""
+    chart = _chart(data, "strengths").encode(
+        x=_clock("step"),
+        y=alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)"),
+        color=_runs(data),
+    )
+    line = chart.mark_line(strokeWidth=1.5) + _lone(chart)
+    hover = _hover(chart, "step", ("curriculum_strength", ".3~f"))
+    return _titled(line + hover, "Strength of the curriculum.").properties(height=160)
 
 
 def uncertainty(data: Table) -> alt.LayerChart:
@@ -174,7 +199,7 @@ def frontier(data: Table) -> alt.LayerChart:
         x=alt.X(
             "evaluations:Q", title="network evaluations a text", scale=alt.Scale(type="log", nice=False, padding=20)
         ),
-        y=alt.Y("value:Q", title=f"{POLICY_BOUND}, exponential of nats per token", scale=alt.Scale(zero=False)),
+        y=_y("value:Q", f"{POLICY_BOUND}, exponential of nats per token"),
         color=_runs(data),
     )
     tips: list[Any] = ["run:N", "sampler:N", "settings:N", "quantity:N", alt.Tooltip("said:N", title="value")]
@@ -182,7 +207,14 @@ def frontier(data: Table) -> alt.LayerChart:
         tooltip=[*tips, alt.Tooltip("evaluations:Q", format=".1f"), "sequences:Q"]
     )
     lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail="sampler:N")
-    names = chart.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
+    # Only these have a name: those of all would cover each other.
+    order: dict[str, Any] = {"groupby": ["run"], "sort": [alt.SortField("evaluations"), alt.SortField("value")]}
+    best = (
+        chart.transform_window(least="min(value)", **order)
+        .transform_window(before="lag(least)", **order)
+        .transform_filter("datum.before === null || datum.value < datum.before")
+    )
+    names = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
     return _titled(lines + points + names, "Policy bound against network evaluations.")
 
 
@@ -210,6 +242,7 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
     "bands": ("bands", bands),
     "calibration": ("bins", calibration),
     "stages": ("stages", stages),
+    "strength": ("strengths", strength),
     "rates": ("rates", rates),
     "spread": ("spread", spread),
     "uncertainty": ("uncertainty", uncertainty),
@@ -241,7 +274,6 @@ def figures(data: Table, folder: Path) -> list[Path]:
     """
     import vl_convert
 
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (table, make) in CHARTS.items():
         rows = data["tables"][table]
@@ -286,13 +318,14 @@ def _titled(chart: Any, description: str) -> Any:
 
 
 def _clock(by: str) -> alt.X:
-    return alt.X(
-        f"{by}:Q", title=CLOCKS[by], scale=alt.Scale(zero=True), axis=alt.Axis(format="~s" if by == "tokens" else ",d")
-    )
+    axis = alt.Axis(format="~s" if by == "tokens" else ",d", tickMinStep=1)
+    return alt.X(f"{by}:Q", title=CLOCKS[by], scale=alt.Scale(zero=True), axis=axis)
 
 
 def _y(field: str, title: str) -> alt.Y:
-    return alt.Y(field, title=title, scale=alt.Scale(zero=False))
+    # The label of the one tick of a curve that does not change would be rounded to a whole number.
+    label = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')"
+    return alt.Y(field, title=title, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=label))
 
 
 def _runs(data: Table) -> alt.Color:
@@ -305,6 +338,12 @@ def _runs(data: Table) -> alt.Color:
 
 def _dash(field: str) -> alt.StrokeDash:
     return alt.StrokeDash(field, legend=alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888"))
+
+
+def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:
+    """Return a point for each run that has one line: a curve of one point cannot be seen."""
+    counted = chart.transform_joinaggregate(lines="count()", groupby=["run"]).transform_filter("datum.lines === 1")
+    return counted.mark_point(filled=shape == "circle", size=60, opacity=1, shape=shape, aria=False)
 
 
 def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:

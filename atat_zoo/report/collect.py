@@ -7,18 +7,18 @@ records it.
 from __future__ import annotations
 
 import json
-import math
 import shlex
-from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from atat_zoo import __version__
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import title
 from atat_zoo.parsing import from_json
-from atat_zoo.report import recorded
+from atat_zoo.report import again, recorded
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.report.verdict import table_of_bounds, verdict
 from atat_zoo.report.wording import NONE, number, uncertain
@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 # The experiment that the others are variations of.
 BASE = "mdlm"
+# The keys of [data] of which the sequences depend.
+_SEQUENCES = ("length", "special", "rows", "remainder")
 # Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
 _ROOM = 2_000_000
 
 
-def collect(runs: Sequence[Path]) -> Table:
+def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Table:
     """Return the data of the page of one or more runs, as JSON can have it.
+
+    `out` and `figures` are where `atat report` was told to write, for the command that makes the page again.
 
     Raises:
         UserError: when one of them is no run folder, is named twice, or has no whole experiment.
@@ -46,9 +50,9 @@ def collect(runs: Sequence[Path]) -> Table:
     recorded_lines = [folder.read_metrics(damaged=True) for folder in folders]
     described = [_described(*each) for each in zip(names, folders, resolved, recorded_lines, strict=True)]
     rows: dict[str, list[Table]] = {name: [] for name in TABLES}
-    notes: dict[str, list[str]] = {}
+    notes = {"experiment": [f"All are held against the experiment {BASE}: a run does not record what it extends."]}
     points = min(recorded.POINTS, max(20, 8 * recorded.POINTS // len(runs)))
-    for one, folder, lines in zip(described, folders, recorded_lines, strict=True):
+    for one, lines in zip(described, recorded_lines, strict=True):
         curves = [_point(one["name"], line, "tokens", "seconds", "loss") for line in lines]
         rates = [
             _point(one["name"], line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)
@@ -60,14 +64,17 @@ def collect(runs: Sequence[Path]) -> Table:
         if len(spaced) < len(rates):
             said = f"{one['name']}: the rates of {len(spaced):,} of {len(rates):,} recorded steps are drawn"
             notes.setdefault("curriculum", []).append(f"{said}, evenly spaced; the histogram counts all.")
+        strengths = [_point(one["name"], line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
         rows["curves"] += kept
         rows["rates"] += spaced
+        rows["spread"] += _spread(one["name"], lines)
         rows["stages"] += _stages(one["name"], lines)
+        rows["strengths"] += recorded.evenly(strengths, points)
         rows["bounds"] += _bounds(one["name"], one["evaluated"], lines)
         rows["uncertainty"] += [
             {"run": one["name"], **row} for row in (recorded.quartiles(one["replay"]) if one["replay"] else ())
         ]
-        priced = recorded.priced(folder)
+        priced = one.pop("priced")
         rows["frontier"] += [_priced(one["name"], each) for each in priced]
         of = {"text": one["text"], "importance": one["quality"], "uncertainty": one["replay"], "replay": one["replay"]}
         for section, table in {**of, "frontier": first(priced)}.items():
@@ -78,7 +85,6 @@ def collect(runs: Sequence[Path]) -> Table:
             rows["bands"] += _bands(one["name"], quality)
             rows["bins"] += [{"run": one["name"], **each} for each in quality["bins"]]
         one["evaluated"] = one["evaluated"][-1:]
-    rows["spread"] = _spread(names, recorded_lines)
     data = {
         "format": 1,
         "kind": "runs",
@@ -91,14 +97,24 @@ def collect(runs: Sequence[Path]) -> Table:
         "tables": rows,
         "notes": notes,
         "experiment": _experiment(names, resolved),
-        "commands": _commands(runs, described),
+        "commands": again.commands(
+            runs, [one["command"] for one in described], bool(rows["frontier"]), out=out, figures=figures
+        ),
     }
+    for one in described:
+        del one["source"]
     _fit(data)
     return data
 
 
-TABLES = ("curves", "rates", "spread", "stages", "bounds", "bands", "bins", "uncertainty", "frontier", "arms")
-_RATES = ("mask_rate", "mask_rate_target")
+TABLES = (
+    *("curves", "rates", "spread", "stages", "strengths"),
+    *("bounds", "bands", "bins", "uncertainty", "frontier", "arms"),
+)
+# The sections of the tables that have not its name.
+_SECTIONS = {"bounds": "curves", "bands": "importance", "bins": "importance"}
+_SECTIONS |= dict.fromkeys(("rates", "spread", "stages", "strengths"), "curriculum")
+_RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
 
 
 def compared(folders: Sequence[RunFolder]) -> Table | None:
@@ -125,10 +141,11 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
     """Return what the page says of one run."""
-    last = lines[-1] if lines else {}
+    last, evaluations = lines[-1] if lines else {}, list(recorded.tables(folder))
     try:
         objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
-        evaluated = recorded.of_one_kind(recorded.evaluated(folder), table)
+        evaluated = recorded.of_one_kind(recorded.evaluated(evaluations), table)
+        source = {section: dict(table.get(section, {})) for section in ("corpus", "tokenizer", "data")}
     except (KeyError, TypeError, ValueError, OverflowError):
         problem = f"{folder.resolved} is not the whole of an experiment"
         raise UserError(f"{problem}; copy the run again, or train again") from None
@@ -143,13 +160,15 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "tokens": last.get("tokens"),
         "seconds": last.get("seconds"),
         "evaluated": evaluated,
-        "quality": recorded.quality(folder),
+        "source": source | {"data": {key: source["data"].get(key) for key in _SEQUENCES}},
+        "quality": recorded.quality(evaluations),
+        "priced": recorded.priced(evaluations),
         "text": recorded.text(folder),
         "replay": recorded.replay(folder),
         "samples": recorded.samples(folder),
         "environment": _environment(folder),
-        "command": _command(folder),
-        "resolved": folder.resolved.read_text(encoding="utf-8"),
+        "command": again.command(folder),
+        "resolved": tomli_w.dumps(table),
     }
 
 
@@ -165,20 +184,18 @@ def _point(run: str, line: Table, *keys: str) -> Table:
     return {"run": run, **{key: figure(line.get(key)) for key in ("step", *keys)}}
 
 
-def _spread(names: list[str], recorded_lines: list[list[Table]]) -> list[Table]:
-    """Return how many of all recorded steps had a mean mask rate in each of at most 20 bins, the same for every run."""
-    drawn = [
-        [rate for line in lines if (rate := figure(line.get("mask_rate_target"))) is not None and 0 <= rate <= 1]
-        for lines in recorded_lines
+def _spread(run: str, lines: list[Table]) -> list[Table]:
+    """Return the share of the mask rates drawn in all recorded steps, of rows or blocks, in each bin of [0, 1]."""
+    counts = [counts for line in lines if (counts := recorded.counts(line.get("mask_rates")))]
+    if not counts:
+        return []
+    sums = [sum(each) for each in zip(*(each for each in counts if len(each) == len(counts[0])), strict=True)]
+    total, bins = sum(sums), len(sums)
+    return [
+        {"run": run, "low": i / bins, "high": (i + 1) / bins, "drawn": n, "share": n / total}
+        for i, n in enumerate(sums)
+        if n
     ]
-    every = [rate for rates in drawn for rate in rates]
-    width = max(every) - min(every) if every else 0
-    bins = first(bins for bins in (1000, 500, 200, 100, 50, 20) if width * bins < 19) or 20  # of [0, 1]
-    rows = []
-    for name, rates in zip(names, drawn, strict=True):
-        counts = Counter(min(math.floor(rate * bins), bins - 1) for rate in rates)
-        rows += [{"run": name, "low": i / bins, "high": (i + 1) / bins, "count": n} for i, n in sorted(counts.items())]
-    return rows
 
 
 def _stages(run: str, lines: list[Table]) -> list[Table]:
@@ -186,7 +203,7 @@ def _stages(run: str, lines: list[Table]) -> list[Table]:
     stages: list[Table] = []
     for line in lines:
         stage = line.get("stage")
-        if not isinstance(stage, str) or stage == "none":
+        if not isinstance(stage, str) or stage in ("none", "train"):  # of no curriculum, and of an objective without
             continue
         if stages and stages[-1]["stage"] == stage:
             stages[-1]["to"] = line["step"]
@@ -260,20 +277,12 @@ def _environment(folder: RunFolder) -> list[list[str]]:
     return rows({key: value for key, value in table.items() if key != "command"}) if isinstance(table, dict) else []
 
 
-def _command(folder: RunFolder) -> str | None:
-    """Return the command that began the run, as a person types it."""
-    try:
-        words = from_json(folder.environment.read_bytes())["command"]
-        return shlex.join(["atat", *map(str, words[1:])])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def _experiment(names: list[str], resolved: list[Table]) -> Table:
     """Return the keys that differ from the base, or between the runs: first these, then those."""
-    from atat_zoo import experiment as experiments
+    from atat_zoo.experiment.loading import load, shipped
 
-    tables = [dict(_flat(table)) for table in (experiments.load(BASE).to_table(), *resolved)]
+    # By its path: here a run may have the name of the base.
+    tables = [dict(_flat(table)) for table in (load(str(shipped(BASE))).to_table(), *resolved)]
     keys = dict.fromkeys(key for table in tables for key in table if key != "name")
     rows = [[key, *(table.get(key, NONE) for table in tables)] for key in keys]
     rows = [row for row in rows if len(set(row[1:])) > 1]
@@ -289,14 +298,6 @@ def _flat(table: Table, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(value, f"{path}{key}.")
         else:
             yield path + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _commands(runs: Sequence[Path], described: list[Table]) -> list[str]:
-    """Return the commands that make the runs and this page again."""
-    folders = [shlex.quote(str(path)) for path in runs]
-    trained = [one["command"] for one in described if one["command"]]
-    compared = [f"atat compare {' '.join(folders)}"] if len(folders) > 1 else []
-    return [*trained, *(f"atat eval {run}" for run in folders), *compared, f"atat report {' '.join(folders)} --compute"]
 
 
 def _fit(data: Table) -> None:
@@ -361,5 +362,7 @@ def _rows(data: Table) -> bool:
     name, rows = max(data["tables"].items(), key=lambda item: len(item[1]))
     if len(rows) > 200:
         data["tables"][name] = rows[::2]
-        data["notes"]["curves"] = [f"Of {name} every other row is left out, for the page would be too large."]
+        said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
+        notes = data["notes"].setdefault(_SECTIONS.get(name, name), [])
+        notes += [said] * (said not in notes)
     return len(rows) > 200

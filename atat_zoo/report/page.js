@@ -24,8 +24,8 @@ const colour = (i) => given.palette[i % given.palette.length];
 const shown = (row) => row.run === undefined || !state.hidden.has(row.run);
 const fixed = (value, digits) => (value === null || value === undefined ? "—" : value.toFixed(digits));
 const count = (value, what) => `${value.toLocaleString("en")} ${what}${value === 1 ? "" : "s"}`;
-// What stands between grave accents is code.
-const words = (sentence) => sentence.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+// What stands between grave accents is code; a number and its error stay on one line.
+const words = (sentence) => sentence.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part.replaceAll(" ± ", "\u00a0±\u00a0")));
 const missing = (what, command) => el("p", { class: "missing" }, `${what} `, el("code", {}, command), " records it.");
 
 function table(columns, rows, { label, apart = 0 } = {}) {
@@ -41,7 +41,7 @@ function table(columns, rows, { label, apart = 0 } = {}) {
 
 const charts = {};
 function chart(name, caption) {
-  const chart = (charts[name] ??= { host: el("div", { class: "chart" }), view: null, by: null });
+  const chart = (charts[name] ??= { host: el("div", { class: `chart ${name}` }), view: null, by: null });
   chart.stale = true;
   return el("figure", {}, chart.host, caption ? el("figcaption", {}, caption) : null);
 }
@@ -124,7 +124,7 @@ const sections = [
   { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
   { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
   { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins], draw: importance },
-  { id: "curriculum", title: "Curriculum and mask rates", of: () => [data.tables.stages, data.tables.rates, data.tables.spread], draw: curriculum },
+  { id: "curriculum", title: "Curriculum and mask rates", of: () => ["stages", "strengths", "rates", "spread"].map((name) => data.tables[name]), draw: curriculum },
   { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
   { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
   { id: "frontier", title: "Samplers: quality against evaluations", of: () => [data.tables.frontier], draw: frontier },
@@ -136,7 +136,10 @@ const ofStudy = [{ id: "arms", title: "Arms", of: () => [data.tables.arms], draw
 const reproduce = { id: "commands", title: "Make it again", of: () => [data.commands], draw: commands };
 const bodies = new Map();
 
+const FOCUSED = "a, button, select, input, summary, [tabindex]";
 function render() {
+  const focused = document.activeElement, home = focused?.closest("section, #head")?.id;
+  const place = home ? [...document.getElementById(home).querySelectorAll(FOCUSED)].indexOf(focused) : -1;
   document.getElementById("head").replaceChildren(...[
     el("p", { class: "eyebrow" }, data.kind === "study" ? "Study" : "Report", given.live ? " · live" : ""),
     el("h1", { dir: "auto" }, data.title),
@@ -159,7 +162,8 @@ function render() {
   }
   document.getElementById("foot").replaceChildren(
     `Written ${data.written.replace("T", " ").replace("+00:00", " UTC")} by atat ${data.version}. Every number is one that a command has recorded. `,
-    "Charts: Vega-Lite, © University of Washington Interactive Data Lab, BSD-3-Clause.");
+    "Charts: Vega-Lite.");
+  if (place >= 0 && !focused.isConnected) document.getElementById(home).querySelectorAll(FOCUSED)[place]?.focus({ preventScroll: true });
 }
 const listed = () => [...(data.kind === "study" ? ofStudy : sections), reproduce];
 
@@ -279,6 +283,7 @@ function oneText(again) {
 
 function importance() {
   if (!data.tables.bands.length && !data.tables.bins.length) {
+    if (runs().every((run) => run.text && !run.text.estimator)) return [el("p", { class: "missing" }, "Without an importance estimator there is nothing to hold against the loss.")];
     return [missing("Not recorded; a run without an importance estimator has none.", "atat importance RUN")];
   }
   return [
@@ -293,8 +298,9 @@ function curriculum() {
   return [
     legend(),
     data.tables.stages.length ? chart("stages", "Stage of the curriculum") : el("p", { class: "note" }, "No curriculum."),
+    data.tables.strengths.length ? chart("strength", "A token weighs exp(strength · importance), over its mean in the sequence: easy tokens more below 0, hard ones above.") : null,
     has("mask_rate") ? chart("rates", "Dots: masked tokens of a step's batch. Line: what the step's rates asked for.") : null,
-    data.tables.spread.length ? chart("spread", "Mean rates of all recorded steps.") : null,
+    data.tables.spread.length ? chart("spread", "Rates drawn for every row of the recorded steps.") : null,
   ];
 }
 function uncertainty() {
@@ -302,8 +308,14 @@ function uncertainty() {
   return [legend(), chart("uncertainty", "Line: median over the places that are still masked. Area: their middle half.")];
 }
 function frontier() {
-  if (!data.tables.frontier.length) return [missing("No sampler has been priced.", "atat bench samplers RUN")];
-  return [legend(), chart("frontier", "Further down is better, further left is cheaper. The bound is exact where a sampler's order is deterministic.")];
+  if (!data.tables.frontier.length) return [missing("No sampler has been priced.", "atat report RUN --compute --frontier")];
+  return [legend(), chart("frontier", "Further down is better, further left is cheaper; a sampler is named where no other is both. The bound is exact where a sampler's order is deterministic."), priced()];
+}
+function priced() {
+  const several = runs().length > 1, columns = ["sampler", "evaluations", "value", "of", "settings"];
+  const rows = data.tables.frontier.map((row) => [row.sampler, fixed(row.evaluations, 1), row.said, row.quantity, row.settings]);
+  return el("details", {}, el("summary", {}, "As a table"), table(several ? ["run", ...columns] : columns,
+    several ? rows.map((row, i) => [data.tables.frontier[i].run, ...row]) : rows, { label: "Samplers" }));
 }
 function samples() {
   const those = runs().filter((run) => run.samples);
@@ -443,7 +455,7 @@ async function poll() {
 }
 
 // For the console of the browser, and for tests.
-Object.assign(window, { given, charts, state });
+Object.assign(window, { given, charts, state, render });
 Object.defineProperty(window, "data", { get: () => data });
 
 render();

@@ -19,7 +19,6 @@ from atat_zoo.report import charts
 
 Table = dict[str, Any]
 _SELF, _NOTHING = "'self'", "'none'"
-_LICENCE = "Vega, Vega-Lite and vega-embed, © University of Washington Interactive Data Lab, BSD-3-Clause"
 
 
 def page(data: Table, *, live: str | None = None) -> str:
@@ -39,6 +38,7 @@ def page(data: Table, *, live: str | None = None) -> str:
         "policy": f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {_SELF if live else _NOTHING}; base-uri 'none'; form-action 'none'",
         "style": _asset("page.css"),
+        "licences": html.escape(_asset("licences.txt")),
         "given": inert({**given, "live": live}),
         "library": library,
         "script": script,
@@ -52,7 +52,7 @@ def _library() -> str:
     import vl_convert
 
     bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
-    return f"/* {_LICENCE}: https://github.com/vega/vega/blob/main/LICENSE */\n{_alone(bundle)}"
+    return f"/* Vega, Vega-Lite, vega-embed and others, with the notices at the end of this page. */\n{_alone(bundle)}"
 
 
 def inert(value: Any) -> str:

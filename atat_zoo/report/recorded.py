@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import LeftOut, UserError, clip
 from atat_zoo.parsing import from_json
 from atat_zoo.run.model_files import WEIGHTS, described, sha256_of
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.run import RunFolder
 
+FORMAT = 1  # of the files in report/
 Table = dict[str, Any]
 # Points of a curve: more are not seen.
 POINTS = 800
@@ -30,6 +32,12 @@ def figure(value: Any) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return value
     return None
+
+
+def counts(value: Any) -> list[int]:
+    """Return the counts of a histogram, of which one is positive at least, or an empty list."""
+    whole = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
+    return value if whole and figure(sum(value)) else []
 
 
 def _error(value: Any) -> float | None:
@@ -56,17 +64,21 @@ def evenly(rows: list[Table], points: int = POINTS) -> list[Table]:
 
 
 def tables(run: RunFolder) -> Iterator[Table]:
-    """Yield the JSON objects in evaluations/ that can be read, in the order of their names."""
+    """Yield the JSON objects in evaluations/, in the order of their names; one that cannot be read is a warning."""
     for path in sorted(run.evaluations.glob("*.json")):
-        with suppress(OSError, ValueError):
+        try:
             table = from_json(path.read_bytes())
-            if isinstance(table, dict) and type(table.get("step")) is int:
-                yield table
+        except (OSError, ValueError) as error:
+            problem = f"{clip(path)} cannot be read: {clip(error)}"
+            warnings.warn(f"{problem}; it is left out: evaluate again", LeftOut, stacklevel=1)
+            continue
+        if isinstance(table, dict) and type(table.get("step")) is int:
+            yield table
 
 
-def evaluated(run: RunFolder) -> list[Table]:
+def evaluated(tables: Iterable[Table]) -> list[Table]:
     """Return the evaluations of bounds on the experiment's own text, by step; a value that is damaged is None."""
-    found = [each for each in map(_evaluation, tables(run)) if each]
+    found = [each for each in map(_evaluation, tables) if each]
     return sorted(found, key=lambda table: (table["step"], table["split"], table["sequences"], table["draws"]))
 
 
@@ -123,10 +135,10 @@ def _evaluation(table: Table) -> Table | None:
     return {"step": table["step"], **count, **words, "bounds": bounds, "count_table": beside}
 
 
-def quality(run: RunFolder) -> Table | None:
+def quality(tables: Iterable[Table]) -> Table | None:
     """Return the last recorded quality of the importance, or None."""
     last = None
-    for table in tables(run):
+    for table in tables:
         with suppress(KeyError, TypeError, ValueError):
             bands: list[Table] = [
                 {key: _float(band[key]) for key in ("tokens", "least", "most", "loss")}
@@ -141,10 +153,10 @@ def quality(run: RunFolder) -> Table | None:
     return last
 
 
-def priced(run: RunFolder) -> list[Table]:
+def priced(tables: Iterable[Table]) -> list[Table]:
     """Return the samplers with a policy bound, as `atat bench samplers` recorded them of the last step it was given."""
     found = []
-    for table in tables(run):
+    for table in tables:
         rows = table.get("measured")
         for one in rows if isinstance(rows, list) else ():
             with suppress(KeyError, TypeError, ValueError):
@@ -165,21 +177,21 @@ def conditions(table: Table) -> tuple[Any, ...]:
 
 
 def text(run: RunFolder) -> Table | None:
-    """Return report/text.json, or None when it is not there or is damaged."""
-    return _read(run.path / "report" / "text.json", _text)
+    """Return report/text.json, or None when it is not there; of a damaged one a warning says so."""
+    return _read(run.report / "text.json", _text)
 
 
 def replay(run: RunFolder) -> Table | None:
-    """Return report/replay.json, or None when it is not there or is damaged."""
-    return _read(run.path / "report" / "replay.json", _replay)
+    """Return report/replay.json, or None as `text`."""
+    return _read(run.report / "replay.json", _replay)
 
 
 def comparison(run: RunFolder) -> Table | None:
-    """Return report/compare.json, or None when it is not there or is damaged.
+    """Return report/compare.json, or None as `text`.
 
     It is what `atat compare --json` prints, with `models`, the `model_sum` of each run.
     """
-    return _read(run.path / "report" / "compare.json", _comparison)
+    return _read(run.report / "compare.json", _comparison)
 
 
 def model_sum(run: RunFolder) -> str | None:
@@ -212,17 +224,26 @@ def quartiles(replay: Table) -> Iterator[Table]:
 
 
 def _read(path: Path, check: Callable[[Table], Table]) -> Table | None:
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, StopIteration):
+    try:
         table = from_json(path.read_bytes())
-        if table["format"] == 1:
+        if table["format"] == FORMAT:
             return check(table)
+        problem = f"is of format {clip(table['format'])}, and this version reads {FORMAT}"
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read: {clip(error)}"
+    except (TypeError, KeyError, AttributeError, StopIteration):
+        problem = "is not what was recorded"
+    problem = f"{clip(path)} {problem}; it is left out"
+    warnings.warn(f"{problem}: `atat report --compute` records it again", LeftOut, stacklevel=1)
     return None
 
 
 def _words(values: Any, length: int, kind: Callable[[Any], Any]) -> list[Any]:
     """Return a list of this length, each value checked."""
     if not isinstance(values, list) or len(values) != length:
-        raise ValueError
+        raise TypeError
     return [kind(each) for each in values]
 
 
@@ -283,7 +304,7 @@ def _replay(table: Table) -> Table:
 
             def place(position: Any, length: int = len(start)) -> int:
                 if _int(position) >= length:
-                    raise ValueError
+                    raise KeyError
                 return int(position)
 
             frames = [

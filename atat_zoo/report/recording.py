@@ -35,16 +35,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import LeftOut, NotKept, UserError
+from atat_zoo.errors import NotKept, UserError
 from atat_zoo.estimators import weighs_tokens
 from atat_zoo.experiment import conflicts_with, from_table
-from atat_zoo.parsing import from_json
 from atat_zoo.registry import Zoo
+from atat_zoo.report import recorded
 from atat_zoo.run import RunFolder, write_text
 from atat_zoo.samplers.named import fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from atat_zoo.experiment import Experiment
     from atat_zoo.model import Model
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], None]
 
-FORMAT = 1
 TEXT, REPLAY, IMPORTANCE, FRONTIER = "text", "replay", "importance", "frontier"
 TEXTS = 6  # held-out texts
 REPLAYS, LONGEST = 3, 128  # texts of a replay, and their tokens at most
@@ -67,7 +66,7 @@ def compute(
 ) -> dict[str, float]:
     """Compute what a report on a run lacks, and keep it in the run folder.
 
-    What cannot be computed, because the text is gone for example, is a warning: a report shows what there is.
+    What cannot be computed, because there is no model yet for example, is a warning: a report shows what there is.
 
     Args:
         run: the run folder; of a run that is not finished, the newest model.
@@ -79,18 +78,23 @@ def compute(
         Seconds by the name of what was computed; empty when nothing was missing.
 
     Raises:
-        UserError: when the run has no model.
+        UserError: when there is no run.
     """
     folder = RunFolder(Path(run))
-    step = folder.newest()
-    lacking = [name for name in missing(run) if name != FRONTIER]
-    if frontier and not _complete(folder, step):
-        lacking.append(FRONTIER)
-    if not lacking:
-        return {}
-    from atat_zoo.model import Model
+    folder.table()
+    try:
+        step = folder.newest()
+        lacking = [name for name in missing(run) if name != FRONTIER]
+        if frontier and not _complete(folder, step):
+            lacking.append(FRONTIER)
+        if not lacking:
+            return {}
+        from atat_zoo.model import Model
 
-    model, seconds = Model.from_run(run, device, step), dict[str, float]()
+        model, seconds = Model.from_run(run, device, step), dict[str, float]()
+    except UserError as error:
+        warnings.warn(f"nothing is computed for the report: {error}", NotKept, stacklevel=2)
+        return {}
     computed: dict[str, Callable[..., object]] = {
         TEXT: record_text,
         REPLAY: record_replay,
@@ -111,36 +115,21 @@ def compute(
 def missing(run: str | Path) -> list[str]:
     """Return what `compute` would compute of the newest model of a run, of text, replay, importance and frontier.
 
-    A damaged file is missing, and a warning says so.
+    What is damaged is missing, and a warning says so.
 
     Raises:
         UserError: when there is no run, or it has no model.
     """
     folder = RunFolder(Path(run))
-    step = folder.newest()
-    lacking = [name for name in (TEXT, REPLAY) if recorded(folder, name, step) is None]
+    step, evaluations = folder.newest(), list(recorded.tables(folder))
     experiment = from_table(folder.table(), where=str(folder.resolved))
-    if weighs_tokens(experiment) and not any(_evaluated(folder, "importance", step)):
-        lacking.append(IMPORTANCE)
-    if not any(map(_priced, _evaluated(folder, "samplers", step))):
+    found = {TEXT: recorded.text(folder), REPLAY: recorded.replay(folder)}
+    if weighs_tokens(experiment):
+        found[IMPORTANCE] = recorded.quality(evaluations)
+    lacking = [name for name, table in found.items() if table is None or table["step"] != step]
+    if not any(_priced(table) for table in evaluations if table["step"] == step):
         lacking.append(FRONTIER)
     return lacking
-
-
-def recorded(folder: RunFolder, name: str, step: int) -> dict[str, Any] | None:
-    """Return what is recorded of a step as `text` or `replay`, or None; a warning says that a file is damaged."""
-    path = folder.report / f"{name}.json"
-    try:
-        table = from_json(path.read_bytes())
-        if table["format"] == FORMAT:
-            return table if table["step"] == step else None
-        problem = f"is of format {table['format']}, and this version reads {FORMAT}"
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = f"cannot be read: {error}"
-    warnings.warn(f"{path} {problem}; it counts as missing", LeftOut, stacklevel=2)
-    return None
 
 
 def record_text(
@@ -233,23 +222,15 @@ def record_frontier(model: Model, run: str | Path, *, progress: Progress | None 
 
 
 def _write(run: str | Path, name: str, model: Model, table: dict[str, Any]) -> None:
-    text = json.dumps({"format": FORMAT, "step": model.step, **table}, ensure_ascii=False, allow_nan=False)
+    text = json.dumps({"format": recorded.FORMAT, "step": model.step, **table}, ensure_ascii=False, allow_nan=False)
     write_text(RunFolder(Path(run)).report / f"{name}.json", text + "\n")
-
-
-def _evaluated(folder: RunFolder, what: str, step: int) -> Iterator[dict[str, Any]]:
-    """Yield the evaluations of a kind and a step that can be read."""
-    for path in sorted(folder.evaluations.glob(f"{what}-*-step{step:08d}*.json")):
-        with suppress(OSError, ValueError):
-            if isinstance(table := from_json(path.read_bytes()), dict):
-                yield table
 
 
 def _complete(folder: RunFolder, step: int) -> bool:
     """Return whether a benchmark priced every named sampler that fits the model."""
     experiment = from_table(folder.table(), where=str(folder.resolved))
     every = {name for name, _, _ in fitting(experiment, FRONTIER_STEPS)[0]}
-    return any(every <= _priced(table) for table in _evaluated(folder, "samplers", step))
+    return any(every <= _priced(table) for table in recorded.tables(folder) if table["step"] == step)
 
 
 def _priced(table: dict[str, Any]) -> set[str]:

@@ -14,7 +14,7 @@ import attrs
 from atat_zoo import parsing
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import title
-from atat_zoo.report.recorded import conditions, evaluated, of_training
+from atat_zoo.report.recorded import conditions, evaluated, of_training, tables
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
@@ -116,7 +116,7 @@ def bounds(run: RunFolder, table: Mapping[str, Any] | None = None) -> list[Recor
         UserError, KeyError, TypeError: when the experiment cannot be read, or is not whole.
     """
     table = run.table() if table is None else table
-    return [next(iter(recorded(each).values())) for each in of_training(evaluated(run), table)]
+    return [next(iter(recorded(each).values())) for each in of_training(evaluated(tables(run)), table)]
 
 
 def recorded(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
@@ -156,7 +156,7 @@ def side_by_side(runs: Sequence[RunFolder]) -> list[SameText]:
     """Return the bounds that all runs have recorded on the same text under the same masks."""
     last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = [{} for _ in runs]
     for run, found in zip(runs, last, strict=True):
-        for table in evaluated(run):  # a later step takes the place of an earlier one
+        for table in evaluated(tables(run)):  # a later step takes the place of an earlier one
             for name, bound in recorded(table).items():
                 found[(name, *conditions(table))] = table, bound
     same, shown = [], ("split", "sequences", "draws", "seed", "method")

@@ -128,7 +128,7 @@ def _blocks(report: Table) -> Iterator[Table]:
             "title": f"Samplers of {arm['arm']}",
             "said": [f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."],
             "columns": ["sampler", "settings", "quantity", "by seed", "evaluations", "over seeds", "not worse"],
-            "rows": [_sampler(row) for row in arm["samplers"]],
+            "rows": [_sampler(row, _digits(arm["samplers"])) for row in arm["samplers"]],
         }
     if report["test"]:
         rows = [_compared(each) for each in report["test"]["comparisons"]]
@@ -170,8 +170,19 @@ def _compared(each: Table) -> list[str]:
     return [each["arm"], each["against"], *words, NONE if ratio is None else f"{ratio:.2f}"]
 
 
-def _sampler(row: Table) -> list[str]:
-    values = ", ".join("not finite" if value is None else f"{value:.1f}" for value in row["values"])
+def _digits(rows: list[Table]) -> int:
+    """Return the decimal place of the values of samplers, to which the finest of their recorded intervals allows."""
+    halves = (
+        value * (each["percent_high"] - each["percent_low"]) / 200
+        for row in rows
+        for value, each in zip(row["values"], row.get("each", ()), strict=False)  # the first has no differences
+        if None not in (figure(value), *(figure(each[key]) for key in ("percent_low", "percent_high")))
+    )
+    return max((place(half) for half in halves if half > 0), default=1)
+
+
+def _sampler(row: Table, at: int) -> list[str]:
+    values = ", ".join("not finite" if value is None else rounded(value, at) for value in row["values"])
     compared = [_change(row["over_seeds"]), _WORDS[row["not_worse"]]] if "sequences" in row else [NONE, NONE]
     named = [row["sampler"]["use"], settings(row["sampler"]), row["quantity"]]
     return [*named, values, f"{row['nfe']:.1f}", *compared]

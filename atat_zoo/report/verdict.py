@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.errors import clip
 from atat_zoo.evaluation.naming import TABLE, title
 from atat_zoo.report.recorded import conditions
 from atat_zoo.report.wording import NONE, interval, joined, number, uncertain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Table = dict[str, Any]
+_ERROR = "± is one standard error over sequences"
 
 
 def verdict(runs: list[Table], comparison: Table | None) -> list[str]:
@@ -26,18 +29,18 @@ def _sentences(runs: list[Table], comparison: Table | None) -> Iterator[str]:
         return
     if not measured:
         yield f"{number(len(runs), 'run')}; none has an evaluation on held-out text yet."
-    same = len({conditions(run["evaluated"][-1]) for run in measured}) == 1
-    by_bound: dict[str, list[tuple[float, str, str]]] = {}
-    for run in measured:
-        name, value, said = _first(run)
-        on = "" if same else f" ({_on(run['evaluated'][-1])})"
-        by_bound.setdefault(name, []).append((value, run["name"], said + on))
+    by_bound = _grouped(measured, lambda run: _first(run)[0])
     for name, each in by_bound.items():
-        ranked = [f"{run} {said}" for _, run, said in sorted(each)]
-        yield f"{name[0].upper()}{name[1:]}, lowest first: {joined(ranked)}."
-    yield from _differences(runs, comparison, same, len(by_bound) > 1)
-    if same and measured:
-        yield f"Measured {_on(measured[0]['evaluated'][-1])}; the same for every run."
+        texts = [sorted(some, key=lambda run: (_first(run)[1], run["name"])) for some in _texts(each)]
+        order = ", lowest first" + " on each text" * (len(texts) > 1) if len(each) > len(texts) else ""
+        ranked = "; ".join(joined([f"{run['name']} {_first(run)[2]}" for run in some]) for some in texts)
+        yield f"{name[0].upper()}{name[1:]}{order}: {ranked}."
+    same = len({conditions(run["evaluated"][-1]) for run in measured}) == len(_texts(measured)) == 1
+    yield from _differences(runs, measured, comparison, same, len(by_bound) > 1)
+    if measured:
+        on = {words: joined([run["name"] for run in each]) for words, each in _grouped(measured, _on).items()}
+        each_on = next(iter(on)) if len(on) == 1 else "; ".join(f"{names} {words}" for words, names in on.items())
+        yield f"Measured{':' * (len(on) > 1)} {each_on}; {_ERROR}{'; the same for every run' * same}."
     for run in runs:
         yield from _unfinished(run)
 
@@ -51,7 +54,7 @@ def _one(run: Table) -> Iterator[str]:
         last = run["evaluated"][-1]
         name, _, said = _first(run)
         yield f"{run['name']}, trained by {run['objective']} for {number(last['step'], 'step')}{size}: {name} {said}."
-        yield f"Measured {_on(last)}."
+        yield f"Measured {_on(run)}; {_ERROR}."
         beside = last.get("count_table") or {}
         if beside.get("percent") is not None:
             low = "lower" if beside["percent"] < 0 else "higher"
@@ -67,13 +70,38 @@ def _unfinished(run: Table) -> Iterator[str]:
         yield f"{run['name']} is at step {run['step']:,} of {run['steps']:,}."
 
 
-def _on(table: Table) -> str:
-    """Return what an evaluation was made on."""
+def _on(run: Table) -> str:
+    """Return what the last evaluation of a run was made on."""
+    table = run["evaluated"][-1]
     masks = f"{number(table['draws'], 'mask')} each by {table['method']}" if table["draws"] else "no masks"
-    return (
-        f"on {number(table['sequences'], 'sequence')} of {table['split']} text, {masks}, seed {table['seed']}; "
-        "± is one standard error over sequences"
-    )
+    text = f"{table['split']} text{_corpus(run['source'].get('corpus'), table['split'])}"
+    return f"on {number(table['sequences'], 'sequence')} of {text}, {masks}, seed {table['seed']}"
+
+
+def _corpus(corpus: Any, split: str) -> str:
+    """Return ` of files (a.txt, b.txt)`: a corpus, and the first that it names of a path and the files of a split."""
+    if not isinstance(corpus, dict):
+        return ""
+    found = [corpus[key] for key in ("path", split, "train") if isinstance(corpus.get(key), str | list) and corpus[key]]
+    parts = [_corpus(each, split).removeprefix(" of ") for each in corpus.get("of") or () if isinstance(each, dict)]
+    names = ", ".join(map(str, found[0] if isinstance(found[0], list) else found[:1])) if found else ", ".join(parts)
+    return f" of {corpus.get('use')}" + (f" ({clip(names, 100)})" if names else "")
+
+
+def _grouped(runs: list[Table], key: Callable[[Table], Any]) -> dict[Any, list[Table]]:
+    found: dict[Any, list[Table]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
+
+
+def _texts(runs: list[Table]) -> list[list[Table]]:
+    """Return the runs by the text of their last evaluations, in tokens of the same tokenizer."""
+
+    def text(run: Table) -> Any:
+        return *conditions(run["evaluated"][-1])[:5], json.dumps(run["source"].get("tokenizer"), default=str)
+
+    return list(_grouped(runs, text).values())
 
 
 def _first(run: Table) -> tuple[str, float, str]:
@@ -82,12 +110,22 @@ def _first(run: Table) -> tuple[str, float, str]:
     return title(name), bound["value"], uncertain(bound["value"], bound["stderr"])
 
 
-def _differences(runs: list[Table], comparison: Table | None, same: bool, mixed: bool) -> Iterator[str]:
+def _differences(
+    runs: list[Table], measured: list[Table], comparison: Table | None, same: bool, mixed: bool
+) -> Iterator[str]:
     """Say by how much the runs differ, with paired intervals where a comparison of these models is recorded."""
     if comparison is None:
+        apart, several = _apart(runs), len(_texts(measured)) > 1
+        if several and (apart or len({conditions(run["evaluated"][-1])[:2] for run in measured}) == 1):
+            why = f"{joined(apart or ['what the corpus holds'])} {'differ' if len(apart) > 1 else 'differs'}"
+            yield f"They cannot be compared, for they were not measured on the same tokens of the same text: {why}."
+            return
         if mixed:
             yield "Bounds of different names are of different processes: the lower one need not be the better model."
-        why = "their text and masks are the same, so a difference is surer than either number" if same else "each alone"
+        if apart and len(measured) < len(runs):  # whether their text is the same is not known
+            return
+        why = "their text and masks are the same, so" if same else "on the same text and masks"
+        why = f"{why} a difference is surer than either number"
         yield f"Differences with paired intervals are not recorded ({why}): `atat report … --compute` measures them."
         return
     words = []
@@ -95,8 +133,25 @@ def _differences(runs: list[Table], comparison: Table | None, same: bool, mixed:
         if difference := row["difference"]:
             change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
             words.append(f"{run['name']} {change}")
-    yield f"Against {runs[0]['name']}: {joined(words)}; 95 % intervals, paired by sequence and mask."
-    yield "A run is one training: how far another seed's would lie is not in them."
+    if words:
+        yield f"Against {runs[0]['name']}: {joined(words)}; 95 % intervals, paired by sequence and mask."
+        yield "A run is one training: how far another seed's would lie is not in them."
+    else:
+        yield f"The recorded comparison with {runs[0]['name']} holds no difference."
+
+
+def _apart(runs: list[Table]) -> list[str]:
+    """Return the keys of the text and its tokens that differ between the runs; of different parts their names alone."""
+    found = []
+    for section in dict.fromkeys(section for run in runs for section in run["source"]):
+        tables = [run["source"].get(section, {}) for run in runs]
+        keys = [key for key in dict.fromkeys(key for table in tables for key in table) if _differ(tables, key)]
+        found += [f"{section}.{key}" for key in (["use"] if "use" in keys else keys)]
+    return found
+
+
+def _differ(tables: list[Table], key: str) -> bool:
+    return any(table.get(key) != tables[0].get(key) for table in tables)
 
 
 def table_of_bounds(runs: list[Table]) -> Table:

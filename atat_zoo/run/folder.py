@@ -152,7 +152,8 @@ class RunFolder:
         """Lock the folder for this process, and remove what killed processes have left unfinished in it.
 
         Raises:
-            UserError: when another process has locked it, or there can be no such folder.
+            UserError: when another process has locked it, there can be no such folder, or what a run would clear is
+                another's.
         """
 
         def refuse(owner: str) -> None:
@@ -164,6 +165,7 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
+                self._refuse_what_is_no_runs(file)
                 stack.enter_context(locks.locked(file, refuse))
             except IsADirectoryError as error:
                 raise UserError(f"{file} is a folder, and has to be a file that can be locked; remove it") from error
@@ -174,15 +176,31 @@ class RunFolder:
                 atomic.clean(folder)
             yield
 
+    @property
+    def _records(self) -> tuple[Path, ...]:
+        """What a new run clears, besides `resolved.toml`."""
+        files = (self.environment, self.metrics, self.damaged, self.samples)
+        return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
+
+    def _refuse_what_is_no_runs(self, lock: Path) -> None:
+        # A run is locked before its first file is written, and keeps the lock's file also where it was killed. That
+        # file is looked for last: another process may be beginning a run.
+        if (found := [path.name for path in self._records if path.exists()]) and not (self.exists or lock.exists()):
+            raise UserError(
+                f"{self.path} is no run, and has files that a run would replace ({', '.join(found)}); move them away, "
+                "or choose another folder with --out"
+            )
+
     def clear(self) -> None:
         """Remove the files of an earlier run, except the lock."""
         # The run itself first, for good: what is left when we are killed is no run.
         self.resolved.unlink(missing_ok=True)
         atomic.sync_folder(self.path)
-        for path in (self.environment, self.metrics, self.damaged, self.samples):
-            path.unlink(missing_ok=True)
-        for path in (self.checkpoints, self.model, self.evaluations, self.report, self.logs):
-            shutil.rmtree(path, ignore_errors=True)
+        for path in self._records:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     # Metrics
 

@@ -37,4 +37,4 @@ class WandbDestination(WandBLogger):
         if dist.get_global_rank() == 0:
             import wandb
 
-            self.log_metrics({name: wandb.Histogram(values.numpy())}, step)
+            self.log_metrics({name: wandb.Histogram(values.tolist())}, step)

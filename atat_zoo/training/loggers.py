@@ -2,9 +2,10 @@
 
 These are Composer's, under their usual names and with its behaviour on several ranks. They get
 
-- `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, …), the curriculum's stage as
-  `train/stage/NAME` = 1, and the mean and the spread of the importance, at every `train.log_every` steps;
-- `importance` and `token_loss` of the masked tokens as histograms, where the destination supports them;
+- `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, the curriculum's strength, …),
+  its stage as `train/stage/NAME` = 1, and the mean and the spread of the importance, at every `train.log_every` steps;
+- `importance` and `token_loss` of the masked tokens, and the `mask_rates` drawn, as histograms, where the destination
+  supports them;
 - `validation/…`: the bounds of each evaluation, in the unit of perplexity; `validation/nelbo` is the perplexity;
 - the measurements of the callbacks.
 """

@@ -24,9 +24,14 @@ TRAIN = [
 ]
 # What people may edit, or what describes the rest: changed to another valid value, it gives another result.
 EDITABLE = frozenset({"resolved.toml", "model.json", "manifest.json"})
-# What only informs: no damage to it may stop anything, but that a comparison needs the metrics.
+# What only informs, and all in these folders: no damage to it may stop anything, but that a comparison needs the
+# metrics, and a report at least a file of them.
 INFORMS = frozenset({"environment.json", "metrics.jsonl", "samples.txt", ".lock"})
-REFUSES = frozenset({("eval unfinished", name) for name in INFORMS} | {("compare", "metrics.jsonl")})
+INFORM = frozenset({"evaluations", "report"})
+_REPORTS = ("report", "report both", "report --compute", "report cut")
+REFUSES = frozenset(
+    {("eval unfinished", name) for name in INFORMS} | {(name, "metrics.jsonl") for name in ("compare", *_REPORTS)}
+)
 
 
 def printed(ended: Ended, work: Path) -> Any:
@@ -39,6 +44,25 @@ def bounds(ended: Ended, work: Path) -> Any:
 
 def compared(ended: Ended, work: Path) -> Any:
     return [row.get("bounds", row) for row in json.loads(ended.out).get("rows", [])]
+
+
+def page(out: str) -> Callable[[Ended, Path], Any]:
+    """Return what reads the runs of a page; nothing guards the numbers that it shows of them."""
+
+    def result(ended: Ended, work: Path) -> Any:
+        text = (work / out).read_text(encoding="utf-8")
+        given = text.partition('<script type="application/json" id="given">')[2].partition("</script>")[0]
+        return [run["name"] for run in json.loads(given)["data"]["runs"]]
+
+    return result
+
+
+def names(ended: Ended, work: Path) -> Any:
+    return [run["name"] for run in json.loads(ended.out)]
+
+
+def keys(ended: Ended, work: Path) -> Any:
+    return sorted(json.loads(ended.out))
 
 
 def weights(run: str) -> Callable[[Ended, Path], Any]:
@@ -66,12 +90,24 @@ COMMANDS: dict[str, Command] = {
     "info": (["data", "info", "SHARDS", "--full"], nothing),
     "eval unfinished": (["eval", "cut"], nothing),
     "eval step": (["eval", "cut", "--step", "2", "--json"], bounds),
+    "report": (["report", "run"], page("run/report.html")),
+    "report both": (["report", "run", "other", "--out", "both.html"], page("both.html")),
+    "report --compute": (["report", "run", "--compute"], page("run/report.html")),
+    "report cut": (["report", "cut", "--compute"], page("cut/report.html")),
+    "ls": (["ls", ".", "--json"], names),
+    "diff": (["diff", "run", "other", "--json"], keys),
 }
+# A page without its library, for which another engine would reserve more addresses than a case may.
+PAGE = "from atat_zoo.report import page; page._library = str; from atat_zoo.cli import main; main()"
 # folder -> the commands that read it
 READERS = {
-    "run": ("eval", "eval", "eval", "sample", "infill", "compare", "importance", "resume finished", "train from"),
-    "cut": ("resume", "resume", "resume", "eval unfinished", "eval step", "eval step"),
-    "shards": ("info", "train", "eval", "resume", "compare"),
+    "run": (
+        *("eval", "eval", "eval", "sample", "infill", "compare", "importance", "resume finished", "train from"),
+        *("report", "report both", "report --compute", "ls", "diff"),
+    ),
+    "cut": ("resume", "resume", "resume", "eval unfinished", "eval step", "eval step", "report cut"),
+    "shards": ("info", "train", "eval", "resume", "compare", "report cut"),
+    "run/report": ("report", "report both", "report --compute"),
 }
 
 
@@ -91,13 +127,16 @@ def prepare(base: Path) -> None:
     last_step = max(i for i, name in enumerate(moments.read(base / "all")) if name == "step")
     kill = moments.plan("kill", last_step, base / "cut")
     atat(["train", "tiny.toml", "--out", "cut", *TRAIN], files, env=kill, code=moments.CODE)
+    ended = atat(["report", "run", "other", "--compute", "--out", "page.html"], files, code=PAGE)
+    assert ended.code == 0, ended
+    (files / "page.html").unlink()
     for lock in files.rglob("*.lock"):
         lock.touch()
     results = {}
     for name in COMMANDS:
         place = base / "reference"
         shutil.copytree(files, place)
-        ended = atat(words_of(name, place), place)
+        ended = ended_by(name, place)
         assert ended.code in (0, 2), ended
         results[name] = COMMANDS[name][1](ended, place) if ended.code == 0 else None
         shutil.rmtree(place)
@@ -108,6 +147,11 @@ def words_of(name: str, place: Path) -> list[str]:
     """Return the words of a command, with the name of the folder of shards."""
     shards = next((place / "shards").glob("files-*[0-9a-f]"))
     return [str(shards.relative_to(place)) if word == "SHARDS" else word for word in COMMANDS[name][0]]
+
+
+def ended_by(name: str, place: Path) -> Ended:
+    words = words_of(name, place)
+    return atat(words, place, code=PAGE if words[0] == "report" else None)
 
 
 def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
@@ -135,7 +179,7 @@ def one(draw: random.Random, base: Path, work: Path) -> Verdict:
     how = damage(draw, victim, [work / path for path in paths], mark)
     forged = draw.random() < 0.5 and forge(victim, before)
     story = f"\n  {victim.relative_to(work)}: {how}{' and its hash with it' if forged else ''}; atat {' '.join(words)}"
-    ended = atat(words, work)
+    ended = ended_by(name, work)
     verdict = judge(ended)
     why = verdict.why
     if mark.exists():
@@ -145,7 +189,8 @@ def one(draw: random.Random, base: Path, work: Path) -> Verdict:
         found = json.loads(json.dumps(COMMANDS[name][1](ended, work)))
         if found != expected:
             why = f"another result, and not a word: {str(found)[:200]}"
-    elif not why and ended.code == 2 and victim.name in INFORMS and (name, victim.name) not in REFUSES:
+    informs = victim.name in INFORMS or victim.parent.name in INFORM
+    if not why and ended.code == 2 and informs and (name, victim.name) not in REFUSES:
         # A file that informs may be anything, but a lock must be a file.
         if victim.name == ".lock" and victim.is_dir() and f"{victim.name} is a folder" in ended.err:
             return verdict

@@ -30,6 +30,7 @@ def test_it_advances_when_the_loss_is_flat_and_stays_in_the_last_stage():
     assert fed(curriculum, [3.0] * 19) == ["easy"]
     assert fed(curriculum, [3.0] * 200) == ["medium", "hard"]
     assert int(curriculum.position) == 2
+    assert curriculum.strength(0.0) == curriculum.sharpness
 
 
 def test_it_steps_back_when_the_loss_rises():

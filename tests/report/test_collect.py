@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,16 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import LeftOut, UserError
 from atat_zoo.evaluation.naming import title
 from atat_zoo.report import recorded
-from atat_zoo.report.collect import collect
+from atat_zoo.report.collect import _rows, collect
 from atat_zoo.report.page import inert, page
 from atat_zoo.report.runs import bounds
 from atat_zoo.report.verdict import verdict
 from atat_zoo.report.wording import uncertain
 from atat_zoo.run import RunFolder
-from tests.report.made_runs import HOSTILE, make
+from tests.report.run_folders import HOSTILE, make
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +70,23 @@ def test_the_other_charts_and_the_texts_are_as_recorded(full):
     assert [row["stage"] for row in data["tables"]["stages"]] == ["easy", "medium", "hard"]
 
 
+@pytest.mark.parametrize(("recorded", "shown"), [("train", []), ("none", []), ("planner_aware", ["planner_aware"])])
+def test_a_stage_is_one_of_a_curriculum(full, tmp_path, recorded, shown):
+    run = RunFolder(shutil.copytree(full, tmp_path / "run"))
+    run.append_metrics({"step": 900, "stage": recorded})
+    assert [row["stage"] for row in collect([run.path])["tables"]["stages"]][3:] == shown
+
+
+def test_a_run_may_have_the_name_of_the_base_where_the_report_is_asked_for(full, tmp_path, monkeypatch):
+    shutil.copytree(full, tmp_path / "mdlm")
+    monkeypatch.chdir(tmp_path)
+    assert collect([Path("mdlm")])["experiment"]["rows"] == collect([full])["experiment"]["rows"]
+
+
 def test_the_verdict_has_the_number_its_error_and_what_it_was_measured_on(full):
     first, second, third = collect([full])["verdict"]
     assert first == f"full, trained by mdlm for 450 steps, 1,843,200 tokens: {title('nelbo')} 55.9 ± 1.2."
-    assert second.startswith("Measured on 768 sequences of validation text, 4 masks each by exact_k, seed 17")
+    assert second.startswith("Measured on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17")
     assert third.startswith("That is 30.1 ± 0.6 % lower than a count-table model of two neighbours, 80.0 ± 1.5")
 
 
@@ -135,6 +149,20 @@ def test_what_differs_between_runs_comes_first(full, tmp_path):
     assert ["rates.use", "noise", "bell", "bell"] in found["rows"]
 
 
+def test_what_is_left_out_of_a_table_is_said_under_its_section_beside_what_is_said_there(full):
+    data = collect([full])
+    data["notes"]["curriculum"] = ["said before"]
+    for name, section in {"rates": "curriculum", "bins": "importance", "uncertainty": "uncertainty"}.items():
+        before = list(data["notes"].get(section, []))
+        data["tables"][name] = [{"row": i} for i in range(100_000)]
+        while len(data["tables"][name]) > 30_000:
+            assert _rows(data)
+        said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
+        assert data["notes"][section] == [*before, said]
+        data["tables"][name] = []
+    assert "curves" not in data["notes"]
+
+
 def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
     data = collect([make(tmp_path / "long", lines=10_000)])
     assert len(data["tables"]["curves"]) <= recorded.POINTS
@@ -145,14 +173,30 @@ def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
     assert "800 of 10,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
 
 
-def test_the_histogram_of_mask_rates_counts_every_line(tmp_path):
+def test_the_histogram_of_mask_rates_counts_every_rate_of_every_line(tmp_path):
     run = make(tmp_path / "long", lines=10_000)
-    drawn = [line["mask_rate_target"] for line in RunFolder(run).read_metrics()]
+    with RunFolder(run).metrics.open("a") as file:
+        for damaged in ([1, "x"], [-1] * 20, [0] * 20, 3, None, [[]], [1]):
+            file.write(json.dumps({"step": file.tell(), "mask_rates": damaged}) + "\n")
+    drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()[:10_000]]
+    sums = [sum(each) for each in zip(*drawn, strict=True)]
     rows = collect([run])["tables"]["spread"]
-    assert 5 < len(rows) <= 20
-    assert sum(row["count"] for row in rows) == 10_000
-    for row in rows:
-        assert row["count"] == sum(row["low"] <= rate < row["high"] for rate in drawn)
+    assert [row["low"] for row in rows] == [i / 20 for i in range(4, 18)]
+    assert [row["drawn"] for row in rows] == sums[4:18]
+    assert all(row["share"] == row["drawn"] / sum(sums) for row in rows)
+    assert all(row["high"] == pytest.approx(row["low"] + 0.05) for row in rows)
+
+
+def test_the_strength_of_the_curriculum_is_as_recorded_and_another_objective_has_no_stage(full, tmp_path):
+    lines = RunFolder(full).read_metrics()
+    rows = collect([full])["tables"]["strengths"]
+    assert [(row["step"], row["curriculum_strength"]) for row in rows] == [
+        (line["step"], line["curriculum_strength"]) for line in lines
+    ]
+    run = RunFolder(shutil.copytree(full, tmp_path / "sedd"))
+    run.metrics.write_text("".join(json.dumps({"step": line["step"], "stage": "train"}) + "\n" for line in lines))
+    tables = collect([run.path])["tables"]
+    assert [tables[name] for name in ("stages", "strengths", "rates", "spread")] == [[], [], [], []]
 
 
 def test_an_evaluation_under_other_conditions_changes_neither_the_curve_nor_the_verdict(full, tmp_path):
@@ -177,7 +221,8 @@ def test_the_tokens_of_the_verdict_are_of_the_step_of_its_evaluation(full, tmp_p
 def test_what_is_of_an_older_step_is_said_to_be_and_older_prices_are_left_out(full, tmp_path):
     run = shutil.copytree(full, tmp_path / "full")
     newest = collect([run])
-    assert newest["notes"] == {"frontier": ["full: of step 450."]}
+    against = {"experiment": ["All are held against the experiment mdlm: a run does not record what it extends."]}
+    assert newest["notes"] == {**against, "frontier": ["full: of step 450."]}
     table = json.loads((run / "evaluations" / "samplers-2x16.json").read_text())
     (run / "evaluations" / "samplers-old.json").write_text(json.dumps(table | {"step": 300}))
     assert collect([run])["tables"]["frontier"] == newest["tables"]["frontier"]
@@ -186,7 +231,8 @@ def test_what_is_of_an_older_step_is_said_to_be_and_older_prices_are_left_out(fu
         path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 300}))
     said = ["full: of step 300; the run is at step 450."]
     notes = collect([run])["notes"]
-    assert notes == {"text": said, "replay": said, "uncertainty": said, "frontier": ["full: of step 450."]}
+    old = {"text": said, "replay": said, "uncertainty": said}
+    assert notes == {**against, **old, "frontier": ["full: of step 450."]}
 
 
 @pytest.mark.parametrize(
@@ -259,8 +305,18 @@ def test_damaged_files_are_missing_ones(full, tmp_path, damage):
     run = shutil.copytree(full, tmp_path / "run")
     for path in [*run.glob("report/*.json"), *run.glob("evaluations/*.json"), run / "environment.json"]:
         path.write_bytes(damage)
+    other = shutil.copytree(full, tmp_path / "other")
     (run / "report" / "compare.json").write_bytes(damage)
-    data = collect([run])
+    with pytest.warns(LeftOut) as told:
+        collect([run, other])
+    said = {str(each.message) for each in told}
+    for name in ("text", "replay", "compare"):
+        path = run / "report" / f"{name}.json"
+        (sentence,) = (each for each in said if each.startswith(f"{path} "))
+        assert sentence.endswith("; it is left out: `atat report --compute` records it again")
+    assert all(each.isprintable() for each in said)
+    with pytest.warns(LeftOut):
+        data = collect([run])
     assert (data["runs"][0]["text"], data["runs"][0]["replay"]) == (None, None)
     assert data["tables"]["bounds"] == []
     assert inert(data)
@@ -286,8 +342,11 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
         path = run.path / f"{name}.json"
         path.parent.mkdir()
         path.write_text(json.dumps(table))
-        text, replay, evaluated = recorded.text(run), recorded.replay(run), recorded.evaluated(run)
-        found = [text, replay, evaluated, recorded.quality(run), list(recorded.priced(run))]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LeftOut)
+            text, replay, tables = recorded.text(run), recorded.replay(run), list(recorded.tables(run))
+        evaluated = recorded.evaluated(tables)
+        found = [text, replay, evaluated, recorded.quality(tables), recorded.priced(tables)]
     assert inert(found)
     for one in text["texts"] if text else ():
         for grid in (one["importance"], one["loss"]):
@@ -298,7 +357,9 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
         assert all(row["low"] <= row["median"] <= row["high"] for row in recorded.quartiles(replay))
     if evaluated:
         plain = {"name": "a", "objective": "b", "step": 1, "steps": 1, "tokens": 2, "trained": 2, "seconds": None}
-        assert all(isinstance(sentence, str) for sentence in verdict([{**plain, "evaluated": evaluated}], None))
+        assert all(
+            isinstance(sentence, str) for sentence in verdict([{**plain, "source": {}, "evaluated": evaluated}], None)
+        )
 
 
 @given(st.text() | st.sampled_from(HOSTILE))

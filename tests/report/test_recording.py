@@ -13,7 +13,9 @@ from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.errors import LeftOut, NotKept, UserError
 from atat_zoo.evaluation.run import held_out_text
 from atat_zoo.model import Model
-from atat_zoo.report.recording import FORMAT, compute, missing, record_replay, recorded, side_by_side
+from atat_zoo.report import recorded
+from atat_zoo.report.recorded import FORMAT
+from atat_zoo.report.recording import compute, missing, record_replay, side_by_side
 from atat_zoo.report.text import DIGITS, DRAWS, RATES, masks_of, shown
 from atat_zoo.run import RunFolder
 from tests.evaluation.making import make_run
@@ -195,13 +197,23 @@ def plain(root):
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff", b'{"format": "1", "step": 3}']
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"format": 1}',
+        b"\xff",
+        b'{"format": "1", "step": 3}',
+        b'{"format": 1, "step": 3, "samplers": 5}',
+    ],
 )
 def test_a_damaged_file_is_missing_and_is_computed_again(plain, damage):
     path = plain / "report" / "replay.json"
     whole = path.read_bytes()
     path.write_bytes(damage)
-    with pytest.warns(LeftOut, match=r"replay\.json .*; it counts as missing$"):
+    with pytest.warns(LeftOut, match=r"replay\.json .*; it is left out: .*--compute` records"):
         assert missing(plain) == ["replay", "frontier"]
     with pytest.warns(LeftOut):
         assert list(compute(plain)) == ["replay"]
@@ -212,7 +224,7 @@ def test_what_is_of_another_step_is_computed_again(plain):
     path = plain / "report" / "text.json"
     whole = path.read_text()
     path.write_text(whole.replace('"step": 3', '"step": 2'))
-    assert recorded(RunFolder(plain), "text", 2) is not None
+    assert recorded.text(RunFolder(plain))["step"] == 2
     assert list(compute(plain)) == ["text"]
     assert path.read_text() == whole
 
@@ -245,8 +257,10 @@ def test_a_run_without_a_model_is_said(tmp_path):
     with pytest.raises(UserError, match="is no run folder"):
         missing(tmp_path)
     (tmp_path / "resolved.toml").touch()
-    with pytest.raises(UserError, match="has no final model yet"):
-        compute(tmp_path)
+    with pytest.raises(UserError, match="is no run folder"):
+        compute(tmp_path / "elsewhere")
+    with pytest.warns(NotKept, match=r"nothing is computed for the report: .* has no final model yet; finish"):
+        assert compute(tmp_path) == {}
 
 
 def test_other_samplers_can_be_named(plain, monkeypatch):

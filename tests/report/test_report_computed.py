@@ -26,6 +26,7 @@ def test_a_page_of_every_objective_has_the_numbers_that_commands_print(atat, tmp
     code, said, err = atat("report", str(run), "--compute")
     assert (code, err) == (0, "")
     assert f"{run}: text took " in said
+    assert f"{run}: no sampler is priced; --frontier does that, and takes longest\n" in said
     code, printed, _ = atat("eval", str(run), "--json", "--draws", "1")
     assert code == 0
     data = collect([run])

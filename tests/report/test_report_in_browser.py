@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,9 @@ import pytest
 from atat_zoo.report import studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page as write_page
-from tests.report.made_runs import HOSTILE, make
+from atat_zoo.report.recorded import POINTS
+from tests.report.browser import chromium
+from tests.report.run_folders import HOSTILE, make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +25,8 @@ DRAWN = "html[data-drawn]"
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is missing")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as drive:
-        browser = drive.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +41,7 @@ def pages(tmp_path_factory):
             make(root / "runs" / "<img src=x onerror=alert(1)>", words=hostile),
             make(root / "runs" / "<svg onload=alert(1)>"),
         ],
+        "short": [make(root / "runs" / "short", lines=1)],
         "long": [make(root / "runs" / "long", lines=10_000)],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
@@ -101,13 +97,15 @@ def test_what_a_run_wrote_is_text(browser, pages):
         page.locator("#curves .chart .mark-symbol path").last.hover(force=True)
 
 
-def test_a_run_of_ten_thousand_lines_answers_within_a_second(browser, pages):
-    """The time from the start of the navigation until every control answers; the best of three."""
-    times = []
-    for _ in range(3):
-        with opened(browser, pages / "long.html") as page:
-            times.append(float(page.evaluate("document.documentElement.dataset.ready")))
-    assert min(times) < 1000
+def test_a_long_run_asks_no_more_of_the_browser_than_is_seen(browser, pages):
+    """What makes the page of 10,000 lines answer in time, which `python -m benchmarks page` measures."""
+    sizes = {name: (pages / f"{name}.html").stat().st_size for name in ("one", "long")}
+    assert sizes["long"] < sizes["one"] + 200 * 2 * POINTS  # bytes for each point of two curves
+    with opened(browser, pages / "long.html") as page:
+        counts = page.evaluate("""["loss", "rates"].map((name) => charts[name].host.querySelector(".mark-line path"))
+            .map((path) => path.getAttribute("d").match(/[ML]/g).length)""")
+        assert all(POINTS // 2 < count <= POINTS for count in counts), counts
+        assert page.evaluate("document.querySelectorAll('*').length") < 10 * POINTS
 
 
 def test_the_axis_and_the_runs_are_chosen(browser, pages):
@@ -189,7 +187,10 @@ def test_the_replay_by_keyboard_and_mouse(browser, pages):
         replay = page.evaluate("data.runs[0].replay")
         last = max(sampler["evaluations"][0] for sampler in replay["samplers"])
         slider, stage = page.locator("#replay input[type=range]"), page.locator("#replay .stage")
-        masked = lambda: [one.locator(".mask").count() for one in page.locator("#replay .tokens").all()]  # noqa: E731
+
+        def masked() -> list[int]:
+            return [one.locator(".mask").count() for one in page.locator("#replay .tokens").all()]
+
         slider.evaluate("(one) => { one.value = 0; one.dispatchEvent(new Event('input')); }")
         length = len(replay["samplers"][0]["texts"][0]["start"])
         assert masked() == [length, length]
@@ -225,9 +226,34 @@ def test_a_page_is_printed_on_paper(browser, pages):
         assert page.pdf().startswith(b"%PDF")
 
 
+@pytest.mark.parametrize("name", ["eight", "one"])
+def test_nothing_is_cut_off_on_paper(browser, pages, name):
+    with opened(browser, pages / f"{name}.html", viewport={"width": 720, "height": 1000}) as page:
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 720
+
+
+def test_a_page_that_is_drawn_again_keeps_the_focus(browser, pages):
+    with opened(browser, pages / "eight.html") as page:
+        page.get_by_role("button", name="tokens").focus()
+        page.evaluate(
+            "window.before = document.activeElement; data.tables.curves.push(data.tables.curves[0]); render()"
+        )
+        assert page.evaluate("document.activeElement.textContent") == "tokens"
+        assert not page.evaluate("window.before.isConnected")
+
+
+def test_a_run_with_one_line_has_a_point(browser, pages):
+    seen = """[...document.querySelectorAll(".chart.loss .mark-symbol path")].filter((one) =>
+        one.getAttribute("opacity") !== "0").length"""
+    for name, points in (("one", 0), ("short", 1)):
+        with opened(browser, pages / f"{name}.html") as page:
+            assert page.evaluate(seen) == points
+
+
 def test_what_is_not_recorded_says_which_command_records_it(browser, pages):
     with opened(browser, pages / "bare.html") as page:
         said = page.locator(".missing").all_text_contents()
-        assert sum("atat report RUN --compute" in each for each in said) == 3
+        assert sum("atat report RUN --compute records it" in each for each in said) == 3
         assert any("atat importance RUN" in each for each in said)
         assert "SEDD bound" in page.locator("#head").text_content()

@@ -1,8 +1,11 @@
 """`atat report`, its charts and its files, without a browser; test_report_in_browser.py opens the page."""
 
 import csv
+import html
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +17,8 @@ from atat_zoo.errors import UserError
 from atat_zoo.report import charts, studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
-from tests.report.made_runs import HOSTILE, make
+from tests.limited import full_disk
+from tests.report.run_folders import HOSTILE, make
 
 CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
 
@@ -142,15 +146,87 @@ def test_a_report_lies_in_the_folder_of_its_run(atat, runs):
         (["{one}", "{one}"], "is named twice"),
         (["{one}", "--out", "page.pdf"], "name an HTML file"),
         (["{one}", "--frontier"], "add that, or leave it out"),
+        (["{one}", "--out", "{one}.html"], "name an HTML file, which ends in .html and is no folder"),
+        (["{one}", "--out", "{one}/resolved.toml/page.html"], "page.html cannot be written: "),
+        (["{one}", "--out", "/proc/nowhere/page.html"], "/proc/nowhere/page.html cannot be written: "),
+        (["{one}", "--out", "{one}/pipe.html"], "pipe.html is a device or a pipe, which cannot be replaced"),
+        (["{one}", "--out", "{one}/page.html", "--figures", "{one}/resolved.toml"], "resolved.toml: File exists"),
         ([str(CONFIRM), "--compute"], "is a study"),
         (["nowhere.json"], "cannot be read"),
         (["{one}/report/text.json"], "is no study's results"),
     ],
 )
 def test_mistakes_are_sentences(atat, runs, words, sentence):
-    code, _, err = atat("report", *(word.format(one=runs[0]) for word in words))
-    assert code == 2
+    runs[0].with_suffix(".html").mkdir(exist_ok=True)
+    if not (runs[0] / "pipe.html").exists():
+        os.mkfifo(runs[0] / "pipe.html")
+    code, said, err = atat("report", *(word.format(one=runs[0]) for word in words))
+    assert (code, said) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
     assert sentence in err
+
+
+def test_a_full_disk_is_found_before_the_work_and_leaves_the_page_before(atat, runs, tmp_path, monkeypatch):
+    (tmp_path / "page.html").write_text("the one before")
+    monkeypatch.setattr("atat_zoo.report.recording.compute", lambda *_, **__: pytest.fail("this takes long"))
+    with full_disk(100_000):
+        code, said, err = atat("report", str(runs[0]), "--compute", "--out", str(tmp_path / "page.html"))
+    assert (code, said) == (2, "")
+    assert err.startswith(f"error: {tmp_path / 'page.html'} cannot be written: File too large; free some space or")
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert (tmp_path / "page.html").read_text() == "the one before"
+
+
+def test_of_a_run_without_a_model_there_is_a_page_of_what_there_is(atat, runs, tmp_path):
+    run = shutil.copytree(runs[0], tmp_path / "begun", ignore=shutil.ignore_patterns("report", "pipe.html"))
+    code, said, err = atat("report", str(run), "--compute")
+    assert code == 0
+    assert err.startswith(
+        f"note: nothing is computed for the report: {run} has no final model yet; finish its training"
+    )
+    assert said.startswith(f"{run / 'report.html'}: ")
+    assert given((run / "report.html").read_text(encoding="utf-8"))["data"]["tables"]["curves"]
+
+
+def test_what_is_damaged_is_said_once_and_left_out(atat, runs, tmp_path):
+    run = shutil.copytree(runs[0], tmp_path / "damaged", ignore=shutil.ignore_patterns("pipe.html"))
+    for path in (run / "report" / "replay.json", run / "evaluations" / "importance.json"):
+        path.write_text("[")
+    code, _, err = atat("report", str(run), "--compute")
+    assert code == 0
+    evaluation, replay, nothing = err.splitlines()
+    assert evaluation.startswith(f"note: {run / 'evaluations' / 'importance.json'} cannot be read: ")
+    assert replay.startswith(f"note: {run / 'report' / 'replay.json'} cannot be read: ")
+    assert nothing.startswith("note: nothing is computed")
+    assert "No sampling is recorded step by step" in (run / "report.html").read_text()
+
+
+def test_the_page_keeps_the_notices_of_the_libraries_that_are_in_it(data):
+    """Of those in the bundle of this version of vl-convert: another one may hold others."""
+    vl_convert = pytest.importorskip("vl_convert")
+    text = page(data)
+    notices = html.unescape(re.search(r'<details id="licences">.*?<pre>(.*?)</pre>', text, re.DOTALL)[1])
+    library = text.split("<script>")[1]
+    assert f"Vega {vl_convert.get_vega_version()}, Vega-Lite {vl_convert.get_vegalite_versions()[-1]}," in notices
+    # What each has in the bundle that no other has, and the name that its notice must have.
+    there = {
+        "vega": "vega-dataflow|#vg-tooltip-element", "semver": "Invalid Version", "process": "setTimeout has not",
+        "fast-json-patch": "OPERATION_OP_INVALID", "buffer": "to allocate Buffer", "d3-geo": "stereographic",
+        "d3-geo-projection": "mollweide", "d3-color": "rebeccapurple", "d3-scale-chromatic": "8dd3c7ffffb3",
+        "internmap": "_intern", "topojson-client": r"\.arcs", "the parser of vega-expression": "Unexpected token %0",
+        "the layout of vega-wordcloud": "wordcloud", "vega-themes": "fivethirtyeight",
+    }  # fmt: skip
+    for name, sign in there.items():
+        assert re.search(sign, library), name
+        assert re.search(rf"(^|, ){name}\b", notices, re.MULTILINE), name
+    for licence in (
+        "Redistributions in binary form",
+        "AUTHOR DISCLAIMS ALL WARRANTIES",
+        "free of charge, to any person",
+    ):
+        assert licence in notices
 
 
 def test_without_its_packages_it_says_what_to_install(atat, runs, monkeypatch):
@@ -186,6 +262,17 @@ def test_every_committed_study_has_a_page(name):
         len(row) for b in data["blocks"] for row in b["rows"]
     }
     assert len(page(data).encode()) < 3 << 20
+
+
+@pytest.mark.parametrize(("scale", "said"), [(1.0, "53.6"), (0.01, "0.536"), (100.0, "5,360")])
+def test_the_values_of_samplers_have_the_digits_that_their_intervals_allow(tmp_path, scale, said):
+    report = json.loads(CONFIRM.read_text())
+    for row in report["samplers"][0]["samplers"]:
+        row["values"] = [value * scale for value in row["values"]]
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps(report))
+    (block,) = (each for each in studies.of_study(path)["blocks"] if each["title"] == "Samplers of atat")
+    assert block["rows"][2][3].startswith(f"{said}, ")
 
 
 def test_a_folder_of_a_study_is_a_study(tmp_path):
@@ -233,3 +320,6 @@ def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_p
     monkeypatch.setattr("atat_zoo.report.collect.compared", lambda _: {"runs": [{"difference": None}] * 2})
     code, _, err = atat("report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
     assert (code, err) == (0, "")
+    said = given((tmp_path / "page.html").read_text())["data"]["verdict"]
+    assert "The recorded comparison with one holds no difference." in said
+    assert not any("Against" in each or "95 %" in each for each in said)

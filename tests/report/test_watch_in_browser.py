@@ -1,20 +1,21 @@
-"""The live page in a browser, while its run is killed and continued."""
+"""The live page in a browser, while its run trains, is killed and continued, and its server is started anew."""
 
 from __future__ import annotations
 
-import shutil
 import signal
+import socket
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from atat_zoo.run import RunFolder
 from tests import forked
-from tests.report.test_watch import serving
+from tests.report.browser import chromium
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.tiny import Tiny
 
@@ -31,46 +32,81 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120) -> N
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
-def check(curve: list[float], steps: int) -> None:
-    """Check that each step is drawn once: none is missing, and the curve never goes back."""
-    assert len(curve) == steps
-    assert curve == sorted(set(curve))
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
 
 
-def test_a_run_that_is_killed_and_continued_goes_on_in_the_page(tiny: Tiny) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is missing")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium")
+@contextmanager
+def watched(run: RunFolder, port: int) -> Iterator[str]:
+    """Let `atat watch` show a run, and kill it."""
+    server = forked.Atat(["watch", str(run.path), "--port", str(port)], run.path.parent)
+
+    def answers() -> bool:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return server.poll() is not None
+
+    wait_for(answers, "the server answers")
+    assert server.poll() is None, server.communicate()
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.kill()
+
+
+def test_a_page_follows_a_run_that_is_killed_and_continued_and_a_server_that_is_started_anew(
+    tiny: Tiny, browser: Any
+) -> None:
     pytest.importorskip("vl_convert")
     run = RunFolder(tiny.root / "watched")
     said = [f"train.steps={STEPS}", "train.save_every=10", "train.evaluate_every=20"]
     training = forked.Atat(["train", str(tiny.path), "--out", str(run.path), *said], tiny.root)
-    wait_for(lambda: run.last_metrics().get("step", 0) >= 12 or training.poll() is not None, "the training begins")
-    training.send_signal(signal.SIGSTOP)  # or it might be finished before the browser has begun
+
+    def train_until(step: int) -> int:
+        """Let the training go on to a step at least, and stop it there: it is faster than the browser."""
+        training.send_signal(signal.SIGCONT)
+        wait_for(lambda: run.last_metrics().get("step", 0) >= step or training.poll() is not None, f"step {step}")
+        training.send_signal(signal.SIGSTOP)
+        return int(run.last_metrics()["step"])
+
+    first = train_until(6)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     problems: list[str] = []
-    with serving(run.path) as server, playwright.sync_playwright() as drive:
-        browser = drive.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(server.address)
-        page.wait_for_selector("html[data-drawn]")
-        page.evaluate("window.same = true")
-        training.kill()
-        killed = run.last_metrics()["step"]
-        assert killed < STEPS
-        page.wait_for_function(f"{CURVE}.length >= {killed}", timeout=60_000)
-        check(page.evaluate(CURVE), killed)
-        continued = forked.Atat(["train", "--resume", str(run.path)], tiny.root)
-        out, err = continued.communicate()
-        assert continued.returncode == 0, out + err
-        page.wait_for_function(f"{CURVE}.length >= {STEPS} && {BOUNDS} >= 3", timeout=60_000)
-        check(page.evaluate(CURVE), STEPS)
+    page = browser.new_page()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+
+    def drawn(steps: int) -> None:
+        """Wait until the page shows these steps, each of them once, in their order."""
+        page.wait_for_function(f"{CURVE}.length >= {steps}", timeout=60_000)
+        curve = page.evaluate(CURVE)
+        assert (len(curve), curve) == (steps, sorted(set(curve)))
+
+    with watched(run, port) as address:
+        try:
+            page.goto(address)
+            page.wait_for_selector("html[data-drawn]")
+            page.evaluate("window.same = true")
+            drawn(first)
+            grown = train_until(first + 1)
+            assert first < grown < STEPS
+            drawn(grown)  # while it trains
+        finally:
+            training.kill()
+    continued = forked.Atat(["train", "--resume", str(run.path)], tiny.root)
+    out, err = continued.communicate()
+    assert continued.returncode == 0, out + err
+    with watched(run, port):
+        page.wait_for_function(f"{BOUNDS} >= 3", timeout=60_000)
+        drawn(STEPS)
         assert page.evaluate(BOUNDS) == 3
         assert page.evaluate("window.same")  # the page was not loaded again
-        browser.close()
-    assert problems == []
+    page.close()
+    # The browser itself says that nobody answered it between the two servers.
+    assert {problem for problem in problems if "ERR_CONNECTION_REFUSED" not in problem} == set()

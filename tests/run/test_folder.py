@@ -201,6 +201,7 @@ def test_the_next_start_cleans_up(folder):
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"half")
+    (folder.path / ".lock").touch()  # which a killed run leaves, too
     with folder.lock():
         assert not any(path.exists() for path in left)
 
@@ -230,6 +231,39 @@ def test_clear_leaves_the_lock_only(folder):
         folder.clear()
         assert [path.name for path in folder.path.iterdir()] == [".lock"]
         folder.clear()
+
+
+@pytest.mark.parametrize("name", ["logs/slurm.out", "model/mine.bin", "report/thesis.tex", "samples.txt"])
+def test_what_a_run_would_clear_and_is_no_runs_is_refused_and_kept(name, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("years of work")
+    (tmp_path / "notes.md").write_text("which no run replaces")
+    for _ in range(2):  # the first attempt leaves no lock, which would make it a run's
+        words = rf"is no run, and has files that a run would replace \({name.split('/')[0]}\); move them away"
+        with pytest.raises(UserError, match=words), RunFolder(tmp_path).lock():
+            pass
+        assert path.read_text() == "years of work"
+    assert {each.name for each in tmp_path.iterdir()} == {name.split("/")[0], "notes.md"}
+
+
+def test_what_a_killed_beginning_leaves_is_cleared_and_what_is_not_a_runs_is_kept(folder):
+    folder.path.mkdir(exist_ok=True)
+    (folder.path / "notes.md").write_text("kept")
+    with folder.lock():
+        folder.environment.write_text("x")
+        folder.model.mkdir()
+    assert not folder.exists
+    with folder.lock():
+        folder.clear()
+    assert {path.name for path in folder.path.iterdir()} == {".lock", "notes.md"}
+
+
+def test_a_run_that_was_copied_without_its_lock_is_a_run(folder):
+    folder.resolved.write_text("x")
+    folder.model.mkdir()
+    with folder.lock():
+        assert folder.model.is_dir()
 
 
 # The records

@@ -68,6 +68,10 @@ def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny: Tiny, tmp_pat
         assert curves["train/mask_rate"] == line["mask_rate"]
         assert curves["train/mask_rate_target"] == line["mask_rate_target"]
         assert curves[f"train/stage/{line['stage']}"] == 1
+        assert curves["train/curriculum_strength"] == line["curriculum_strength"]
+        rates = stub.histograms[step, "train/mask_rates"]
+        assert line["mask_rates"] == [int(((rates >= i / 20) & (rates < (i + 1) / 20)).sum()) for i in range(20)]
+        assert "train/mask_rates" not in curves
         assert 0 <= curves["train/importance_mean"] <= 1
         assert 0 <= curves["train/importance_spread"] <= 0.5
         importance, loss = (stub.histograms[step, f"train/{name}"] for name in ("importance", "token_loss"))
@@ -189,7 +193,7 @@ def test_wandb_gets_its_options_and_histograms(tmp_path: Path, monkeypatch: pyte
         run=run,
         init=lambda **options: calls.append(options),
         log=lambda metrics, step: calls.append((metrics, step)),
-        Histogram=lambda values: ("histogram", values.tolist()),
+        Histogram=lambda values: ("histogram", values),
     )
     monkeypatch.setitem(sys.modules, "wandb", stub)
     made = Zoo.load().spec("logger", {"use": "wandb", "project": "p", "tags": ["a"]}).build(tmp_path)

@@ -39,9 +39,8 @@ def check(run: RunFolder, found: dict[str, dict[int, float]]) -> None:
 
 
 def test_tensorboard_reads_the_curves(tiny: Tiny, tmp_path: Path) -> None:
-    accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
-    )
+    event_accumulator = "tensorboard.backend.event_processing.event_accumulator"
+    accumulator = pytest.importorskip(event_accumulator, reason="the extra atat-zoo[tensorboard] is not installed")
     run = trained_with("tensorboard", tiny, tmp_path / "run")
     (folder,) = {path.parent for path in run.logs.rglob("events.out.tfevents.*")}
     events = accumulator.EventAccumulator(str(folder), {"histograms": 0}).Reload()  # 0: all of them
@@ -52,7 +51,7 @@ def test_tensorboard_reads_the_curves(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_wandb_reads_the_curves_offline(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    wandb = pytest.importorskip("wandb", reason="the extra atat-zoo[wandb] is not installed")
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -146,3 +147,23 @@ def test_freed_memory_is_kept_where_the_allocator_is_known() -> None:
     code = "from atat_zoo.training.memory import keep_freed_memory; print(keep_freed_memory())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch was built without oneDNN")
+@pytest.mark.parametrize(("said", "made"), [({}, 2), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}, 1)])
+def test_kernels_of_old_shapes_are_forgotten(said: dict[str, str], made: int) -> None:
+    code = """
+import torch
+from atat_zoo.training.memory import forget_old_shapes
+forget_old_shapes()
+weight = torch.ones(64, 64, 3, 3)
+for width in [*range(32, 132)] * 2:
+    torch.nn.functional.conv2d(torch.ones(4, 64, 8, width), weight)
+"""
+    given = {key: value for key, value in os.environ.items() if not key.startswith("ONEDNN_")}
+    env = given | said | {"ONEDNN_VERBOSE": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    lines = [line for line in done.stdout.splitlines() if ",convolution," in line]
+    assert sum(",exec," in line for line in lines) == 200
+    assert sum("cache_miss" in line for line in lines) == 100 * made

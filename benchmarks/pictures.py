@@ -1,0 +1,44 @@
+"""Photograph the page of a run in a browser: docs/report/*.png, as it is light, dark, on a phone and in print."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.report.browser import chromium
+
+FOLDER = Path(__file__).parents[1] / "docs" / "report"
+# Scheme, medium, width and height of each.
+VIEWS = {
+    "light": ("light", "screen", 1000, 870),
+    "dark": ("dark", "screen", 1000, 870),
+    "phone": ("light", "screen", 360, 720),
+    "print": ("light", "print", 700, 990),
+}
+# Both texts in the middle of their sampling.
+REPLAY = "(slider) => { slider.value = 11; slider.dispatchEvent(new Event('input')); }"
+
+
+def main() -> None:
+    """Write the pictures; the run must have a page: `atat report RUN --compute`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
+    given, _ = parser.parse_known_args()
+    with chromium() as browser:
+        for name, (scheme, medium, width, height) in VIEWS.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.emulate_media(media=medium)
+            page.goto((given.run / "report.html").resolve().as_uri())
+            page.wait_for_selector("html[data-drawn]", state="attached")
+            written = [page.screenshot(path=FOLDER / f"{name}.png")]
+            if name in ("light", "dark"):
+                page.locator("#replay input").evaluate(REPLAY)
+                box = page.locator("#replay").bounding_box()
+                clip = {"x": 0, "y": box["y"] + 1, "width": width, "height": box["height"] + 15}  # without its line
+                written.append(page.screenshot(path=FOLDER / f"replay-{name}.png", full_page=True, clip=clip))
+            page.close()
+            print(f"  {name}: {', '.join(f'{len(each) / 1000:.0f} kB' for each in written)}")
+
+
+if __name__ == "__main__":
+    main()
