@@ -5,13 +5,17 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast attack lint golden bench gpu study study-all baselines samplers clean
+.PHONY: help quickstart test test-fast test-browser test-new test-plugins attack docs lint golden bench gpu study study-all baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
 	@echo "make test         the whole suite"
 	@echo "make test-fast    the part that takes under two minutes"
+	@echo "make test-browser the report's page in Chromium, which is installed if there is none"
+	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
+	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
+	@echo "make docs         the documentation as a site, build/site/index.html: guides, every part, the results (a minute; offline)"
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
@@ -30,6 +34,15 @@ $(VENV)/installed-test: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example
 	@touch $@
 
+$(VENV)/installed-browser: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	command -v chromium || $(BIN)/playwright install chromium
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
 $(VENV)/installed-dev: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
@@ -44,9 +57,21 @@ test: $(VENV)/installed-test
 test-fast: $(VENV)/installed-test
 	$(PYTEST) -m "not slow"
 
+test-browser: $(VENV)/installed-browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/report/*_in_browser.py
+test-new: $(VENV)/installed-test
+	$(BIN)/python -m tests.empty_environment $(KIND) $(if $(BORROW),--borrow)
+
+test-plugins: $(VENV)/installed-test
+	$(BIN)/python -m tests.plugin_environments $(NAME) $(if $(BORROW),--borrow)
+
 # N=100: 300 kills, 200 trainings that are killed 20 times each, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
 attack: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
+
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/site
+	@echo "wrote build/site/index.html"
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
@@ -88,4 +113,4 @@ samplers: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/samplers.md
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist docs/parts

@@ -163,6 +163,12 @@ CASES: tuple[Case, ...] = (
     Case("An unknown part", ("check", "bad.toml"), '[estimator]\nuse = "tranformer"\n'),
     Case("A missing plugin", ("check", "bad.toml"), '[masking]\nuse = "spiral"\n'),
     Case(
+        "A missing plugin that the experiment names",
+        ("check", "bad.toml"),
+        'requires = ["atat-zoo-spirals"]\n[masking]\nuse = "spiral"\n',
+    ),
+    Case("A new part with a name that is taken", ("new", "noise", "linear")),
+    Case(
         "A plugin that is broken",
         ("check", "bad.toml"),
         '[masking]\nuse = "spiral"\n',

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+import tomllib
 
 import pytest
 
@@ -44,3 +45,14 @@ def install(tmp_path, alone):
         return module
 
     return install
+
+
+def install_beside(package, folder):
+    """Make a package that was written importable, and known as installed, to who has both folders on the path."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    info = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    points = "".join(f"{name} = {module}\n" for name, module in project["entry-points"]["atat_zoo"].items())
+    (info / "entry_points.txt").write_text(f"[atat_zoo]\n{points}")
+    return str(package)

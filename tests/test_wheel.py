@@ -33,6 +33,10 @@ def test_the_wheel_works_alone(tmp_path: Path) -> None:
     assert Path(where.strip()) == site / "atat_zoo" / "registry.toml"
     atat = (python, "-c", "from atat_zoo.cli import main; main()")
     assert "three_stage" in run(*atat, "zoo", "list", **alone)
+    assert "wrote atat-zoo-mine" in run(*atat, "new", "backbone", "mine", **alone)
+    package = tmp_path / "atat-zoo-mine"
+    assert (package / "atat_zoo_mine" / "network.py").is_file()
+    assert (package / ".github" / "workflows" / "test.yml").is_file()
     small = ("train.steps=20", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "data.length=32")
     said = run(*atat, "train", "quickstart", *small, **alone)
     assert "perplexity" in said

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "zoo": ("zoo", "zoo", "The parts: list, show, check, plugins, manifest."),
     "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
     "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
+    "new": ("new", "new", "Write a package with a part of your own, or an experiment."),
     "data": ("data", "data", "Shards of tokens: build, info."),
     "ls": ("ls", "ls", "List runs: objective, step, bound, age, state."),
     "diff": ("diff", "diff", "Say what differs between two runs."),
@@ -85,7 +86,7 @@ def run(command: click.Command, name: str) -> None:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("always", Note)
+            warnings.simplefilter("default", Note)  # each sentence once, however often a file is read
             warnings.showwarning = _show
             result = command.main(standalone_mode=False, prog_name=name)
         code = result if isinstance(result, int) else 0

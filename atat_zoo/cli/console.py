@@ -73,15 +73,15 @@ class Bars:
     def __enter__(self) -> Bars:
         """Start drawing."""
         if not self.silent and on_terminal():
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich import progress
 
-            self.progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
+            self.progress = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[note]}"),
             )
             self.progress.start()
         return self
@@ -106,7 +106,9 @@ class Bars:
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """A line of metrics was recorded."""
         rate = line.get("tokens_per_second", 0)
-        note = f"loss {line['loss']:.3f}  {rate:,.0f} tokens/s  {line.get('stage', '')}"
+        note = f"loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+        if line.get("stage") not in (None, "none", "train"):  # which are no curriculum's
+            note += f"  {line['stage']}"
         if "utilisation" in line:
             note += f"  {line['utilisation']:.0%} of peak"
         self._show("training", step, steps, note)
@@ -125,6 +127,9 @@ class Bars:
             return
         if self.progress:
             if name not in self.tasks:
+                for earlier in self.progress.tasks:  # one of unknown length has ended where another begins
+                    if earlier.total is None:
+                        self.progress.update(earlier.id, total=earlier.completed)
                 self.tasks[name] = self.progress.add_task(name, total=total, note=note)
             self.progress.update(self.tasks[name], completed=done, total=total, note=note)
             return

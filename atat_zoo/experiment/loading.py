@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ def from_table(
     origins = origins or {}
     table = copy.deepcopy(table)
     problems = [f"{old} is called {new} now; rename it" for old, new in RENAMED.items() if take(table, old) is not None]
-    known = ["name", "seed", "init_from", "extends", *TABLES, *SECTIONS]
+    known = ["name", "seed", "init_from", "requires", "extends", *TABLES, *SECTIONS]
     for key in table:
         if key == "extends":
             problems.append("extends: can only stand in a file; put it there, or make a file that extends this one")
@@ -165,6 +166,11 @@ def from_table(
     init_from: Any = table.get("init_from")
     if init_from is not None and (not isinstance(init_from, str) or not init_from.isprintable() or not init_from):
         problems.append(f"init_from: expected the folder of a finished run, got {clip(repr(init_from))}")
+    requires: Any = table.get("requires", [])
+    if not isinstance(requires, list) or not all(isinstance(each, str) for each in requires):
+        problems.append(f"requires: expected a list of packages to install, got {clip(repr(requires))}")
+    else:
+        problems += [f"requires: {each} is not installed; pip install {each}" for each in requires if not _has(each)]
     parts: dict[str, Any] = {}
     for kind, default in TABLES.items():
         value = table.get(kind, default)
@@ -182,11 +188,20 @@ def from_table(
         problems += wrong
     _refuse(problems, origins, where)
     made = Experiment(name=name, seed=seed, init_from=init_from, parts=parts, **sections)
+    tables = [(kind, parts[kind]) for kind in made.kinds]
+    made = attrs.evolve(made, requires=zoo.origins([*tables, *sections.items()]))
     unused = [kind for kind in TABLES if kind in table and kind not in made.kinds]
     objective = made.parts["objective"].name
     problems = [f"{kind}: objective {objective!r} uses no {kind}; leave this table out" for kind in unused]
     _refuse(problems + conflicts(made), origins, where)
     return made
+
+
+def _has(distribution: str) -> bool:
+    try:
+        return bool(metadata.version(distribution))
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
 
 
 def conflicts(made: Experiment) -> list[str]:

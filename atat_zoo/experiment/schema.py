@@ -115,12 +115,13 @@ class Experiment:
     """A validated experiment: one specification per kind, and the three sections.
 
     `init_from` is the folder of a finished run whose final weights initialise the training, relative to the working
-    directory, or None.
+    directory, or None. `requires` has the distributions of the plugins whose parts it uses.
     """
 
     name: str
     seed: int
     init_from: str | None = None
+    requires: tuple[str, ...] = ()
     parts: Mapping[str, Any]
     data: DataSpec
     train: TrainSpec
@@ -136,6 +137,8 @@ class Experiment:
         table: dict[str, Any] = {"name": self.name, "seed": self.seed}
         if self.init_from is not None:
             table["init_from"] = self.init_from
+        if self.requires:
+            table["requires"] = list(self.requires)
         for kind in self.kinds:
             table[kind] = unstructure(self.parts[kind])
         for section in SECTIONS:

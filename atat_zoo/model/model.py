@@ -299,7 +299,7 @@ class Model:
                 save_file(weights, beside)
             except SafetensorError as error:  # raised when the disk is full
                 raise OSError(str(error)) from error
-        left_out = ("counts", "count_table", "device", "tokenizer")
+        left_out = ("counts", "count_table", "device", "tokenizer", "shifted")
         context = attrs.asdict(self.context, filter=lambda a, _: a.name not in left_out)
         description = {
             "format": FORMAT,
@@ -340,6 +340,7 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
     Initial values are drawn under `context.seed` without touching the caller's generator.
     """
     objective = experiment.parts["objective"]
+    context = attrs.evolve(context, shifted=getattr(objective, "shifted", False))
 
     def build(kind: str, within: Context) -> Any:
         spec = experiment.parts[kind]

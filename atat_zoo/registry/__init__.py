@@ -5,11 +5,12 @@
 """
 
 from atat_zoo.registry.context import Context
-from atat_zoo.registry.hookspecs import KINDS, PROJECT, TABLES, hookimpl
+from atat_zoo.registry.hookspecs import CONTRACT, KINDS, PROJECT, TABLES, hookimpl
 from atat_zoo.registry.spec import component, component_base, param, part, parts, values_of
 from atat_zoo.registry.zoo import Zoo
 
 __all__ = [
+    "CONTRACT",
     "KINDS",
     "PROJECT",
     "TABLES",

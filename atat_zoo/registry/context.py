@@ -28,6 +28,7 @@ class Context:
         seed: the experiment's seed, for initial values.
         device: the device of the parts, in torch's notation.
         tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
+        shifted: whether the objective reads at each place the token before it; `assemble` says so, and it is not saved.
     """
 
     vocabulary_size: int
@@ -39,6 +40,7 @@ class Context:
     seed: int = 17
     device: str = "cpu"
     tokenizer: Any = attrs.field(default=None, eq=False, repr=False)
+    shifted: bool = False
 
     @property
     def mask_id(self) -> int:

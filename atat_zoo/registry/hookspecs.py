@@ -5,10 +5,15 @@ group `atat_zoo` that names the module:
 
     from atat_zoo.registry import hookimpl
 
+    CONTRACT = 1
+
     @hookimpl
     def atat_zoo_masking():
         from my_package.strategies import Spiral
         return [Spiral]
+
+`CONTRACT` says for which version of the contracts its parts are written; a plugin that says nothing means the first,
+and one that wants a later version than ours is refused.
 
 `KINDS` lists the purpose of every kind, and the module or package with its contract (a `Protocol`) and built-in parts.
 """
@@ -20,6 +25,7 @@ from typing import NamedTuple
 import pluggy
 
 PROJECT = "atat_zoo"
+CONTRACT = 1  # raised by a change of any kind's contract that breaks a part which keeps to it: see plugins/README.md
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 

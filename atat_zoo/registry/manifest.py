@@ -41,15 +41,18 @@ class Entry:
     def load(self) -> type:
         """Import the component."""
         module, _, name = self.path.partition(":")
-        cls: type = getattr(import_module(module), name)
+        cls = getattr(import_module(module), name)
+        if not isinstance(cls, type):
+            raise TypeError(f"{name} is no class, but {cls!r}")
         return cls
 
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """A manifest: entries, disabled plugins, and aliases by kind."""
+    """A manifest: entries, disabled plugins, aliases by kind, and the contract that the parts are written for."""
 
     entries: tuple[Entry, ...] = ()
+    contract: Any = 1
     disabled: tuple[str, ...] = ()
     aliases: dict[str, dict[str, str]] = attrs.field(factory=dict)
 
@@ -67,7 +70,7 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
     """Read a manifest.
 
     Raises:
-        UserError: when the file is missing, is not TOML, or lists an unknown kind.
+        UserError: when the file is missing, is not TOML, lists an unknown kind, or has a value of another type.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -75,22 +78,45 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
         raise UserError(f"{path} is missing; reinstall the package that owns it") from None
     except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
         raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
-    aliases = data.get("alias", {})
+    aliases = _checked(data.get("alias", {}), _TABLES, f"{path}: [alias]")
+    for kind, names in aliases.items():
+        _checked(names, _TEXTS, f"{path}: [alias.{kind}]")
     unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias"})
     if unknown:
         raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
     entries = []
     for kind in KINDS:
-        for name, table in data.get(kind, {}).items():
-            known = {key: table[key] for key in ("path", "summary", "refs", "parameters") if key in table}
+        for name, table in _checked(data.get(kind, {}), _TABLES, f"{path}: [{kind}]").items():
+            where = f"{path}: [{kind}.{name}]"
+            known = {key: _checked(table[key], _KEYS[key], f"{where} {key}") for key in _KEYS if key in table}
             for key in ("path", "summary"):
                 if key not in known:
-                    raise UserError(f"{path}: [{kind}.{name}] lacks the key {key!r}; write it again")
+                    raise UserError(f"{where} lacks the key {key!r}; write it again")
             entries.append(Entry(kind=kind, name=name, distribution=distribution, **known))
-    disabled = data.get("plugins", {}).get("disabled", [])
+    settings = data.get("plugins", {})
+    disabled = settings.get("disabled", [])
     if not isinstance(disabled, list):
         raise UserError(f'{path}: plugins.disabled must be a list of names, like ["example"], not {disabled!r}')
-    return Manifest(entries=tuple(entries), disabled=tuple(disabled), aliases=aliases)
+    contract = settings.get("contract", 1)
+    return Manifest(entries=tuple(entries), disabled=tuple(disabled), aliases=aliases, contract=contract)
+
+
+# What a value must be: its type, that of what is in it, and both in words.
+_TABLES, _TEXTS = (dict, dict, "a table of tables"), (dict, str, "a table of texts")
+_KEYS: dict[str, tuple[type, type, str]] = {
+    "path": (str, str, "a text"),
+    "summary": (str, str, "a text"),
+    "refs": (list, str, "a list of texts"),
+    "parameters": _TABLES,
+}
+
+
+def _checked(value: Any, must: tuple[type, type, str], where: str) -> Any:
+    kept, inside, words = must
+    within: Any = value.values() if isinstance(value, dict) else value
+    if isinstance(value, kept) and all(isinstance(each, inside) for each in within):
+        return value
+    raise UserError(f"{where} must be {words}, not {value!r}; write it again")
 
 
 def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
@@ -131,20 +157,22 @@ def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
     )
 
 
-def write(manifest: Manifest) -> str:
-    """Return the text of a manifest, one line per parameter, for readable diffs."""
+def inline(value: Any) -> str:
+    """Return a value as TOML in one line."""
     import tomli_w
 
-    def inline(value: Any) -> str:
-        if isinstance(value, dict):
-            return "{ " + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + " }"
-        if isinstance(value, list):
-            return "[" + ", ".join(map(inline, value)) + "]"
-        # tomllib finds the end of a literal string at once, and reads any other a character at a time.
-        if isinstance(value, str) and value.isprintable() and "'" not in value:
-            return f"'{value}'"
-        return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    # tomllib finds the end of a literal string at once, and reads any other a character at a time.
+    if isinstance(value, str) and value.isprintable() and "'" not in value:
+        return f"'{value}'"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
 
+
+def write(manifest: Manifest) -> str:
+    """Return the text of a manifest, one line per parameter, for readable diffs."""
     lines = [HEADER, "[plugins]", f"disabled = {inline(list(manifest.disabled))}", ""]
     for kind, names in manifest.aliases.items():
         lines += [f"[alias.{kind}]", *(f"{name} = {inline(target)}" for name, target in names.items()), ""]

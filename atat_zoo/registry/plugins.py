@@ -1,7 +1,8 @@
 """Plugins: third-party packages, discovered by their entry points and loaded one at a time.
 
-A plugin that fails to import is reported as broken, with its error, and everything else works. A plugin that ships its
-own `registry.toml` is listed from that manifest and not imported.
+A plugin that fails to import, is written for a later contract, or offers a name that is taken is reported as broken,
+with its error, and everything else works. A plugin that ships its own `registry.toml` is listed from that manifest and
+not imported.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.registry import hookspecs, manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all; empty: none; otherwise the names, comma separated
 STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error
@@ -70,7 +71,7 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
             if f"[{hookspecs.PROJECT}]" in (distribution.read_text("entry_points.txt") or ""):
                 owner = _metadata(distribution, "Name", "unknown")
                 version = _metadata(distribution, "Version", "unknown")
-                yield _broken(Plugin(name=owner, distribution=owner, version=version), error)
+                yield broken(Plugin(name=owner, distribution=owner, version=version), error)
             continue
         for point in points:
             # A folder that is on sys.path twice yields its distributions twice.
@@ -91,23 +92,42 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
         own = _own_manifest(point)
         if own:
             read = manifest.read(own, plugin.distribution)
+            _refuse_newer(read.contract)
             return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
-        entries = hook_entries(point.load(), plugin.distribution)
+        module = point.load()
+        _refuse_newer(getattr(module, "CONTRACT", 1))
+        entries = hook_entries(module, plugin.distribution)
         if not entries:
             raise ImportError(f"{point.module} offers no parts; mark its functions with @hookimpl")
         return attrs.evolve(plugin, entries=entries)
     except (Exception, SystemExit) as error:  # a plugin may fail in any way, and breaks only itself
-        return _broken(plugin, error)
+        return broken(plugin, error)
 
 
-def _broken(plugin: Plugin, error: BaseException) -> Plugin:
-    text = f"{type(error).__name__}: {error}"
+def _refuse_newer(contract: Any) -> None:
+    if not isinstance(contract, int) or contract > hookspecs.CONTRACT:
+        latest = hookspecs.CONTRACT
+        raise UserError(f"its CONTRACT is {contract!r}, and this atat-zoo knows those up to {latest}; upgrade atat-zoo")
+
+
+def unless_taken(plugin: Plugin, owners: Mapping[tuple[str, str], list[str]]) -> Plugin:
+    """Return the plugin, broken if one of its parts has a second owner; `owners` has distributions by kind and name."""
+    for entry in plugin.entries:
+        if len(both := owners[entry.kind, entry.name]) > 1:
+            taken = f"{entry.kind} {entry.name!r} is offered by both {' and '.join(both)}"
+            return broken(plugin, UserError(f"{taken}; uninstall one, or leave its plugin out of {ALLOWED}"))
+    return plugin
+
+
+def broken(plugin: Plugin, error: BaseException) -> Plugin:
+    """Return the plugin without its parts, and with the error in one line; raises it if `STRICT` is set."""
+    text = " ".join(f"{'' if isinstance(error, UserError) else f'{type(error).__name__}: '}{error}".split())
     if os.environ.get(STRICT) == "1":
         raise UserError(
             f"plugin {plugin.name!r} of {plugin.distribution} is broken: {text} "
             f"(mend or uninstall {plugin.distribution}, or unset {STRICT})"
         ) from error
-    return attrs.evolve(plugin, status="broken", error=text)
+    return attrs.evolve(plugin, entries=(), aliases={}, status="broken", error=text)
 
 
 def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:

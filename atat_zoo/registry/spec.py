@@ -32,7 +32,7 @@ import attrs
 from atat_zoo.errors import clip, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from atat_zoo.registry.zoo import Zoo
 
@@ -321,6 +321,16 @@ def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[s
 def values_of(spec: Any) -> dict[str, Any]:
     """Return a specification's parameters by name, for a module that takes them as numbers."""
     return attrs.asdict(spec, recurse=False)
+
+
+def parts_in(spec: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the kind and the specification of every part that is a parameter, at any depth."""
+    for field in fields_of(type(spec)):
+        if field.kind:
+            value = getattr(spec, field.name)
+            for each in value if field.many else [value]:
+                yield field.kind, each
+                yield from parts_in(each)
 
 
 def unstructure(spec: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from atat_zoo.registry.manifest import Entry
@@ -31,18 +31,16 @@ class Zoo:
 
     def __init__(self, menu: manifest.Manifest, installed: list[Plugin]) -> None:
         """Merge the manifest of the zoo with the installed plugins; use `Zoo.load` instead."""
-        self.plugins = installed
+        owners: dict[tuple[str, str], list[str]] = {}
+        for entry in [*menu.entries, *(e for plugin in installed for e in plugin.entries)]:
+            owners.setdefault((entry.kind, entry.name), []).append(entry.distribution)
+        # Two plugins with one name are both left out: which of them is meant must not depend on their order.
+        self.plugins = [plugins.unless_taken(plugin, owners) for plugin in installed]
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._aliases: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-        for entry in [*menu.entries, *(e for plugin in installed for e in plugin.entries)]:
-            other = self._entries[entry.kind].get(entry.name)
-            if other:
-                raise UserError(
-                    f"{entry.kind} {entry.name!r} is offered by both {other.distribution} and {entry.distribution}; "
-                    f"uninstall one, or leave its plugin out of {plugins.ALLOWED}"
-                )
+        for entry in [*menu.entries, *(e for plugin in self.plugins for e in plugin.entries)]:
             self._entries[entry.kind][entry.name] = entry
-        for aliases in [menu.aliases, *(plugin.aliases for plugin in installed)]:
+        for aliases in [menu.aliases, *(plugin.aliases for plugin in self.plugins)]:
             for kind, names in aliases.items():
                 self._aliases[kind] |= names
 
@@ -85,7 +83,7 @@ class Zoo:
         entry = self.describe(kind, name)
         try:
             return entry.load()
-        except Exception as error:  # a plugin's module may fail in any way
+        except (Exception, SystemExit) as error:  # a plugin's module may fail in any way
             raise UserError(
                 f"{kind} {name!r} of {entry.distribution} cannot be imported from {entry.path}: "
                 f"{type(error).__name__}: {error}; reinstall {entry.distribution}"
@@ -121,6 +119,14 @@ class Zoo:
         """Return a part ready to use: its specification, or what its `build(context)` returns if it has one."""
         made = self.spec(kind, value)
         return made.build(context) if hasattr(made, "build") else made
+
+    def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+        """Return the distributions of the plugins with parts in these (kind, specification) pairs, at any depth."""
+        foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
+        if not foreign:
+            return ()
+        used = ((kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.parts_in(top[1])))
+        return tuple(sorted({foreign[each] for each in used if each in foreign}))
 
     def _kind(self, kind: str) -> str:
         if kind not in KINDS:

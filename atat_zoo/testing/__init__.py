@@ -23,6 +23,7 @@ Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 
 from atat_zoo.testing.conformance import CHECKS, Case, cases
 from atat_zoo.testing.description import check_description, check_imports
+from atat_zoo.testing.examples import EXAMPLES
 from atat_zoo.testing.functions import check_noise, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.masking import check_masking
@@ -52,6 +53,7 @@ from atat_zoo.testing.training import check_algorithm, check_callback, check_log
 
 __all__ = [
     "CHECKS",
+    "EXAMPLES",
     "Case",
     "cases",
     "check_adaptive",

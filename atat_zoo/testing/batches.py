@@ -68,6 +68,11 @@ class Rows:
     maskable: Tensor
     generator: torch.Generator
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Let hypothesis print its size alone."""
+        count, length = self.importance.shape
+        printer.text(f"{count} rows of length {length} in {str(self.importance.dtype).removeprefix('torch.')}")
+
     def uniform(self, *shape: int) -> Tensor:
         """Return further uniforms in [0, 1), float32."""
         return torch.rand(*shape, generator=self.generator)

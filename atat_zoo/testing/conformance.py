@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import tempfile
+import unittest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from hypothesis.errors import Flaky
 
+from atat_zoo.errors import clip
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.testing import masking, objectives, revealing, sampling, steps
 from atat_zoo.testing.description import check_description, check_imports
@@ -85,6 +89,34 @@ class Case:
         settings = {} if examples is None or not drawn else {"examples": examples}
         with tempfile.TemporaryDirectory() as folder:
             self.check(self.makes(Path(folder)), **settings)
+
+    def failure(self) -> str:
+        """Run it, and return what is wrong in one sentence with the smallest example; nothing if all is well."""
+        try:
+            self.run()
+        except unittest.SkipTest:
+            return ""
+        except (Exception, SystemExit) as error:  # a plugin's part may fail in any way
+            example = _example(error)
+            broken = f"{self.kind} {self.name!r} breaks its promise {self.promise!r}: {_said(self.kind, error)}"
+            return clip(" ".join(f"{broken}{f'; smallest example: {example}' if example else ''}".split()), 1000)
+        return ""
+
+
+def _said(kind: str, error: BaseException) -> str:
+    if isinstance(error, Flaky):
+        return "the same input gives something else the next time"
+    if isinstance(error, AttributeError) and attrs.has(type(error.obj)):
+        return f"it has no {error.name!r} (the contract of a {kind} is in {KINDS[kind].place})"
+    return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+
+
+def _example(error: BaseException) -> str:
+    """Return the arguments that hypothesis has noted on an error, without its remarks."""
+    for note in getattr(error, "__notes__", ()):
+        if found := re.match(r"(?:Falsifying example|Failing test case): \w+\((.*)\)", note, re.DOTALL):
+            return " ".join(re.sub(r"# (?:or any other|The test) .*", "", found[1]).split()).rstrip(",")
+    return ""
 
 
 def cases(

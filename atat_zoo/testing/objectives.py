@@ -53,6 +53,7 @@ def check_loss(objective: Any) -> None:
     module.end_step(lambda total: None, 0.5)
     assert isinstance(module.stage(0.5), str), "a stage has a name"
     assert module.stage(0.5), "a stage has a name"
+    assert isinstance(module.curriculum_strength(0.5), float | None), "a strength is a number, or None"
     if "estimator" in objective.uses:
         importance = module.importance(batch.tokens, batch.maskable, torch.full((N,), 0.5))
         assert importance.dtype == torch.float32, f"importance is float32, not {importance.dtype}"

@@ -9,6 +9,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from atat_zoo.curricula import Tilting
+from atat_zoo.curricula.modules import tilt
 from atat_zoo.diffusion.contracts import Masked, StatefulPart
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.testing.batches import VOCABULARY, built, close, for_examples, holds, masked_step, rows, taught
@@ -61,6 +63,9 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
             close(mean, count > 0, 1e-5, "weights have mean 1 over each row's maskable tokens")
             assert isinstance(ready.stage(progress), str), "a stage has a name"
             assert ready.stage(progress), "a stage has a name"
+            if isinstance(ready, Tilting):
+                told = tilt(drawn.importance, ready.strength(progress), step.maskable)
+                holds((weights - told).abs() <= 1e-5 * told, "weights are exp(strength · importance), by their mean")
 
     check_adaptive(
         curriculum, lambda ready, drawn: ready.weights(masked_step(drawn)[0], drawn.importance, 0.5), examples

@@ -99,13 +99,15 @@ def _refuses(corpus: Any, split: str, promise: str) -> None:
     raise AssertionError(promise)
 
 
-def check_tokenizer(tokenizer: Any, texts: Sequence[str] = TEXTS) -> None:
+def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     """Check the contract of a tokenizer: decoding restores every byte, and no text has a special id.
 
     Args:
         tokenizer: a specification; the files that it reads must be there.
-        texts: what it is tried with; the first must be a text that it can write, others may raise `UserError`.
+        texts: what it is tried with; the first must be a text that it can write, others may raise `UserError`. Its own
+            `texts` when empty, if it has any, and else English.
     """
+    texts = texts or getattr(tokenizer, "texts", TEXTS)
     documents = [texts[0]] * 20
     model = tokenizer.train(lambda: iter(documents))
     V = model.vocabulary_size

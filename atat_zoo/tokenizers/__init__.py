@@ -59,7 +59,8 @@ class Tokenizer(Protocol):
 
     One that reads a file also has `fingerprint() -> str`, which changes with the file, so that shards of another file
     are not reused. The tokenizer of another experiment has `like`, that experiment's own tokenizer, and its fingerprint
-    is the hash of `tokenizer.json`.
+    is the hash of `tokenizer.json`. One that cannot write English has `texts`, examples for the conformance suite, of
+    which it can write the first.
     """
 
     name: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from atat_zoo.data.reading import read_shard
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.tokenizers.tables import BytesModel
+from tests.limited import full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,13 +281,9 @@ print(build(experiment_of(Path(sys.argv[1])), progress=show), flush=True)
 
 def test_full_disk(tmp_path: Path, whole: Path) -> None:
     made = big(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(UserError, match=r"\.partial/.* cannot be written: File too large; free some space"):
-            build(made)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    refused = r"\.partial/.* cannot be written: File too large; free some space"
+    with full_disk(20_000), pytest.raises(UserError, match=refused):
+        build(made)
     assert not [*tmp_path.glob("*.partial/*.tar*"), *tmp_path.glob("*.partial/.*")]  # no half shard
     assert hashes(build(made)) == hashes(whole)
 

@@ -7,11 +7,9 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import time
 from collections import Counter
-from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +34,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.run import atomic
 from atat_zoo.run.locks import locked
 from tests.faulty_server import Server, serving
+from tests.limited import full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -365,17 +364,6 @@ def test_a_manifest_that_is_none(tmp_path: Path) -> None:
     assert told.startswith(f"file://{tmp_path}/manifest.json is not readable JSON (")
     assert told.endswith("; name another folder in corpus.path")
     assert not (tmp_path / "cache").exists()
-
-
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file may be larger, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk(in_memory: str, tmp_path: Path) -> None:

@@ -250,6 +250,26 @@ def test_a_bare_word_of_an_override_is_all_of_it(write):
 
 
 @pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('["atat-zoo-nowhere"]', "requires: atat-zoo-nowhere is not installed; pip install atat-zoo-nowhere"),
+        ('["click", "nowhere"]', "requires: nowhere is not installed; pip install nowhere"),
+        ('"click"', "requires: expected a list of packages to install, got 'click'"),
+        ("[1]", "requires: expected a list of packages to install, got [1]"),
+    ],
+)
+def test_what_an_experiment_requires_must_be_installed(write, value, said):
+    path = write("a.toml", f"requires = {value}\n")
+    assert refused(path) == [f"{path}: {said}"]
+
+
+def test_what_an_experiment_requires_and_does_not_use_is_left_out_of_the_full_table(write):
+    made = load(write("a.toml", "requires = ['click']\n"))
+    assert made.requires == ()
+    assert "requires" not in made.to_table()
+
+
+@pytest.mark.parametrize(
     ("override", "words"),
     [
         (f"{'a.' * 2000}b=1", "cannot be a key of an experiment: it is nested more than 64 deep"),

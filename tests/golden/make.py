@@ -29,6 +29,8 @@ WRITTEN = {
 BOUNDS = ["exact_k", {"use": "continuous_t"}, {"use": "discrete_t", "steps": 4}]
 CHOICES = ("order", "pace", "remask", "stop", "draw")
 CLOCK = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
+# Keys of metrics.jsonl that the record does not have.
+SINCE = ("curriculum_strength", "mask_rates")
 
 
 def machine() -> dict[str, str]:
@@ -92,7 +94,7 @@ def _train(name: str) -> dict[str, Any]:
         for key, tensor in sorted(load_file(file).items())
         if tensor.is_floating_point()
     }
-    lines = [{key: value for key, value in line.items() if key not in CLOCK} for line in metrics]
+    lines = [{key: value for key, value in line.items() if key not in CLOCK + SINCE} for line in metrics]
     # The first, the middle and the last step: what goes wrong anywhere is in the last one.
     kept = [lines[i] for i in (0, 9, 19)]
     return {

@@ -1,12 +1,14 @@
 """Plugins: found by entry point, loaded one at a time, never trusted to work."""
 
+import re
 import sys
 import textwrap
 
 import pytest
 
 from atat_zoo.errors import UserError
-from atat_zoo.registry import Zoo, manifest, plugins
+from atat_zoo.experiment import from_table, load
+from atat_zoo.registry import CONTRACT, Zoo, manifest, plugins
 from tests.installing import alone, install
 
 __all__ = ["alone", "install"]
@@ -123,16 +125,40 @@ def test_a_list_of_plugins_loads_those(install, monkeypatch):
 def test_two_parts_of_one_name_name_both_distributions(install):
     install("one", good())
     install("two", good())
-    with pytest.raises(
-        UserError, match=r"masking 'spiral' is offered by both atat-zoo-(one and atat-zoo-two|two and atat-zoo-one)"
-    ):
-        Zoo.load()
+    install("good", good("helix", "Helix"))
+    zoo = Zoo.load()
+    # Neither is taken: which one would depend on the order in which they are found.
+    assert {p.name: p.status for p in zoo.plugins} == {"one": "broken", "two": "broken", "good": "ok"}
+    for plugin in zoo.plugins:
+        if plugin.status == "broken":
+            assert re.search("masking 'spiral' is offered by both atat-zoo-(one and .*two|two and .*one)", plugin.error)
+    assert "spiral" not in zoo.names("masking")
+    assert {"helix", "uniform"} <= set(zoo.names("masking"))
 
 
 def test_a_name_of_ours_is_taken(install):
     install("thief", good("uniform", "Uniform"))
-    with pytest.raises(UserError, match="masking 'uniform' is offered by both atat-zoo and atat-zoo-thief"):
-        Zoo.load()
+    zoo = Zoo.load()
+    assert "masking 'uniform' is offered by both atat-zoo and atat-zoo-thief" in only(zoo).error
+    assert zoo.describe("masking", "uniform").distribution == "atat-zoo"
+
+
+@pytest.mark.parametrize("stated", ["2", "99", "'new'"])
+def test_a_plugin_for_a_later_contract_is_broken_and_says_so(install, stated):
+    install("early", f"CONTRACT = {stated}\n{good()}")
+    assert f"its CONTRACT is {stated}, and this atat-zoo knows those up to 1; upgrade" in only(Zoo.load()).error
+
+
+def test_a_plugin_for_this_contract_is_loaded(install):
+    install("now", f"CONTRACT = {CONTRACT}\n{good()}")
+    assert only(Zoo.load()).status == "ok"
+
+
+def test_a_menu_for_a_later_contract_is_refused_before_anything_is_imported(install):
+    menu = textwrap.dedent(MANIFEST).format(part="spiral", module="made_up_listed", cls="Spiral")
+    module = install("listed", "", files={"registry.toml": f"[plugins]\ncontract = {CONTRACT + 1}\n{menu}"})
+    assert f"its CONTRACT is {CONTRACT + 1}" in only(Zoo.load()).error
+    assert module not in sys.modules
 
 
 def test_a_plugin_with_a_menu_of_its_own_is_listed_without_being_imported(install):
@@ -159,7 +185,7 @@ def test_a_part_whose_module_fails_when_it_is_used_names_the_distribution(instal
         ("[masking.spiral", "is not valid TOML"),
         ("[maskings.spiral]\npath = 'x:Y'", "is no kind of part"),
         ("[masking.spiral]\nsummary = 'no path'", "lacks the key 'path'"),
-        ("masking = 3", "AttributeError"),
+        ("masking = 3", "[masking] must be a table of tables, not 3"),
     ],
 )
 def test_a_menu_that_is_wrong_breaks_only_its_plugin(menu, said, install):
@@ -217,3 +243,24 @@ def test_a_distribution_with_unreadable_entry_points_does_not_stop_the_rest(inst
 def test_unreadable_entry_points_of_a_stranger_are_none_of_our_business(install):
     install("stranger", "", entry_points="[console_scripts]\nthis is no entry point\n")
     assert Zoo.load().plugins == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "override"),
+    [
+        ("masking", "masking=spiral"),
+        ("uncertainty", "sampler={use='uncertainty_guided', uncertainty='spiral'}"),
+        ("uncertainty", "sampler={use='combination', order={use='uncertainty', uncertainty='spiral'}}"),
+        ("bound", "evaluation.bound=spiral"),
+        ("logger", "train.loggers=['file', 'spiral']"),
+    ],
+)
+def test_an_experiment_says_which_distributions_its_parts_are_from(kind, override, install):
+    install("good", good().replace("atat_zoo_masking", f"atat_zoo_{kind}"))
+    install("other", good("helix", "Helix"))
+    # The made-up class is nothing of the kind, and is not asked to be.
+    made = load("mdlm", [override])
+    assert made.requires == ("atat-zoo-good",)
+    assert made.to_table()["requires"] == ["atat-zoo-good"]
+    assert from_table(made.to_table()) == made
+    assert load("mdlm").requires == ()

@@ -105,8 +105,11 @@ def test_the_mask_is_one_past_the_vocabulary():
 
 def test_two_parts_of_one_name_are_refused_with_both_owners():
     one, two = entry_of("masking", Spiral, "first-package"), entry_of("masking", Spiral, "second-package")
-    with pytest.raises(UserError, match=r"masking 'spiral' is offered by both first-package and second-package"):
-        zoo_of(one, found=[Plugin(name="p", distribution="second-package", version="1", entries=(two,))])
+    zoo = zoo_of(one, found=[Plugin(name="p", distribution="second-package", version="1", entries=(two,))])
+    assert zoo.describe("masking", "spiral") == one
+    (plugin,) = zoo.plugins
+    assert (plugin.status, plugin.entries) == ("broken", ())
+    assert "masking 'spiral' is offered by both first-package and second-package" in plugin.error
     # The same name in another kind is another part.
     assert zoo_of(one, entry_of("position_bias", Spiral, "x")).names("position_bias") == ["spiral"]
 

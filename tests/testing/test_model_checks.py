@@ -4,6 +4,7 @@ import broken_models as broken
 import pytest
 
 from atat_zoo import testing
+from atat_zoo.errors import UserError
 
 
 def caught(check, part, promise):
@@ -36,6 +37,19 @@ def test_broken_corpora(corpus):
 @pytest.mark.parametrize("model", broken.TOKENIZERS, ids=lambda cls: cls.__name__)
 def test_broken_tokenizers(model):
     caught(testing.check_tokenizer, broken.Tokenizer(model), broken.TOKENIZERS[model])
+
+
+def test_a_tokenizer_may_say_which_texts_it_can_write():
+    class Digits(broken.Model):
+        def encode(self, text):
+            if not all(symbol in "01" for symbol in text):
+                raise UserError("digits alone")
+            return super().encode(text)
+
+    binary = broken.Tokenizer(Digits)
+    caught(testing.check_tokenizer, binary, "this text can be written")
+    binary.texts = ("0110", "")
+    testing.check_tokenizer(binary)
 
 
 def test_the_same_parts_unbroken_pass():

@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+import unittest
 
 import broken_parts as broken
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from atat_zoo import testing
 from atat_zoo.masking import UniformMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.registry import Zoo, component
 from atat_zoo.registry.manifest import Manifest, entry_of
+from atat_zoo.testing.batches import for_examples
 from atat_zoo.testing.masking import PROMISES
 from atat_zoo.testing.revealing import PROMISES as REVEALING
 
@@ -120,6 +123,28 @@ def test_cases_run_what_they_name():
     (case,) = (c for c in testing.cases(zoo, distribution="plugin-x") if c.promise == "rate")
     with pytest.raises(AssertionError, match="the mean of p over maskable tokens is the rate"):
         case.run()
+
+
+def test_what_fails_once_and_not_again_is_said_to_depend_on_more_than_its_input():
+    fails_once = iter([True])
+
+    def check(part):
+        @for_examples(5, x=st.integers())
+        def holds(x):
+            assert not next(fails_once, False), "a mood"
+
+    moody = testing.Case(kind="noise", name="moody", promise="contract", check=check, makes=lambda _: None)
+    assert moody.failure().startswith(
+        "noise 'moody' breaks its promise 'contract': the same input gives something else the next time; smallest "
+    )
+
+
+def test_a_promise_that_is_kept_or_skipped_is_no_failure():
+    def skipped(part):
+        raise unittest.SkipTest("needs what is not here")
+
+    for check in (lambda part: None, skipped):
+        assert testing.Case(kind="noise", name="x", promise="y", check=check, makes=lambda _: None).failure() == ""
 
 
 def test_a_test_without_cases_does_not_pass():

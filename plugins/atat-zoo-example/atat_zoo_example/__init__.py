@@ -2,6 +2,8 @@
 
 from atat_zoo.registry import hookimpl
 
+CONTRACT = 1
+
 
 @hookimpl
 def atat_zoo_masking() -> list[type]:

@@ -1,0 +1,182 @@
+"""`atat new`: a package with a part of your own, or an experiment with every parameter explained."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.arguments import named, options
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment, from_table, load
+from atat_zoo.experiment.schema import ALWAYS, SECTIONS
+from atat_zoo.registry import KINDS, TABLES, Zoo
+from atat_zoo.registry.manifest import PACKAGE, inline
+from atat_zoo.registry.spec import fields_of
+
+_LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
+_CHOSEN = ("objective", "corpus", "tokenizer", "backbone", "masking", "sampler")
+# What stands in the templates for the name: of the distribution, in a class, and of the module and the part.
+_NAMES = ("atat-zoo-placeholder", "Placeholder", "placeholder")
+
+
+class _Kinds(click.Group):
+    """A command for each kind, and `experiment`."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            Zoo.load().names(args[0])  # says which kinds there are
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Kinds)
+def new() -> None:
+    """Write a package with a part of your own, of one of these kinds, or an experiment.
+
+    The package works as it is written: the part is a small one that the zoo does not have, to be changed into yours.
+    Its tests, its entry point and an experiment that uses it are there, and it can be published.
+    """
+
+
+_IN = click.option(
+    "--in", "where", type=click.Path(path_type=Path), default=".", help="Where to write; here when absent."
+)
+
+
+def _command_of(kind: str) -> None:
+    @new.command(kind, short_help=KINDS[kind].summary, help=f"Write a package with a part: {KINDS[kind].summary}")
+    @click.argument("name")
+    @_IN
+    def command(name: str, where: Path) -> None:
+        made = write_package(kind, name, where)
+        click.echo(f'wrote {made}. Next: cd {made}, pip install -e ".[test]", atat zoo check {made.name}')
+
+
+for _kind in KINDS:
+    _command_of(_kind)
+
+
+def templates() -> Path:
+    """Return the folder of the templates: inside the package in a wheel, among the plugins in a checkout."""
+    inside = PACKAGE / "new"
+    return inside if inside.is_dir() else PACKAGE.parent / "plugins" / "new"
+
+
+def write_package(kind: str, name: str, folder: Path) -> Path:
+    """Write an installable package with a part of this kind, and return its folder.
+
+    Raises:
+        UserError: when the name is no name or is taken, or there is no place for the folder; nothing is written then.
+    """
+    part = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", part) or len(part) > _LONGEST:
+        raise UserError(
+            f"{name!r} cannot name a part; take at most {_LONGEST} letters a to z, digits, and - or _ between words"
+        )
+    zoo = Zoo.load()
+    if part in zoo.names(kind):
+        raise UserError(f"{zoo.describe(kind, part).distribution} has a {kind} named {part!r}; choose another name")
+    words = part.split("_")
+    made = folder / f"atat-zoo-{'-'.join(words)}"
+    if not folder.is_dir():
+        raise UserError(f"--in {folder}: there is no such folder; make it, or name another one")
+    if any(plugin.distribution == made.name for plugin in zoo.plugins):
+        raise UserError(f"{made.name} is installed here, and would be replaced; choose another name")
+    if made.exists():
+        raise UserError(f"{made} exists; choose another name, or another folder with --in")
+    replaced = dict(zip(_NAMES, (made.name, "".join(word.capitalize() for word in words), part), strict=True))
+    # The capitals keep tools from taking the template itself for a project.
+    replaced |= {"KIND_OF_PART": kind, "PLACE_OF_CONTRACT": KINDS[kind].place, "PYPROJECT": "pyproject"}
+
+    def filled(text: str) -> str:  # in one pass, for the name may hold what is replaced
+        return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)
+
+    root, module = templates(), f"atat_zoo_{part}"
+    files = {filled(str(file.relative_to(root / "package"))): file for file in _files(root / "package")}
+    files |= {f"{module}/{file.name}": file for file in _files(root / kind)}
+    texts = {place: filled(file.read_text(encoding="utf-8")) for place, file in files.items()}
+    uses = tomllib.loads(filled((root / "uses.toml").read_text(encoding="utf-8")))
+    texts["experiment.toml"] = _using(texts["experiment.toml"], uses.get(kind, {kind: {"use": part}}))
+    # All of it or nothing.
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as name_of_temporary:
+        whole = Path(name_of_temporary) / made.name
+        for place, text in {**texts, f"{module}/py.typed": ""}.items():
+            (whole / place).parent.mkdir(parents=True, exist_ok=True)
+            (whole / place).write_text(text, encoding="utf-8")
+        whole.rename(made)
+    return made
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _using(experiment: str, tables: dict[str, Any]) -> str:
+    """Return the text of an experiment with these tables: a section gets their keys, a kind is replaced."""
+    import tomli_w
+
+    table = tomllib.loads(experiment)
+    table |= {key: {**(table[key] if key in SECTIONS else {}), **its} for key, its in tables.items()}
+    return f"{experiment.partition(chr(10))[0]}\n{tomli_w.dumps(table)}"
+
+
+def _part_option(kind: str) -> Any:
+    return click.option(f"--{kind}", help=f"{KINDS[kind].summary} A name, or a table {{use = 'NAME', …}}.")
+
+
+@new.command(short_help="An experiment with every parameter explained.")
+@click.argument("name", required=False)
+@options("overrides")
+@_IN
+@click.option("--like", default="base/sotu", show_default=True, help="The experiment that it begins from.")
+def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: str, **chosen: str | None) -> None:
+    """Write NAME.toml with every parameter in full, each with its meaning beside it; without NAME, ask.
+
+    KEY=VALUE changes a parameter, as for the other commands: train.steps=200.
+    """
+    values = {kind: value for kind, value in chosen.items() if value is not None}
+    zoo, own = Zoo.load(), load(like).parts
+    if name is None:
+        name = click.prompt("name")
+        for kind in [kind for kind in _CHOSEN if kind not in values]:
+            if kind in ALWAYS or kind in zoo.spec("objective", values.get("objective", own["objective"].name)).uses:
+                about = f"{KINDS[kind].summary} One of: {', '.join(zoo.names(kind))}\n{kind}"
+                answer = click.prompt(about, default=own[kind].name)
+                if answer != own[kind].name:  # which otherwise keeps its parameters
+                    values[kind] = answer
+    for kind, value in values.items():
+        named(kind, value)
+    made = load(like, [*(f"{kind}={value}" for kind, value in values.items()), *overrides])
+    made = from_table({**made.to_table(), "name": name})
+    path = where / f"{name}.toml"
+    if path.exists() or not where.is_dir():
+        problem = "exists" if path.exists() else "has no folder"
+        raise UserError(f"{path} {problem}; choose another name, or another folder with --in")
+    path.write_text(commented(made), encoding="utf-8")
+    click.echo(f"wrote {path}. Next: atat check {path}, atat train {path}")
+
+
+for _kind in reversed(_CHOSEN):
+    experiment = _part_option(_kind)(experiment)
+
+
+def commented(made: Experiment) -> str:
+    """Return an experiment as TOML, every parameter in full, with its meaning beside it."""
+    zoo, table = Zoo.load(), made.to_table()
+    lines = ["# `atat zoo list` has the parts to put after `use`, and `atat zoo show KIND NAME` their parameters."]
+    lines += [f"{key} = {inline(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key in [*made.kinds, *SECTIONS]:
+        spec = made.parts[key] if key in TABLES else getattr(made, key)
+        about = f"{KINDS[key].summary} One of: {', '.join(zoo.names(key))}" if key in TABLES else type(spec).__doc__
+        lines += ["", f"# {about}", f"[{key}]"]
+        if key in TABLES:
+            lines.append(f"use = {inline(spec.name)}  # {spec.summary}")
+        for field in fields_of(type(spec)):
+            value = table[key].get(field.name)
+            written = f"# {field.name} =" if value is None else f"{field.name} = {inline(value)}"
+            lines.append(f"{written}  # {field.help}")
+    return "\n".join(lines) + "\n"

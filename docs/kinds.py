@@ -1,0 +1,169 @@
+"""A page for each kind of part, written from the parts themselves when the site is built."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import curves
+
+from atat_zoo.registry import KINDS, TABLES, Zoo
+from atat_zoo.registry.spec import Field, fields_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atat_zoo.registry.hookspecs import Kind
+    from atat_zoo.registry.manifest import Entry
+
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_SITES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
+
+
+def write(folder: Path) -> None:
+    """Write the page of each kind, and one that lists them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, text in {"index": _index(), **{kind: page(kind) for kind in KINDS}}.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def _index() -> str:
+    zoo = Zoo.load()
+    rows = [[f"[{_title(kind)}]({kind.name}.md)", kind.summary, str(len(zoo.names(kind.name)))] for kind in _kinds()]
+    return _text(
+        "# The parts",
+        "Every part of the zoo by its kind. An experiment names one of each kind that it needs, in a table of the "
+        "kind's name; everything here is also printed by `atat zoo list` and `atat zoo show KIND NAME`.",
+        _table(["kind", "what it is", "parts"], rows),
+        "```{toctree}\n:hidden:\n" + "\n".join(kind.name for kind in _kinds()) + "\n```",
+    )
+
+
+def page(kind: str) -> str:
+    """Return the page of a kind, in Markdown."""
+    zoo, about = Zoo.load(), KINDS[kind]
+    entries = [zoo.describe(kind, name) for name in zoo.names(kind)]
+    place = import_module(about.place)
+    drawn = {name: f"```{{raw}} html\n{svg}\n```" for name, svg in curves.of(kind, zoo).items()}
+    rows = [[f"[`{entry.name}`](#{_label(kind, entry.name)})", _cell(entry.summary)] for entry in entries]
+    return _text(
+        f"# {_title(about)}",
+        about.summary + " " + _use(about),
+        _table(["name", "what it does"], rows),
+        drawn.get("", ""),
+        *(text for entry in entries for text in _part(entry, drawn.get(entry.name, ""))),
+        "## What a part of this kind promises",
+        f"The contract, from `{about.place}`. `atat_zoo.testing` tests it for every part, of the zoo or of a plugin.",
+        _docstring(place),
+        "```{eval-rst}\n"
+        + "\n".join(f".. autoclass:: {about.place}.{name}\n   :members:\n   :special-members: __call__\n"
+                    for name in contracts(about.place))
+        + "```",
+    )  # fmt: skip
+
+
+def contracts(place: str) -> list[str]:
+    """Return the names of the protocols that a module defines."""
+    module = import_module(place)
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == place and getattr(value, "_is_protocol", False)
+    ]
+
+
+def _use(kind: Kind) -> str:
+    """Say where an experiment names a part of this kind."""
+    if kind.name in TABLES:
+        return (
+            f"In an experiment: `[{kind.name}]`, and `use = {_toml(TABLES[kind.name])}` where there is no such table."
+        )
+    zoo = Zoo.load()
+    places = [
+        f"`{owner}.{name}`: `{field.name}`"
+        for owner in KINDS
+        for name in zoo.names(owner)
+        for field in fields_of(zoo.component(owner, name))
+        if field.kind == kind.name
+    ]
+    return f"A parameter of other parts ({', '.join(places)})." if places else ""
+
+
+def _part(entry: Entry, drawn: str) -> list[str]:
+    cls = entry.load()
+    fields = fields_of(cls)
+    rows = [[f"`{f.name}`", _code(f.type_name), _default(f), _cell(f.help) + _bounds(f)] for f in fields]
+    return [
+        f"({_label(entry.kind, entry.name)})=\n## `{entry.name}`",
+        _docstring(cls),
+        drawn,
+        _table(["parameter", "type", "default", "meaning"], rows) if rows else "It has no parameters.",
+        f"See {', '.join(map(_reference, entry.refs))}." if entry.refs else "",
+    ]
+
+
+def _reference(ref: str) -> str:
+    site, _, number = ref.partition(":")
+    if site in _SITES:
+        return f"[{ref}]({_SITES[site]}{number})"
+    return f"<{ref}>" if site.startswith("http") else f"the source documents of {ref}"
+
+
+def _docstring(of: Any) -> str:
+    """Return a docstring, which is Markdown but for its list of attributes."""
+    text = inspect.cleandoc(of.__doc__)
+    text = re.sub(r"^(Attributes|Args|Returns|Raises):\n", r"**\1**\n\n", text, flags=re.MULTILINE)
+    return re.sub(r"^    (\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
+
+
+def _default(field: Field) -> str:
+    if field.default is attrs.NOTHING:
+        return "required"
+    return "none" if field.default is None else _code(_toml(field.default))
+
+
+def _bounds(field: Field) -> str:
+    bounds = [f"{_SIGNS[key]} {value:g}" for key, value in field.bounds.items()]
+    return f" ({', '.join(bounds)})" if bounds else ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _kinds() -> list[Kind]:
+    return list(KINDS.values())
+
+
+def _title(kind: Kind) -> str:
+    return kind.name.replace("_", " ").capitalize()
+
+
+def _label(kind: str, name: str) -> str:
+    return f"{kind}-{name}".replace("_", "-")
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*") if "`" not in text else text.replace("|", r"\|")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def _text(*blocks: str) -> str:
+    return "\n\n".join(filter(None, blocks)) + "\n"

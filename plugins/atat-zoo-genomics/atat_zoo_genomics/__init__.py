@@ -1,0 +1,45 @@
+"""DNA in the zoo: a tokenizer, corpora, a convolutional backbone, k-mers as importance and masks, and GUE's tasks."""
+
+from atat_zoo.registry import hookimpl
+
+CONTRACT = 1
+
+
+@hookimpl
+def atat_zoo_tokenizer() -> list[type]:
+    """Return the tokenizers of this package."""
+    from atat_zoo_genomics.alphabet import DNATokenizer
+
+    return [DNATokenizer]
+
+
+@hookimpl
+def atat_zoo_corpus() -> list[type]:
+    """Return the corpora of this package."""
+    from atat_zoo_genomics.corpora import DNACSVCorpus, FASTACorpus, FASTQCorpus
+
+    return [FASTACorpus, FASTQCorpus, DNACSVCorpus]
+
+
+@hookimpl
+def atat_zoo_backbone() -> list[type]:
+    """Return the backbones of this package."""
+    from atat_zoo_genomics.backbone import ConvolutionBackbone
+
+    return [ConvolutionBackbone]
+
+
+@hookimpl
+def atat_zoo_estimator() -> list[type]:
+    """Return the estimators of this package."""
+    from atat_zoo_genomics.estimator import KmerEstimator
+
+    return [KmerEstimator]
+
+
+@hookimpl
+def atat_zoo_mask_drawing() -> list[type]:
+    """Return the mask drawings of this package."""
+    from atat_zoo_genomics.drawing import KmerMaskDrawing
+
+    return [KmerMaskDrawing]

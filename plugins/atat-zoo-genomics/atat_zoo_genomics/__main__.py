@@ -1,0 +1,72 @@
+"""`python -m atat_zoo_genomics`: the study of k-mer models, and the tasks of GUE."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli import run as run_command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """DNA in the zoo."""
+
+
+@main.command()
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), default="runs/promoters", show_default=True, help="Of the runs."
+)
+@click.option("--arm", "arms", multiple=True, help="A setting; all of them when absent.")
+@click.option("--write", type=click.Path(path_type=Path), help="Write a page with the table.")
+def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> None:
+    """Train on the core promoters of GUE in DATA, and compare the bounds with k-mer models on the same sequences."""
+    from atat_zoo.cli.console import Bars
+    from atat_zoo.errors import UserError, nearest
+    from atat_zoo.run import write_text
+    from atat_zoo_genomics.study import ARMS, page, table
+    from atat_zoo_genomics.study import study as measure
+
+    for arm in arms:
+        if arm not in ARMS:
+            raise UserError(f"--arm: there is no {arm!r}{nearest(arm, list(ARMS))} (there are: {', '.join(ARMS)})")
+    with Bars(silent=False) as reporter:
+        found = measure(data, out, arms or list(ARMS), reporter=reporter)
+    click.echo(table(found))
+    if write is not None:
+        write_text(write, page(found))
+
+
+@main.command()
+@click.option("--task", required=True, help="Of GUE, like prom_core_all.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder with the task's CSV files.")
+@click.option("--run", required=True, type=click.Path(path_type=Path), help="Run with the tokenizer dna.")
+@click.option("--seed", "seeds", multiple=True, type=int, default=(17, 18, 19), show_default=True, help="Of a head.")
+@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Passes over the training split.")
+@click.option("--batch-size", default=128, show_default=True, type=click.IntRange(1), help="Sequences in a step.")
+@click.option("--learning-rate", default=2e-3, show_default=True, help="Largest learning rate.")
+@click.option("--scratch", is_flag=True, help="Train its network from random weights, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def gue(task: str, data: Path, run: Path, seeds: tuple[int, ...], scratch: bool, as_json: bool, **recipe: Any) -> None:
+    """Fine-tune a run's network for a task of GUE, and print its metric on the test split beside 6-mers'."""
+    from atat_zoo.cli.console import print_json
+    from atat_zoo_genomics.gue import TASKS, Recipe
+    from atat_zoo_genomics.gue import gue as measure
+
+    found = measure(task, data, run, seeds=seeds, recipe=Recipe(**recipe), scratch=scratch)
+    if as_json:
+        print_json({"task": task, "metric": TASKS[task].metric, "scores": found})
+        return
+    width = max(map(len, found))
+    for title, each in found.items():
+        spread = f" ± {statistics.stdev(each):.3f}" if len(each) > 1 else ""
+        values = ", ".join(f"{value:.3f}" for value in each)
+        click.echo(f"{title.ljust(width)}  {TASKS[task].metric} {statistics.mean(each):.3f}{spread}  ({values})")
+
+
+if __name__ == "__main__":
+    run_command(main, "python -m atat_zoo_genomics")

@@ -1,0 +1,87 @@
+"""DNA as text: five letters, and the tokenizer that has one token for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component
+from atat_zoo.tokenizers.tables import SmallModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from atat_zoo.tokenizers import TokenizerModel
+
+BASES = "ACGTN"
+# Ids of A C G T N BOS EOS on the other strand, which is read from its other end: there, BOS is the EOS of this one.
+COMPLEMENT = (3, 2, 1, 0, 4, 6, 5)
+_AMBIGUOUS = "RYSWKMBDHV"  # IUPAC: two or three bases each
+_FROM = BASES + "U" + _AMBIGUOUS
+_TO = BASES + "T" + "N" * len(_AMBIGUOUS)
+_READ = bytearray(b"?" * 256)
+for _each, _base in zip(_FROM + _FROM.lower(), _TO * 2, strict=True):
+    _READ[ord(_each)] = ord(_base)
+_IDS = bytes(max(0, BASES.find(chr(i))) for i in range(256))
+
+
+def read_bases(text: str) -> str:
+    """Return a text in the letters A, C, G, T and N: in capitals, U as T, and IUPAC's codes for several bases as N.
+
+    Raises:
+        ValueError: with the first character that is none of these.
+    """
+    found = text.encode("ascii", "replace").translate(_READ)
+    if (bad := found.find(b"?")) >= 0:
+        raise ValueError(text[bad])
+    return found.decode("ascii")
+
+
+def reverse_complement(text: str) -> str:
+    """Return the other strand of a text in the letters A, C, G, T and N."""
+    return text.translate(str.maketrans("ACGT", "TGCA"))[::-1]
+
+
+@component
+class DNATokenizer:
+    """A, C, G, T and N are the ids 0 to 4, BOS is 5 and EOS 6: V = 7.
+
+    Lower case, with which genomes mark repeats, is read as capitals, U as T, and IUPAC's ten codes for two or three
+    bases as N; decoding gives the letters that were read. Any other character is refused.
+    """
+
+    name = "dna"
+    summary = "A, C, G, T, N, one token each; V = 7 with BOS and EOS"
+    refs = ("doi:10.1093/nar/13.9.3021",)
+    texts: ClassVar[tuple[str, ...]] = ("ACGTNNACCGT", "", "A", "GATTACA" * 9)
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the tokenizer; nothing is learned."""
+        return DNAModel()
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer that `save` wrote."""
+        return DNAModel().checked(folder)
+
+
+class DNAModel(SmallModel):
+    """The tokenizer of `dna`."""
+
+    def __init__(self) -> None:
+        super().__init__([*(base.encode() for base in BASES), b"", b""], bos=5, eos=6)
+        self.content = {"type": "dna", "alphabet": BASES}
+
+    def encode(self, text: str) -> list[int]:
+        """See `TokenizerModel`.
+
+        Raises:
+            UserError: at a character that is no base.
+        """
+        try:
+            return list(read_bases(text).encode().translate(_IDS))
+        except ValueError as error:
+            raise UserError(
+                f"tokenizer 'dna' knows A, C, G, T, U, N and IUPAC's other codes, not {error.args[0]!r}; "
+                'take it out, or take the tokenizer "bytes"'
+            ) from None

@@ -1,0 +1,194 @@
+"""DNA from files: FASTA, FASTQ and CSV, plain or gzip. A record is a document."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.corpora.held_out import check_shares, divide
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.registry import component, component_base, param
+from atat_zoo_genomics.alphabet import read_bases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from atat_zoo.data import Split
+
+
+@component_base
+class _FromFiles:
+    """Files of sequences by split, found and held out as by the corpus `files`."""
+
+    train: tuple[str, ...] = param(help='paths or patterns, like ["genome/*.fa.gz"]; from the working directory')
+    validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
+    test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
+    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    piece: int = param(
+        0,
+        help="most bases of a document; a longer record is divided, and a part can be held out; 0: it is not",
+        ge=0,
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train names no file")
+        check_shares(self)  # type: ignore[arg-type]
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the records of a split in their order.
+
+        Raises:
+            UserError: when a file is missing or is not of this format; the message names the line.
+        """
+        yield from divide(self, split, lambda: self._files.stamp()["train"])  # type: ignore[arg-type]
+
+    def read(self, split: Split) -> Iterator[str]:
+        """Yield the documents of the files that a split names."""
+        for stamp in self._files.stamp()[split]:
+            for record in self.records(Path(stamp.path)):
+                step = self.piece or max(1, len(record))
+                yield from (record[first : first + step] for first in range(0, len(record), step))
+
+    def records(self, path: Path) -> Iterator[str]:
+        """Yield the sequences of a file."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the number, size and hash of the files."""
+        return self._files.fingerprint()
+
+    def stamp(self) -> Any:
+        """See `Corpus`."""
+        return self._files.stamp()
+
+    @property
+    def _files(self) -> FilesCorpus:
+        return FilesCorpus(train=self.train, validation=self.validation, test=self.test)
+
+
+@component
+class FASTACorpus(_FromFiles):
+    """FASTA: each `>` begins a record, which may have any number of lines of any length."""
+
+    name = "fasta"
+    summary = "sequences in FASTA, plain or gzip"
+    refs = ("doi:10.1073/pnas.85.8.2444",)
+
+    def records(self, path: Path) -> Iterator[str]:
+        """See `documents`."""
+        record: list[str] | None = None
+        with opened(path) as file:
+            for number, line in enumerate(file, 1):
+                line = line.strip()
+                if line.startswith(">"):
+                    yield "".join(record or ())
+                    record = []
+                elif record is not None:
+                    record.append(bases(line, path, number))
+                elif line and not line.startswith(";"):
+                    raise UserError(f"corpus: {path}, line {number}: no line with > is before it; it is no FASTA")
+        yield "".join(record or ())
+
+
+@component
+class FASTQCorpus(_FromFiles):
+    """FASTQ: four lines a read, of which the second is its sequence; the qualities are checked and not used."""
+
+    name = "fastq"
+    summary = "reads in FASTQ, plain or gzip"
+    refs = ("doi:10.1093/nar/gkp1137",)
+
+    def records(self, path: Path) -> Iterator[str]:
+        """See `documents`."""
+        with opened(path) as file:
+            lines = ((number, line.strip()) for number, line in enumerate(file, 1))
+            filled = (each for each in lines if each[1])
+            for number, first in filled:
+                rest = [line for _, line in itertools.islice(filled, 3)]
+                if not first.startswith("@") or len(rest) < 3 or not rest[1].startswith("+"):
+                    raise UserError(
+                        f"corpus: {path}, line {number}: a read has four lines, of which the first begins with @ and "
+                        "the third with +; correct it, or copy the file again"
+                    )
+                if len(rest[2]) != len(rest[0]):
+                    raise UserError(
+                        f"corpus: {path}, line {number}: the read has {len(rest[0])} bases and {len(rest[2])} "
+                        "qualities; correct it, or copy the file again"
+                    )
+                yield bases(rest[0], path, number + 1)
+
+
+@component
+class DNACSVCorpus(_FromFiles):
+    """A CSV with a line of names, as the tasks of GUE have it: a row is a record."""
+
+    name = "dna_csv"
+    summary = "sequences in a column of a CSV, plain or gzip"
+    refs = ("arXiv:2306.15006",)
+
+    column: str = param("sequence", help="name of the column")
+
+    def records(self, path: Path) -> Iterator[str]:
+        """See `documents`."""
+        for number, (text,) in rows(path, [self.column]):
+            yield bases(text, path, number)
+
+
+def bases(text: str, path: Path, number: int) -> str:
+    """Return a text of a line in the letters A, C, G, T and N; see `read_bases`."""
+    try:
+        return read_bases(text)
+    except ValueError as error:
+        raise UserError(
+            f"corpus: {path}, line {number} has {error.args[0]!r}, which is no base and no code of IUPAC's; take it out"
+        ) from None
+
+
+def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the line and the values in some columns of each row of a CSV.
+
+    Raises:
+        UserError: when a column is not there, or a row is shorter.
+    """
+    csv.field_size_limit(2**31 - 1)
+    with opened(path) as file:
+        reader = csv.reader(file)
+        try:
+            names = next(reader, [])
+            for column in columns:
+                if column not in names:
+                    raise UserError(
+                        f"{path}, line 1 has no column {column!r}{nearest(column, names)}; name one that is there"
+                    )
+            places = [names.index(column) for column in columns]
+            for row in reader:
+                if row and len(row) <= max(places):
+                    raise UserError(
+                        f"{path}, line {reader.line_num} has {len(row)} columns of {len(names)}; correct it"
+                    )
+                if row:
+                    yield reader.line_num, [row[place].strip() for place in places]
+        except csv.Error as error:
+            raise UserError(f"{path}, line {reader.line_num} is no CSV ({error}); correct it") from None
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[str]]:
+    """Open a file, decompressed if it ends in .gz; what is not UTF-8 becomes U+FFFD, which is no base."""
+    try:
+        opens: Any = gzip.open if path.suffix == ".gz" else open
+        with opens(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+    except OSError as error:
+        raise UserError(f"corpus: {path} cannot be read: {error.strerror or error}; name another") from None

@@ -1,0 +1,55 @@
+"""k-mer models, what a network is measured against. n sequences, L bases, V tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atat_zoo.machine import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+def kmer_nats(
+    train: NDArray[np.int64], text: NDArray[np.int64], vocabulary_size: int, longest: int
+) -> Iterator[NDArray[np.float64]]:
+    """Yield −log p(x_i | x_{i−k+1} … x_{i−1}) of each base for k = 1 … `longest`, nats, float64 [n, L].
+
+    Interpolated Witten–Bell estimates (Witten & Bell, IEEE Transactions on Information Theory 37, 1991): with N
+    occurrences of a context h, T different bases after it, and p' the estimate of the context without its first base,
+
+        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) where h was never seen, and 1/V below k = 1
+
+    The beginning of a sequence is part of the context. A k-mer model is so an exact likelihood, one base after another.
+
+    Args:
+        train: sequences that are counted, [N, L]; ids from 0 to V, of which V is what is not text, and not counted.
+        text: sequences to predict, [n, L].
+        vocabulary_size: V.
+        longest: the largest k.
+
+    Raises:
+        UserError: when the tables are too large for this machine.
+    """
+    V, letters = vocabulary_size, vocabulary_size + 1
+    require(16 * letters**longest, f"a {longest}-mer model", "its counts", "take a smaller k")
+    p = np.full(text.shape, 1 / V)
+    seen, asked = np.zeros_like(train), np.zeros_like(text)
+    for k in range(1, longest + 1):
+        contexts = letters ** (k - 1)
+        whole = np.bincount((seen * letters + train).ravel(), minlength=contexts * letters)
+        counts = whole.reshape(contexts, letters)[:, :V]
+        total, different = counts.sum(1)[asked], (counts > 0).sum(1)[asked]
+        known = counts[asked, np.minimum(text, V - 1)]
+        p = np.where(total > 0, (known + different * p) / np.maximum(total + different, 1), p)
+        yield np.where(text < V, -np.log(p), 0.0)
+        seen, asked = (ids + contexts * _before(tokens, k, V) for ids, tokens in ((seen, train), (asked, text)))
+
+
+def _before(tokens: NDArray[np.int64], by: int, absent: int) -> NDArray[np.int64]:
+    """Return the token so many places before each, `absent` where there is none."""
+    return np.pad(tokens, ((0, 0), (by, 0)), constant_values=absent)[:, : tokens.shape[1]]

@@ -1,0 +1,103 @@
+"""The formats: what is a record, and what is said of a damaged file."""
+
+import gzip
+
+import pytest
+from atat_zoo_genomics.corpora import DNACSVCorpus, FASTACorpus, FASTQCorpus
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.errors import UserError
+
+RECORDS = st.lists(st.text("ACGTN", min_size=1), min_size=1, max_size=5)
+
+
+def records(corpus, path, content, **parameters):
+    opens = gzip.open if path.suffix == ".gz" else open
+    with opens(path, "wt", encoding="utf-8") as file:
+        file.write(content)
+    return list(corpus(train=(str(path),), validation_share=0, test_share=0, **parameters).documents("train"))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@given(sequences=RECORDS, width=st.integers(1, 90))
+def test_a_record_of_fasta_has_lines_of_any_length(sequences, width, ending, tmp_path_factory):
+    path = tmp_path_factory.mktemp("fasta") / f"genome.fa{ending}"
+    lines = ["; an old remark"]
+    for number, each in enumerate(sequences):
+        lines += [f">chr{number} ü", *(each[i : i + width] for i in range(0, len(each), width)), ""]
+    assert records(FASTACorpus, path, "\n".join(lines)) == sequences
+
+
+def test_one_line_may_be_a_chromosome(tmp_path):
+    assert records(FASTACorpus, tmp_path / "a.fa", ">a\n" + "acgu" * 300_000)[0] == "ACGT" * 300_000
+
+
+@given(sequences=RECORDS)
+def test_a_read_has_four_lines(sequences, tmp_path_factory):
+    # A quality may be any character, @ and > too.
+    content = "".join(f"@{i}\n{each}\n+\n{'@' * len(each)}\n" for i, each in enumerate(sequences))
+    assert records(FASTQCorpus, tmp_path_factory.mktemp("fastq") / "reads.fq", content) == sequences
+
+
+@given(sequences=RECORDS)
+def test_a_row_of_a_table_is_a_record(sequences, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("csv")
+    content = "id,dna\r\n" + "".join(f'"{i}, or so",{each.lower()}\r\n' for i, each in enumerate(sequences))
+    assert records(DNACSVCorpus, folder / "a.csv", content, column="dna") == sequences
+    long = "sequence\n" + "A" * 200_000
+    assert records(DNACSVCorpus, folder / "b.csv", long) == ["A" * 200_000]
+
+
+def test_a_long_record_is_divided(tmp_path):
+    path = tmp_path / "a.fa"
+    assert records(FASTACorpus, path, ">a\nACGTA\nCG\n>b\nTTT", piece=3) == ["ACG", "TAC", "G", "TTT"]
+
+
+def test_splits_have_files_of_their_own_or_a_share(tmp_path):
+    for name, base in zip(("train", "dev"), "AC", strict=True):
+        (tmp_path / f"{name}.fa").write_text("".join(f">{i}\n{base * i}\n" for i in range(1, 41)))
+    corpus = FASTACorpus(train=(str(tmp_path / "train.fa"),), validation=(str(tmp_path / "dev.fa"),), test_share=0.1)
+    found = {split: list(corpus.documents(split)) for split in ("train", "validation", "test")}
+    assert [len(each) for each in found.values()] == [36, 40, 4]
+    assert set("".join(found["validation"])) == {"C"}
+
+
+# What is in the file, and what is said of it.
+DAMAGED = {
+    "no header": (FASTACorpus, "ACGT\n", "line 1: no line with > is before it; it is no FASTA"),
+    "a protein": (FASTACorpus, ">p\nACGT\nMEEPQ\n", "line 3 has 'E', which is no base"),
+    "no text": (FASTACorpus, ">p\nAC\ufffdGT\n", "line 2 has '\ufffd', which is no base"),
+    "no read": (FASTQCorpus, "@a\nAC\n+\nII\n>b\nAC\n+\nII\n", "line 5: a read has four lines"),
+    "cut off": (FASTQCorpus, "@a\nAC\n+\nII\n@b\nAC\n", "line 5: a read has four lines"),
+    "a quality too few": (FASTQCorpus, "@a\nACG\n+\nII\n", "line 1: the read has 3 bases and 2 qualities"),
+    "a letter too many": (FASTQCorpus, "@a\nAEG\n+\nIII\n", "line 2 has 'E', which is no base"),
+    "no column": (DNACSVCorpus, "sequences,label\nACGT,1\n", "no column 'sequence'; did you mean 'sequences'?"),
+    "a short row": (DNACSVCorpus, "label,sequence\n1,ACGT\n0\n", "line 3 has 1 columns of 2"),
+    "no base": (DNACSVCorpus, "sequence,label\nAC-T,1\n", "line 2 has '-', which is no base"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_refused_by_its_line(damage, tmp_path):
+    corpus, content, said = DAMAGED[damage]
+    with pytest.raises(UserError) as raised:
+        records(corpus, tmp_path / "damaged", content)
+    assert said in str(raised.value)
+    assert str(tmp_path / "damaged") in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_archive_that_is_cut_off_is_refused(tmp_path):
+    path = tmp_path / "a.fa.gz"
+    path.write_bytes(gzip.compress(b">a\n" + b"ACGT" * 1000)[:-9])
+    with pytest.raises(UserError, match="cannot be decompressed"):
+        list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    (tmp_path / "genome.fa").write_text(">a\nACGT\n")
+    with pytest.raises(UserError, match=r"corpus.train: there is no file .*genom.fa; did you mean 'genome.fa'"):
+        list(FASTACorpus(train=(str(tmp_path / "genom.fa"),)).documents("train"))
+    with pytest.raises(ValueError, match="train names no file"):
+        FASTACorpus(train=())

@@ -1,0 +1,85 @@
+"""Every objective learns with the convolutions, and every sampler writes with them: backbones are interchangeable."""
+
+import pytest
+import torch
+
+from atat_zoo import Model, Zoo
+from atat_zoo.experiment import from_table
+from atat_zoo.model import assemble
+from atat_zoo.objectives import Batch
+from atat_zoo.registry import Context
+
+L, V = 16, 7
+ZOO = Zoo.load()
+SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}
+OBJECTIVES = {"block": {"size": 4}, "strided": {"stride": 4}}
+# Of the samplers that ask for more than a denoiser.
+NEEDS = {
+    "learned_order": {"objective": {"use": "adaptive"}, "estimator": {"use": "transformer"}},
+    "policy": {"estimator": {"use": "kmer"}, "masking": {"use": "reveal"}},
+}
+
+
+def untrained(**tables):
+    """Return a model that has learned nothing."""
+    experiment = from_table(
+        {
+            "name": "small",
+            "tokenizer": {"use": "dna"},
+            "backbone": {"use": "gated_convolution", "width": 32, "layers": 3},
+            "data": {"length": L},
+            **tables,
+        }
+    )
+    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
+    context = Context(vocabulary_size=V, length=L, steps=10, tokenizer=tokenizer)
+    module = assemble(experiment, context).eval()
+    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+
+
+@pytest.mark.parametrize("objective", ZOO.names("objective"))
+def test_every_objective_learns_and_writes(objective):
+    tables = {"objective": {"use": objective, **OBJECTIVES.get(objective, {})}}
+    if objective in SAMPLERS:
+        tables["sampler"] = {"use": SAMPLERS[objective]}
+    model = untrained(**tables)
+    assert set("".join(model.sample(2, length=L).texts)) <= set("ACGTN")
+    module = model.module.train()
+    tokens = torch.tensor([0, 2, 3, 1]).repeat(8, L // 4)
+    maskable = torch.ones_like(tokens, dtype=torch.bool)
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=3e-3)
+    losses = []
+    for step in range(30):
+        index = torch.arange(8) + 64 * step
+        batch = Batch(tokens=tokens, maskable=maskable, index=index, mean_maskable=torch.tensor(float(L)), progress=0.1)
+        loss = module.loss(batch)["loss"]
+        loss.backward()
+        module.end_step(lambda total: None, 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("sampler", [name for name in ZOO.names("sampler") if name != "combination"])
+def test_every_sampler_writes(sampler, tmp_path):
+    model = untrained(**NEEDS.get(sampler, {}))
+    made = model.sample(2, sampler=sampler, seed=3)
+    assert int(made.sample.tokens.max()) < V
+    model.save(tmp_path)
+    assert Model.load(tmp_path).sample(2, sampler=sampler, seed=3).texts == made.texts
+
+
+def test_a_gap_is_filled_and_the_rest_stays():
+    text = "ACGT[MASK:3]TTT"
+    for filled in untrained().infill(text, 4, seed=1).texts:
+        assert filled.startswith("ACGT")
+        assert filled.endswith("TTT")
+        assert len(filled) <= 10  # BOS and EOS are drawn, too, and are no text
+
+
+def test_another_tokenizer_has_no_other_strand():
+    from atat_zoo.errors import UserError
+
+    with pytest.raises(UserError, match="knows the other strand of A, C, G and T alone"):
+        untrained(tokenizer={"use": "bytes"}, backbone={"use": "gated_convolution", "reverse_complement": True})

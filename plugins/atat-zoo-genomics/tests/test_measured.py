@@ -1,0 +1,212 @@
+"""GUE's files and metrics, a classifier that finds what is planted, and the study's figures."""
+
+import gzip
+import json
+from importlib import resources
+
+import numpy as np
+import pytest
+import torch
+from atat_zoo_genomics import study as study_module
+from atat_zoo_genomics.__main__ import main
+from atat_zoo_genomics.alphabet import read_bases
+from atat_zoo_genomics.gue import TASKS, Recipe, by_kmers, find, fitted, read, score
+from atat_zoo_genomics.study import ARMS, Arm, Figure, study, table, trained
+from click.testing import CliRunner
+
+from atat_zoo import Model
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.model import assemble
+from atat_zoo.registry import Context
+
+LENGTH, SMALL = 40, ("backbone.width=16", "backbone.layers=2", "data.length=40", "train.batch_size=16")
+
+
+def planted(count, seed):
+    """Return sequences and labels: those of class 1 have TATAAA somewhere."""
+    draw = np.random.default_rng(seed)
+    texts, labels = [], draw.integers(0, 2, count)
+    for label in labels:
+        text = "".join(draw.choice(list("ACGT"), LENGTH)).replace("TATAAA", "TATGAA")
+        place = int(draw.integers(0, LENGTH - 6))
+        texts.append(text[:place] + "TATAAA" + text[place + 6 :] if label else text)
+    return texts, labels
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A folder with the core promoters' files."""
+    for seed, (split, count) in enumerate({"train": 600, "dev": 100, "test": 200}.items()):
+        texts, labels = planted(count, seed)
+        lines = [f"{text},{label}\n" for text, label in zip(texts, labels, strict=True)]
+        (tmp_path / f"{split}.csv").write_text("sequence,label\n" + "".join(lines))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def saved(data, run, name="plain"):
+    """Write a run of an arm that has learned nothing, and return its model."""
+    files = [f"corpus.{key}={json.dumps([str(data / f'{split}.csv')])}" for key, split in SPLITS.items()]
+    path = resources.files("atat_zoo_genomics") / "experiments" / "promoters.toml"
+    experiment = load(path, [*files, *SMALL, *ARMS[name].changes])
+    context = Context(vocabulary_size=7, length=LENGTH)
+    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
+    module = assemble(experiment, context).eval()
+    model = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+    model.save(run / "model")
+    (run / "resolved.toml").write_text(experiment.to_toml())
+    return model
+
+
+SPLITS = {"train": "train", "validation": "dev", "test": "test"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_found_in_each_place(task, tmp_path):
+    last = TASKS[task].classes - 1
+    for name in (f"{TASKS[task].folder}/dev.csv", f"{task}.dev.csv", "dev.csv"):
+        for place in (tmp_path / "plain" / name, tmp_path / "packed" / f"{name}.gz"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            opens = gzip.open if place.suffix == ".gz" else open
+            with opens(place, "wt") as file:
+                file.write(f"sequence,label\nacgtR,0\nTT,{last}\n")
+            assert find(task, tmp_path / place.relative_to(tmp_path).parts[0], "dev") == place
+            found = read(task, tmp_path / place.relative_to(tmp_path).parts[0], "dev")
+            assert found.texts == ["ACGTN", "TT"]
+            assert found.labels.tolist() == [0, last]
+            place.unlink()
+
+
+def test_what_is_no_task_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no task 'prom_core'; did you mean 'prom_core_all'"):
+        find("prom_core", tmp_path, "train")
+    with pytest.raises(
+        UserError, match=r"has none of prom/prom_core_all/train.csv, prom_core_all.train.csv, train.csv"
+    ):
+        find("prom_core_all", tmp_path, "train")
+    for content, said in {
+        "sequence,label\nACGT,2\n": "line 2: the label '2' is no number from 0 to 1",
+        "sequence,label\n": "has no examples",
+        "sequence\nACGT\n": "line 1 has no column 'label'",
+    }.items():
+        (tmp_path / "train.csv").write_text(content)
+        with pytest.raises(UserError, match=said):
+            read("prom_core_all", tmp_path, "train")
+
+
+def test_the_metrics_are_the_published_ones():
+    found, wanted = np.array([0, 0, 0, 1, 1, 1, 1, 1]), np.array([0, 0, 1, 1, 1, 1, 0, 0])
+    tp, tn, fp, fn = 3, 2, 2, 1
+    mcc = (tp * tn - fp * fn) / np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    assert score("prom_core_all", found, wanted) == pytest.approx(mcc)
+    f1 = [2 * tp / (2 * tp + fp + fn), 2 * tn / (2 * tn + fp + fn)]
+    assert score("virus_covid", found, wanted) == pytest.approx(sum(f1) / 2)
+    assert score("prom_core_all", np.zeros(8, np.int64), wanted) == 0
+
+
+def test_6_mers_find_what_is_planted(data):
+    train, dev, test = (read("prom_core_all", data, split) for split in ("train", "dev", "test"))
+    assert score("prom_core_all", by_kmers("prom_core_all", train, dev)(test.texts), test.labels) > 0.9
+
+
+@pytest.mark.slow
+def test_a_network_finds_what_is_planted(data, tmp_path):
+    model = saved(data, tmp_path / "run")
+    train, test = (read("prom_core_all", data, split) for split in ("train", "test"))
+    recipe = Recipe(epochs=8, batch_size=32, learning_rate=1e-2)
+    state = {name: weight.clone() for name, weight in model.module.state_dict().items()}
+    predict = fitted("prom_core_all", model, train, 3, recipe, trained=True)
+    assert score("prom_core_all", predict(test.texts), test.labels) > 0.6
+    for name, weight in model.module.state_dict().items():
+        assert torch.equal(weight, state[name]), "the run itself does not learn"
+    with pytest.raises(UserError, match="a sequence of 41 tokens, and the run has learned 40"):
+        predict(["A" * 41])
+
+
+def test_the_seed_decides(data, tmp_path):
+    model = saved(data, tmp_path / "run")
+    train = read("prom_core_all", data, "train")
+    texts = [read_bases(text[: 20 + i]) for i, text in enumerate(train.texts[:20])]
+    found = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(len(found))
+        predict = fitted("prom_core_all", model, train, seed, Recipe(epochs=1), trained=False)
+        found.append(predict(texts).tolist() + predict(train.texts).tolist())
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_command_prints_a_line_for_each(data, tmp_path):
+    saved(data, tmp_path / "run")
+    asked = [
+        "gue",
+        "--task",
+        "prom_core_all",
+        "--data",
+        str(data),
+        "--run",
+        str(tmp_path / "run"),
+        "--epochs",
+        "1",
+        "--scratch",
+    ]
+    done = CliRunner().invoke(main, [*asked, "--seed", "1", "--seed", "2"], catch_exceptions=False)
+    lines = done.output.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "6-mers, logistic regression",
+        "the run, fine-tuned",
+        "its network from random weights",
+    ]
+    assert all("mcc" in line for line in lines)
+    as_json = json.loads(CliRunner().invoke(main, [*asked, "--seed", "1", "--json"]).output)
+    assert [len(each) for each in as_json["scores"].values()] == [1, 1, 1]
+
+
+def test_the_study_measures_all_on_the_same_sequences(data, tmp_path):
+    saved(data, tmp_path / "runs" / "plain")
+    figures = {figure.title: figure for figure in study(data, tmp_path / "runs", ["plain"])}
+    assert list(figures) == [
+        *(f"{k}-mers" for k in range(1, 9)),
+        "counts of a base between two neighbours",
+        "gated convolutions",
+    ]
+    # An untrained head says nothing of V = 7 tokens; four bases that are equally frequent have log 4 nats.
+    assert figures["gated convolutions"].nats == pytest.approx(np.log(7), abs=1e-5)
+    assert figures["1-mers"].nats == pytest.approx(np.log(4), abs=0.02)
+    assert figures["6-mers"].difference == 0
+    beside = figures["gated convolutions"]
+    assert beside.difference == pytest.approx(beside.nats - figures["6-mers"].nats)
+
+
+def test_the_table_says_what_is_a_bound():
+    figures = [Figure("6-mers", "likelihood", 1.3456, 0.0, 0.0), Figure("a network", "bound", 1.3, -0.0456, 0.001)]
+    assert table(figures).splitlines()[2:] == [
+        "| 6-mers | 1.3456 |  |",
+        "| a network | ≤ 1.3000 | -0.0456 [-0.0476, -0.0436] |",
+    ]
+
+
+def test_the_command_writes_a_page_with_the_table(data, tmp_path):
+    saved(data, tmp_path / "runs" / "plain")
+    asked = ["study", str(data), "--out", str(tmp_path / "runs"), "--arm", "plain", "--write", str(tmp_path / "a.md")]
+    printed = CliRunner().invoke(main, asked, catch_exceptions=False).output
+    found = (tmp_path / "a.md").read_text()
+    assert found.splitlines()[-12:] == printed.splitlines()[-12:]
+    assert found.startswith("# Masked diffusion against k-mer models\n")
+
+
+def test_an_arm_that_there_is_not_is_refused(data):
+    done = CliRunner().invoke(main, ["study", str(data), "--arm", "plian"])
+    assert isinstance(done.exception, UserError)
+    assert "there is no 'plian'; did you mean 'plain'" in str(done.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARMS)
+def test_every_arm_trains(name, data, tmp_path, monkeypatch):
+    few = (*SMALL, "train.steps=3", "schedule.warmup_steps=1", "evaluation.sequences=20")
+    monkeypatch.setitem(ARMS, name, Arm(ARMS[name].title, (*ARMS[name].changes, *few)))
+    model = trained(name, data, tmp_path / "runs" / name)
+    assert model.step == 3
+    monkeypatch.setattr(study_module, "find", None)  # what is trained is not trained again
+    assert trained(name, data, tmp_path / "runs" / name).step == 3

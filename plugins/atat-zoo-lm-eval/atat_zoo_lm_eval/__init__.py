@@ -1,0 +1,8 @@
+"""Runs of atat_zoo as the model `atat_zoo` of the lm-evaluation-harness, which knows it once this is imported."""
+
+# First the harness's own models: it looks for them only while no other is known.
+import lm_eval.models  # noqa: F401
+
+from atat_zoo_lm_eval.model import RunLM
+
+__all__ = ["RunLM"]

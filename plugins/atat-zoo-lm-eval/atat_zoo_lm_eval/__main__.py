@@ -1,0 +1,19 @@
+"""`python -m atat_zoo_lm_eval …`: the command `lm_eval`, to which the model `atat_zoo` is known."""
+
+import click
+from lm_eval.__main__ import cli_evaluate
+
+from atat_zoo.cli import run as run_command
+from atat_zoo_lm_eval import RunLM
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)
+def main() -> None:
+    """Let the harness read the command line; say after its table what the numbers are."""
+    cli_evaluate()
+    for note in RunLM.notes:
+        click.echo(note)
+
+
+if __name__ == "__main__":
+    run_command(main, "python -m atat_zoo_lm_eval")

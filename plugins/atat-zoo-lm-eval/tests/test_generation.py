@@ -1,0 +1,68 @@
+"""Texts by any sampler, in the places after a context."""
+
+import pytest
+from atat_zoo_lm_eval import RunLM
+from atat_zoo_lm_eval.model import greedy
+from conftest import made
+from lm_eval.api.instance import Instance
+
+from atat_zoo import Zoo
+from atat_zoo.errors import UserError
+
+# The first two follow what was trained with a model, the third reads no end that is given.
+NEEDY = ("learned_order", "policy", "strided")
+SAMPLERS = [each for each in Zoo.load().names("sampler") if each not in NEEDY]
+
+
+def texts(lm, *requests):
+    instances = [Instance("generate_until", {}, each, i) for i, each in enumerate(requests)]
+    return lm.generate_until(instances, disable_tqdm=True)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_is_made_greedy_and_writes_the_circle(sampler, run):
+    lm = RunLM(run, sampler=sampler)
+    assert texts(lm, ("abcd", {"until": [], "max_gen_toks": 6})) == ["efabcd"]
+    one, other = (texts(RunLM(run, sampler=sampler, seed=seed), ("zz", {"max_gen_toks": 4})) for seed in (0, 0))
+    assert one == other
+
+
+def test_texts_end_before_what_the_task_says(run):
+    lm = RunLM(run, batch_size=2)
+    settings = [{"until": ["b", "f"]}, {"until": "b", "max_gen_toks": 6}, {"until": ["z"], "max_gen_toks": 3}]
+    assert texts(lm, *(("abcd", each) for each in settings)) == ["e", "efa", "efa"]
+
+
+def test_a_draw_is_a_function_of_the_seed_and_the_context():
+    model = made()
+    drawn = {"until": [], "do_sample": True, "temperature": 1.0, "max_gen_toks": 5}
+    pairs = [("the", drawn), ("dog", drawn), ("cat", {**drawn, "max_gen_toks": 3})]
+    many = texts(RunLM(model, batch_size=8), *pairs)
+    assert many == [texts(RunLM(model), each)[0] for each in pairs]
+    assert many != texts(RunLM(model, seed=1), *pairs)
+    calm = [(context, {**each, "do_sample": False}) for context, each in pairs]
+    assert texts(RunLM(model), *calm) == texts(RunLM(model), *calm) != many
+
+
+def test_a_text_ends_at_its_end():
+    """Where the model writes EOS the text is over, whatever stands behind it."""
+    lm = RunLM(made())
+    written = [[5, 6, lm.model.tokenizer.eos, 7]]
+    lm._filled = lambda pairs, *_: written[: len(pairs)]
+    assert texts(lm, ("the", {"until": []})) == [lm.model.tokenizer.decode([5, 6])]
+
+
+def test_a_text_that_is_too_long_is_refused(run):
+    with pytest.raises(UserError, match=r"has 256 tokens after its context.* lower max_gen_toks by --gen_kwargs"):
+        texts(RunLM(run), ("abcd", {"max_gen_toks": 256}))
+
+
+def test_a_greedy_sampler_is_the_same_but_for_the_draw():
+    for name in Zoo.load().names("sampler"):
+        sampler = Zoo.load().spec("sampler", name)
+        if not hasattr(sampler, "parts"):
+            continue
+        before, after = sampler.parts(), greedy(sampler).parts()
+        assert after.draw.temperature == 0.0, name
+        for part in ("order", "pace", "remask", "stop"):
+            assert getattr(before, part) == getattr(after, part), name

@@ -1,0 +1,226 @@
+"""Log-likelihoods: valid bounds, exact where they say so, and functions of the seed and the request."""
+
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+from atat_zoo_lm_eval import RunLM
+from conftest import L, made
+from lm_eval.api.instance import Instance
+
+from atat_zoo.bounds import ExactKBound
+from atat_zoo.errors import UserError
+
+OBJECTIVES = {
+    "mdlm": "confidence_threshold",
+    "mdlm, timed": "confidence_threshold",
+    "block": "semi_autoregressive",
+    "autoregressive": "left_to_right",
+}
+LETTERS = " abcdefghijklmnopqrstuvwxyz"
+
+
+def asked(*requests, kind="loglikelihood"):
+    return [Instance(kind, {}, each, i) for i, each in enumerate(requests)]
+
+
+def nats(lm, *pairs):
+    return [-value for value, _ in lm.loglikelihood(asked(*pairs), disable_tqdm=True)]
+
+
+@functools.cache
+def model_of(objective):
+    sampler, timed = OBJECTIVES[objective], objective == "mdlm, timed"
+    table = {"use": objective.removesuffix(", timed")} | ({"size": 4} if objective == "block" else {})
+    return made(table, sampler, timed=timed)
+
+
+def small(objective="mdlm", **options):
+    return RunLM(model_of(objective), **{"batch_size": 1000, **options})
+
+
+def log_p(lm, context, letters, place):
+    """Return log p of a letter at a place, given those that are not None, by the model's denoiser."""
+    ids = [lm.mask_id if each is None else lm.model.tokenizer.encode(each)[0] for each in letters]
+    row = torch.tensor([[*lm.first, *lm.model.tokenizer.encode(context), *ids, *lm.last]])
+    where = torch.zeros_like(row, dtype=torch.bool)
+    where[0, len(lm.first) + len(context) + place] = True
+    with torch.no_grad():
+        return lm.writer.denoiser(row, None, where)[0].double()
+
+
+def by_orders(lm, context, continuation):
+    """Return −log p of a continuation for each order of its places, nats: the bound is their mean."""
+    found = []
+    for order in itertools.permutations(range(len(continuation))):
+        seen, total = [None] * len(continuation), 0.0
+        for place in order:
+            (token,) = lm.model.tokenizer.encode(continuation[place])
+            total -= float(log_p(lm, context, seen, place)[token])
+            seen[place] = continuation[place]
+        found.append(total)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_one_token_is_exact(objective):
+    lm = small(objective)
+    found = nats(lm, *(("the", letter) for letter in LETTERS))
+    # A row of blocks is filled up with masks, before its end.
+    every = log_p(lm, "the", [None] * (3 if objective == "block" else 1), 0)
+    assert float(every.exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert found == pytest.approx((-every[: len(LETTERS)]).tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["mdlm", "mdlm, timed"])
+def test_the_bound_is_the_mean_over_all_orders_and_above_the_likelihood(objective):
+    lm = small(objective)
+    for continuation in ("at", "dog"):
+        orders = by_orders(lm, "the", continuation)
+        (found,) = nats(lm, ("the", continuation))
+        assert found == pytest.approx(float(orders.mean()), abs=1e-4)
+        likelihood = -float((-orders).logsumexp(0)) + math.log(len(orders))
+        assert found > likelihood + 1e-3  # random weights: the orders differ
+
+
+def test_no_more_than_one_is_given_to_all_continuations_together():
+    lm = small()
+    found = nats(lm, *(("the", a + b) for a in LETTERS for b in LETTERS))
+    assert 0.2 < math.fsum(math.exp(-each) for each in found) < 1
+
+
+@pytest.mark.parametrize("objective", ["mdlm", "mdlm, timed"])
+def test_drawn_masks_estimate_what_all_masks_give(objective):
+    (wanted,) = nats(small(objective, draws=7), ("the", "dog"))
+    lm, found = small(objective, draws=3), []
+    for lm.seed in range(60):
+        found += nats(lm, ("the", "dog"))
+    found = torch.tensor(found)
+    error = float(found.std()) / math.sqrt(len(found))
+    assert 0 < error < 0.1 * wanted
+    assert abs(float(found.mean()) - wanted) < 4 * error
+
+
+def test_an_autoregressive_model_is_exact():
+    lm = small("autoregressive", draws=1)
+    ids = lm.model.tokenizer.encode("the dog")
+    row = torch.tensor([[*lm.first, *ids, *lm.last]])
+    scored = torch.zeros_like(row, dtype=torch.bool)
+    scored[0, 4:8] = True
+    with torch.no_grad():
+        wanted = lm.module.cross_entropy(row, None, scored, row).sum()
+    assert nats(lm, ("the", " dog"))[0] == pytest.approx(float(wanted), abs=1e-5)
+    seed = small("autoregressive", draws=9, seed=5)
+    assert nats(seed, ("the", " dog")) == nats(lm, ("the", " dog"))
+    # By the chain rule; a bound has no such equality.
+    one, rest, whole = nats(lm, ("the", " d"), ("the d", "og"), ("the", " dog"))
+    assert one + rest == pytest.approx(whole, abs=1e-4)
+
+
+def test_blocks_are_bounded_one_by_one():
+    """The second block of four is " dog", the third begins with "s": the bound adds up over them, mask by mask."""
+    lm = small("block", draws=5)
+    whole, first, rest = nats(lm, ("the", " dogs"), ("the", " dog"), ("the dog", "s"))
+    assert whole == pytest.approx(first + rest, abs=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_request_has_one_answer_whatever_stands_beside_it(objective):
+    pairs = [("the", " dog barks"), ("a", "b"), ("", "house"), ("the", " cat"), ("one", "two"), ("the", "")]
+    many = small(objective, batch_size=3).loglikelihood(asked(*pairs), disable_tqdm=True)
+    for i in reversed(range(len(pairs))):
+        (alone,) = small(objective, batch_size="1", draws=32).loglikelihood(asked(pairs[i]), disable_tqdm=True)
+        assert alone == (pytest.approx(many[i][0], abs=1e-4), many[i][1])
+    assert many[-1] == (0.0, True)
+    if objective == "mdlm":
+        assert nats(small(objective, seed=1), pairs[0]) != nats(small(objective), pairs[0])
+
+
+def test_choices_of_one_question_have_masks_in_common():
+    lm = small(draws=4)
+    seen = []
+    masks = lm._masks
+    lm._masks = lambda scored, keys: seen.extend(found := list(masks(scored, keys))) or found
+    nats(lm, ("the", " dog"), ("the", " cat"), ("one", " cat"))
+    assert all(torch.equal(mask.masked[0], mask.masked[1]) for mask in seen)
+    assert any(not torch.equal(mask.masked[1], mask.masked[2]) for mask in seen)
+
+
+def test_spaces_between_belong_to_the_continuation():
+    lm = small()
+    assert nats(lm, ("the ", "dog")) == nats(lm, ("the", " dog"))
+
+
+def test_greedy_is_what_the_sampler_writes():
+    lm = small()
+    best = int(log_p(lm, "the", [None], 0).argmax())
+    assert best < 27
+    found = lm.loglikelihood(asked(*(("the", letter) for letter in LETTERS)), disable_tqdm=True)
+    assert [greedy for _, greedy in found] == [i == best for i in range(27)]
+
+
+def test_masks_after_a_continuation_leave_open_how_text_goes_on():
+    lm = small(after=2)
+    wanted = -float(log_p(lm, "the", [None, None, None], 0)[LETTERS.index("e")])
+    assert nats(lm, ("the", "e")) == [pytest.approx(wanted, abs=1e-5)]
+    assert nats(small(), ("the", "e")) != [pytest.approx(wanted, abs=1e-3)]
+
+
+def test_long_contexts_are_cut_from_the_left(caplog):
+    lm = small()
+    assert nats(lm, ("the house and the", " dog")) == nats(lm, ("and the"[-(L - 2 - 4) :], " dog"))
+    assert "1 of 1 contexts are too long for the model, and cut from the left" in caplog.text
+
+
+def test_rolling_text_is_priced_once_a_token():
+    lm, text = small("autoregressive"), "the house and the dog"
+    (found,) = lm.loglikelihood_rolling(asked((text,), kind="loglikelihood_rolling"), disable_tqdm=True)
+    wanted = nats(lm, ("", text[:10]), ("", text[10:20]), (text[11:20], text[20:]))
+    assert -found == pytest.approx(math.fsum(wanted), abs=1e-4)
+
+
+def test_a_short_rolling_text_is_the_zoo_s_own_bound():
+    """The bound of the objective under uniform masks, with the ends given."""
+    lm, text = small(draws=15), "word"
+    (found,) = lm.loglikelihood_rolling(asked((text,), kind="loglikelihood_rolling"), disable_tqdm=True)
+    rows = torch.tensor([[*lm.first, *lm.model.tokenizer.encode(text), *lm.last]]).expand(500, -1)
+    inner = torch.ones_like(rows, dtype=torch.bool)
+    inner[:, [0, -1]] = False
+    with torch.no_grad():
+        drawn = lm.module.bound(rows, inner, torch.arange(500), 4, ExactKBound())["nelbo"].nelbo
+    assert abs(float(drawn.mean()) + found) < 4 * float(drawn.std()) / math.sqrt(500)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draw": 3}, "there is no 'draw'; did you mean 'draws'"),
+        ({"draws": 0}, "draws = 0: give a whole number, at least 1"),
+        ({"draws": "many"}, "draws = 'many': give a whole number"),
+        ({"batch_size": "auto"}, "batch_size = 'auto': give a whole number"),
+        ({"after": 9}, "after = 9: rows of 12 tokens have no room for it"),
+        ({"sampler": "klas"}, "did you mean 'klass'"),
+    ],
+)
+def test_wrong_arguments_are_said_in_a_sentence(options, message):
+    with pytest.raises(UserError, match=message):
+        small(**options)
+
+
+def test_what_does_not_fit_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="has 11 tokens after its context, and a row of this model has room for 10"):
+        nats(small(), ("the", "abcdefghijk"))
+    with pytest.raises(UserError, match="writes from left to right"):
+        small("autoregressive", sampler="klass")
+    with pytest.raises(UserError, match="'strided' does not read all of a context"):
+        RunLM(made({"use": "strided", "stride": 4}, "strided", special="none"))
+    with pytest.raises(UserError, match="nowhere"):
+        RunLM(tmp_path / "nowhere")
+
+
+def test_the_note_says_what_is_a_bound():
+    assert "lower bounds, estimated with at most 32 masks (seed 0) and exact for one token" in small().note
+    assert "here is the exponential of an upper bound" in small().note
+    assert small("autoregressive").note.endswith("log-likelihoods are exact")

@@ -1,0 +1,19 @@
+"""Models of the Hugging Face hub in the zoo: the backbone `transformers` and the tokenizer `transformers`."""
+
+from atat_zoo.registry import hookimpl
+
+
+@hookimpl
+def atat_zoo_backbone() -> list[type]:
+    """Return the backbones of this package."""
+    from atat_zoo_transformers.backbone import TransformersBackbone
+
+    return [TransformersBackbone]
+
+
+@hookimpl
+def atat_zoo_tokenizer() -> list[type]:
+    """Return the tokenizers of this package."""
+    from atat_zoo_transformers.tokenizer import TransformersTokenizer
+
+    return [TransformersTokenizer]

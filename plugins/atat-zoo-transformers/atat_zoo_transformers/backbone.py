@@ -1,0 +1,145 @@
+"""A language model of the `transformers` library as the network."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+
+@component
+class TransformersBackbone:
+    """A masked or causal language model of the Hugging Face hub, or of a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
+
+    A masked language model is a denoiser as it is: p_θ(x_i | z) is its prediction at a mask, and the column of its own
+    mask is never predicted. A causal one attends to all places here, unless the objective says otherwise, and learns
+    in a training to read masks (Gong et al., arXiv:2410.17891); with `shift` it goes on predicting each token from the
+    place before it. It has no mask: `mask_id` names a token that text does not have. With objectives that predict the
+    next token the mask only starts a text, so there it may be the BOS or the EOS, which is predicted as any token.
+
+    The network is split before its last layer, so that logits are computed where they are needed alone; a model whose
+    logits are not those of its last layer is refused. There is no dropout, since the library draws it from a global
+    generator. An attention mask, or tokens that are cached, take the place of a sliding window.
+
+    Weights are read from safetensors only. A model that the library has no code for runs its author's, like LLaDA,
+    Dream and MDLM's own checkpoints, once `trust_remote_code` and the environment's ATAT_ZOO_TRUST_REMOTE_CODE=1 both
+    say so; such a model attends as its code does. The code that was read is the code that runs: `revision` becomes the
+    commit, or a hash of a folder's *.py, and code of another repository is refused.
+
+    `config` and `mask_id` are filled in from the model, so that a run no longer needs it, but for its author's code.
+    """
+
+    name = "transformers"
+    summary = "a masked or causal language model of the Hugging Face hub, or of a folder"
+    refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
+    adjustable = ("model", "revision", "pretrained", "checkpoint_activations")
+
+    model: str = param(help="name on the hub, or folder")
+    revision: str | None = param(
+        None, help="commit, tag or branch of the hub, or hash of a folder's own code; the newest when absent"
+    )
+    pretrained: bool = param(True, help="whether a training begins with the model's weights, or with random ones")
+    mask_id: int | None = param(
+        None, help="the model's own id of its mask; that of its tokenizer's mask when absent", ge=0
+    )
+    shift: bool = param(
+        False, help="whether logits at a place are of the next token, as in a causal model that denoises"
+    )
+    head: str = param(
+        "", help="name of the layer that makes the logits, where the model does not say: `backbone.output_layer.linear`"
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="of the weights")
+    checkpoint_activations: bool = param(
+        False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
+    )
+    lora_rank: int = param(
+        0, help="rank of LoRA's matrices, which are then all that is trained of the model; 0: all of it is", ge=0
+    )
+    lora_alpha: float = param(16.0, help="LoRA's α: the product of its matrices counts α/rank", gt=0)
+    lora_layers: tuple[str, ...] = param(
+        (), help='names of the layers with LoRA, as ["query", "value"]; all linear ones when absent'
+    )
+    trust_remote_code: bool = param(False, help="whether code of the model's author may run; see above")
+    config: str | None = param(None, help="the model's config.json, as text; filled in from the model when absent")
+
+    def __attrs_post_init__(self) -> None:
+        from atat_zoo_transformers.source import (
+            Unreadable,
+            config_of,
+            is_foreign,
+            pinned,
+            refuse_untrusted,
+            tokenizer_of,
+        )
+
+        if self.config is None:
+            config = config_of(self.model, self.revision)
+            object.__setattr__(self, "config", json.dumps(config, sort_keys=True))
+        try:
+            foreign = is_foreign(self.settings)
+        except (ValueError, KeyError, TypeError) as error:  # JSON of another shape, or none
+            raise Unreadable(f"config is no model's config.json: {error}; leave it out") from None
+        if foreign:
+            refuse_untrusted(self.model, self.trust_remote_code, self.settings)
+            object.__setattr__(self, "revision", pinned(self.model, self.revision))
+        if self.mask_id is None:
+            library, special = tokenizer_of(self.model, self.revision)
+            mask = library.token_to_id(special["mask_token"]) if "mask_token" in special else None
+            if mask is None:
+                raise Unreadable(
+                    f"the tokenizer of {self.model!r} has no mask; name by mask_id a token that text does not have"
+                )
+            object.__setattr__(self, "mask_id", mask)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of the model's config.json."""
+        content: dict[str, Any] = json.loads(self.config or "")
+        return content
+
+    @property
+    def reads_time(self) -> bool:
+        """See `Backbone`."""
+        return False
+
+    def check(self, experiment: Experiment) -> Iterator[str]:
+        """Yield the problems: a sequence that is longer than the model reads, a mask that text has, a wrong shift."""
+        from atat_zoo_transformers.source import ends_of, longest_of
+
+        objective, special = experiment.parts["objective"], experiment.data.special
+        denoises, length = not getattr(objective, "shifted", False), experiment.data.length
+        if self.shift and not (denoises and objective.network_input(1, length)[1] == length):
+            yield (
+                f"backbone.shift: objective {objective.name!r} does not denoise a text as a whole, so the place before "
+                "another is not the one that was read before it; set it to false"
+            )
+        if denoises and special != "none" and self.mask_id in ends_of(self.settings):
+            yield (
+                f"backbone.mask_id = {self.mask_id} is BOS or EOS of {self.model}, which data.special = {special!r} "
+                'puts into the text; name another token, or set data.special to "none"'
+            )
+        longest = longest_of(self.settings)
+        if longest is not None and longest < experiment.data.length:
+            yield (
+                f"data.length = {experiment.data.length} is longer than the {longest} tokens that {self.model} reads; "
+                "shorten it"
+            )
+
+    def build(self, context: Context) -> nn.Module:
+        """See `Backbone`.
+
+        Raises:
+            UserError: when the model's weights are not there, are not complete or do not fit the tokenizer.
+        """
+        from atat_zoo_transformers.module import built
+
+        return built(self, context)

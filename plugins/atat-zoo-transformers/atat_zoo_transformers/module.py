@@ -1,0 +1,364 @@
+"""The network of `transformers`. B sequences, L tokens, C cached ones, D width, V predictable tokens."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+from atat_zoo.errors import UserError
+from atat_zoo_transformers.source import is_foreign, longest_of, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from atat_zoo.backbones.cache import Cache
+    from atat_zoo.registry import Context
+    from atat_zoo_transformers.backbone import TransformersBackbone
+
+# What is never predicted: no probability beside it is as small in any precision, and its product with one is finite.
+_NEVER = -1e4
+_AUTO = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+_PROBED = 8  # tokens by which the split is checked
+_LOUDER = 128  # times what the last layer reads there: a soft cap of the logits does little to those of small weights
+_REFUSES = "model = {model!r} does not give logits as a denoiser is asked for them ({first}); name another model"
+
+_joined: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None] = ContextVar("joined", default=None)
+
+
+def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    """Attend as torch does, to what the mask says and nothing else, and to what the cache holds, too."""
+    if (join := _joined.get()) is not None:
+        key, value = join(key, value)
+    return sdpa_attention_forward(module, query, key, value, mask, **{**options, "is_causal": False})
+
+
+def _mask(*args: Any, **options: Any) -> Any:
+    """Return the mask of a layer in full, since none means that all is seen."""
+    return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+
+
+ATTENTION = "atat_zoo"
+AttentionInterface.register(ATTENTION, _attend)
+AttentionMaskInterface.register(ATTENTION, _mask)
+
+
+@contextmanager
+def _with(cache: Cache | None) -> Iterator[None]:
+    """Let each layer of a forward pass join its keys and values with a cache."""
+    if cache is None:
+        yield
+        return
+    layer = itertools.count()
+    token = _joined.set(lambda keys, values: cache.join(next(layer), keys, values))
+    try:
+        yield
+    finally:
+        _joined.reset(token)
+
+
+def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
+    """Return the module; with a training's counts it has the model's weights, and else waits for those that are saved.
+
+    Raises:
+        UserError: see `TransformersBackbone.build`.
+    """
+    settings = spec.settings
+    foreign = is_foreign(settings)
+    with reading(spec.model):
+        options: dict[str, Any] = {"dtype": getattr(torch, spec.dtype)}
+        if foreign:
+            pinned: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": True}
+            config = transformers.AutoConfig.from_pretrained(spec.model, **pinned)
+            names: Any = settings.get("auto_map", {})
+            auto = next((name for name in _AUTO if name in names), _AUTO[-1])
+            # The code of the same revision as the weights: that is what was read.
+            kind: Any = get_class_from_dynamic_module(names[auto], spec.model, revision=spec.revision)
+            fresh = kind._from_config
+        else:
+            config = transformers.AutoConfig.for_model(**settings)
+            kind = getattr(transformers, _AUTO[0] if config.model_type in MASKED else _AUTO[1])
+            fresh = kind.from_config
+            # Or the library asks on the terminal, where it has no class of this kind and the model has code.
+            options |= {"attn_implementation": ATTENTION, "trust_remote_code": False}
+        rates = dropouts(config.to_dict())
+        for key in rates:
+            setattr(config, key, 0.0)
+        if spec.pretrained and context.counts is not None:
+            network, report = kind.from_pretrained(
+                spec.model,
+                revision=spec.revision,
+                config=config,
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
+            # The library would draw these at random and go on.
+            if missing := sorted(report["missing_keys"]):
+                raise UserError(
+                    f"backbone.model: {spec.model!r} lacks the weights {missing[0]} ({len(missing)} in all), so it has "
+                    "no language model's head; name a model that predicts tokens"
+                )
+        else:
+            network = fresh(config, **options)
+    for each in network.modules():
+        if isinstance(each, nn.Dropout):  # of a rate that its code has, or a configuration within
+            each.p = 0.0
+    return TransformersModule(network.eval(), spec, context, rates, foreign=foreign)
+
+
+def dropouts(settings: dict[str, Any]) -> dict[str, float]:
+    """Return the rates of dropout in a model's configuration, by their keys: `hidden_dropout_prob`, `attn_pdrop`, …."""
+    named = {key: value for key, value in settings.items() if re.search("dropout|pdrop|layerdrop", key)}
+    return {key: value for key, value in named.items() if isinstance(value, float)}
+
+
+def first_position(network: nn.Module) -> int:
+    """Return where a network begins to count positions: RoBERTa's does behind its padding's id."""
+    places = [m for name, m in network.named_modules() if name.endswith("position_embeddings")]
+    return next((m.padding_idx + 1 for m in places if isinstance(getattr(m, "padding_idx", None), int)), 0)
+
+
+class TransformersModule(nn.Module):
+    """Tokens [B, L] to what the last layer of a model reads, [B, L, D]; `head` is that layer."""
+
+    reads_time = False
+
+    def __init__(
+        self, network: Any, spec: TransformersBackbone, context: Context, rates: dict[str, float], *, foreign: bool
+    ) -> None:
+        super().__init__()
+        self.rates = rates  # of dropout, as the model has them
+        assert spec.mask_id is not None
+        V, length = context.vocabulary_size, context.length
+        size = int(getattr(network.config, "vocab_size", 0))
+        if size < V or spec.mask_id >= size:
+            raise UserError(
+                f"{spec.model} has {size} tokens, the tokenizer {V} and the mask is {spec.mask_id}; take the model's "
+                'own tokenizer: tokenizer.use = "transformers"'
+            )
+        self.model, self.V, self.mask_id, self.shift = spec.model, V, spec.mask_id, spec.shift
+        self.causal = not foreign and network.config.model_type not in MASKED
+        self.first = first_position(network)
+        longest = longest_of(spec.settings)
+        if longest is not None and length > longest - self.first:
+            raise UserError(f"data.length = {length} is more than the {longest - self.first} tokens of {spec.model}")
+        self.asks: dict[str, Any] = {}
+        if self.causal:
+            self.asks = {"use_cache": False}
+        elif "timesteps" in inspect.signature(network.forward).parameters:  # MDLM's code wants a time that it ignores
+            self.asks = {"timesteps": None}
+        if spec.checkpoint_activations:
+            network.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+
+        self.network = network
+        with reading(spec.model, _REFUSES), torch.no_grad():
+            self._split(network, spec)
+            # Where the mask only starts a text, its column is the model's own prediction of a token: its EOS, in GPT-2.
+            self.head.never = None if context.shifted or self.mask_id >= V else self.mask_id
+            # Older code of the library, and that of others, attends without asking for a mask.
+            self.attends = self._obeys()
+        if self.causal and not self.attends:
+            raise UserError(
+                f"{spec.model} reads from left to right, and its code in this version of transformers takes no other "
+                "attention mask; name another model"
+            )
+        if spec.lora_rank:
+            self.network = _with_lora(network, spec)
+            self.head.requires_grad_(False)
+        # A weight with two names is saved under the first, as safetensors want it.
+        named: dict[Tensor, str] = {}
+        pairs = [(named.setdefault(p, name), name) for name, p in self.named_parameters(remove_duplicate=False)]
+        self.twice = {name: first for first, name in pairs if name != first}
+        self.register_state_dict_post_hook(_once)
+        self.register_load_state_dict_pre_hook(_again)
+
+    def _split(self, network: Any, spec: TransformersBackbone) -> None:
+        """Take the last layer out of a network, and see that nothing follows it."""
+        probe = torch.arange(min(_PROBED, self.V))[None]
+        self.layer, decoder = _last_layer(network, spec)
+        louder = decoder.register_forward_pre_hook(lambda _, hidden: _LOUDER * hidden[0])
+        whole = self.ask(probe)
+        louder.remove()
+        parent, _, name = self.layer.rpartition(".")
+        network.get_submodule(parent).register_module(name, nn.Identity())
+        self.head = Head(decoder, self.V)
+        try:
+            same = torch.allclose(decoder(_LOUDER * self.ask(probe)), whole, rtol=1e-3, atol=1e-4 * _LOUDER)
+        except (RuntimeError, AttributeError):  # of other shapes, or the weights are read beside the layer
+            same = False
+        if not same:
+            raise UserError(
+                f"backbone.head: the logits of {spec.model} are not what its layer {self.layer!r} makes; name the "
+                "layer that makes them, or another model"
+            )
+
+    def _obeys(self) -> bool:
+        """Return whether the network attends as a mask says: to the last token under a full one, not under the past."""
+        probe = torch.arange(min(_PROBED, self.V))
+        texts = torch.stack([probe, torch.cat([probe[:-1], probe[:1]])])
+        full = torch.ones(1, 1, len(probe), len(probe), dtype=torch.bool)
+        seen = []
+        for mask in (full, full.tril()):
+            try:
+                one, other = self.ask(texts, attention_mask=mask)[:, :-1]
+            except (RuntimeError, ValueError, TypeError, AttributeError):
+                return False
+            seen.append(not torch.allclose(one, other, rtol=1e-5, atol=1e-6))
+        return seen == [True, False]
+
+    @property
+    def embedding(self) -> Embedding:
+        """See `BackboneModule`; the mask is read as the model's own."""
+        return Embedding(self)
+
+    def own(self, tokens: Tensor) -> Tensor:
+        """Return tokens with the model's own id of the mask."""
+        return torch.where(tokens == self.V, self.mask_id, tokens)
+
+    def ask(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Return what the network makes of tokens, [B, L, …]."""
+        asks = dict(self.asks)
+        if "timesteps" in asks:
+            asks["timesteps"] = torch.zeros(len(tokens), device=tokens.device)
+        found: Tensor = self.network(input_ids=self.own(tokens), **asks, **options).logits
+        return found
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """See `BackboneModule`."""
+        if cache is not None and (positions is None or isinstance(attention, str)):
+            raise ValueError("with a cache the positions must be given, and the attention as a mask")
+        if self.shift and (attention is not None or cache is not None):  # the place before is not what was read before
+            raise UserError(f"backbone.shift: {self.model} is asked for part of a text; set it to false")
+        if not self.attends and (attention is not None or cache is not None):
+            raise UserError(f'{self.model} attends as its own code does; choose objective.use = "mdlm"')
+        options: dict[str, Any] = {}
+        B, L = tokens.shape
+        if positions is not None or self.first:
+            given = torch.arange(L, device=tokens.device) if positions is None else positions
+            options["position_ids"] = (given + self.first).expand(B, L)
+        if attention is None and (self.causal or cache is not None):
+            attention = torch.ones(L, L + (0 if cache is None else len(cache)), dtype=torch.bool, device=tokens.device)
+        elif isinstance(attention, str):
+            attention = torch.ones(L, L, dtype=torch.bool, device=tokens.device).tril()
+        if attention is not None:
+            options["attention_mask"] = attention if attention.ndim == 4 else attention[None, None]
+        with _with(cache):
+            hidden = self.ask(tokens, **options)
+        return torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1) if self.shift else hidden
+
+
+class Head(nn.Module):
+    """The last layer of a model: what it reads, [..., D], to logits of V tokens, [..., V], one never predicted.
+
+    It is no `nn.Linear`, whose weights an optimizer may take for those of a layer within.
+    """
+
+    never: int | None = None  # the model's own mask
+
+    def __init__(self, layer: nn.Linear, V: int) -> None:
+        super().__init__()
+        self.weight, self.bias, self.V = layer.weight, layer.bias, V
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits."""
+        logits = F.linear(hidden, self.weight, self.bias)[..., : self.V]
+        if self.never is not None:
+            logits[..., self.never] = _NEVER  # in place: they are large, and nobody else's
+        return logits
+
+    def layer(self) -> nn.Linear:
+        """Return it as the model had it."""
+        layer = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=False, device="meta")
+        layer.weight, layer.bias = self.weight, self.bias
+        return layer
+
+
+class Embedding(nn.Module):
+    """The embedding of a model with the zoo's ids, 0 … V; its weights are the network's, and are not saved twice."""
+
+    def __init__(self, module: TransformersModule) -> None:
+        super().__init__()
+        self.of = [module]  # in a list, so that it is no part of it
+        self.num_embeddings = module.V + 1
+        self.weight = module.head.weight
+        self.embedding_dim = self.weight.shape[1]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return [B, L, D] for tokens [B, L]."""
+        found: Tensor = self.of[0].network.get_input_embeddings()(self.of[0].own(tokens))
+        return found
+
+
+def _last_layer(network: Any, spec: TransformersBackbone) -> tuple[str, nn.Linear]:
+    """Return the layer that makes the logits, and its name."""
+    layer = dict(network.named_modules()).get(spec.head) if spec.head else network.get_output_embeddings()
+    name = next((name for name, module in network.named_modules() if module is layer and name), None)
+    if name is None or not isinstance(layer, nn.Linear):
+        known = ", ".join(name for name, module in network.named_modules() if isinstance(module, nn.Linear))
+        raise UserError(
+            f"backbone.head: {spec.model} has no layer {spec.head!r} that makes its logits; name one of its linear "
+            f"layers, of which the last ones are {known[-200:]}"
+        )
+    return name, layer
+
+
+def _with_lora(network: Any, spec: TransformersBackbone) -> Any:
+    """Return a network that learns by small matrices beside its own, which do not change."""
+    try:
+        import peft
+    except ImportError:
+        raise UserError(
+            "backbone.lora_rank needs the package peft; install it with `pip install 'atat-zoo-transformers[lora]'`"
+        ) from None
+    layers: Any = list(spec.lora_layers) or "all-linear"
+    settings = peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks by a name that transformers has changed
+            return peft.get_peft_model(network, settings)
+    except ValueError as error:
+        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; name layers of the model") from None
+
+
+def _once(module: TransformersModule, state: dict[str, Any], prefix: str, _: Any) -> None:
+    for name in module.twice:
+        del state[prefix + name]
+
+
+def _again(module: TransformersModule, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, first in module.twice.items():
+        if prefix + first in state:
+            state[prefix + name] = state[prefix + first]
+
+
+def restored(module: TransformersModule, spec: TransformersBackbone) -> Any:
+    """Return the model as the library knows it, with LoRA's matrices added to its own; the module is used up."""
+    network: Any = module.network.merge_and_unload() if spec.lora_rank else module.network
+    parent, _, name = module.layer.rpartition(".")
+    network.get_submodule(parent).register_module(name, module.head.layer())
+    for key, rate in module.rates.items():
+        setattr(network.config, key, rate)
+    return network

@@ -1,0 +1,88 @@
+"""The tokenizer of a model."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from atat_zoo.tokenizers import TokenizerModel
+
+
+@component
+class TransformersTokenizer:
+    """The tokenizer of a model of the Hugging Face hub, or of a folder, with the model's own ids.
+
+    BOS and EOS are the tokens that stand around a text there: [CLS] and [SEP] of BERT, else those that are called so.
+    The zoo's mask is V, as everywhere, and the backbone `transformers` reads it as the model's own; V is the largest id
+    plus one. A text that names a special token is text. Byte-level vocabularies restore every byte of a text; word
+    pieces restore its words, in lower case if the model has no other, and write a character that they do not know as
+    their unknown token.
+
+    `special` and `sha256` are filled in from the model, so that a run no longer needs it.
+    """
+
+    name = "transformers"
+    summary = "the tokenizer of a model of the Hugging Face hub, or of a folder"
+    refs = ("https://huggingface.co/docs/transformers",)
+
+    model: str = param(help="name on the hub, or folder")
+    revision: str | None = param(None, help="commit, tag or branch of the hub; its main branch when absent")
+    special: dict[str, str] | None = param(
+        None, help="the model's names of special tokens: bos_token, cls_token, …; filled in from the model when absent"
+    )
+    sha256: str | None = param(None, help="hash of its tokenizer.json; filled in from the model when absent")
+
+    def __attrs_post_init__(self) -> None:
+        if self.special is None or self.sha256 is None:
+            from atat_zoo_transformers.source import tokenizer_of
+
+            library, special = tokenizer_of(self.model, self.revision)
+            object.__setattr__(self, "special", special if self.special is None else self.special)
+            object.__setattr__(self, "sha256", self.sha256 or _digest(library.to_str()))
+
+    @property
+    def ends(self) -> dict[str, str | None]:
+        """The names of BOS and EOS."""
+        names = self.special or {}
+        return {
+            "bos": names.get("cls_token", names.get("bos_token")),
+            "eos": names.get("sep_token", names.get("eos_token")),
+        }
+
+    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
+        """Return the tokenizer; nothing is learned.
+
+        Raises:
+            Unreadable: when the model is not there, or has another tokenizer than when the experiment was resolved.
+        """
+        from atat_zoo.tokenizers.library import LibraryModel
+        from atat_zoo_transformers.source import Unreadable, tokenizer_of
+
+        library, _ = tokenizer_of(self.model, self.revision)
+        if _digest(library.to_str()) != self.sha256:
+            raise Unreadable(
+                f"tokenizer.model: {self.model!r} has another tokenizer than when this experiment was resolved; "
+                "resolve it again, or name the revision that it had"
+            )
+        return LibraryModel(library, **self.ends)
+
+    def load(self, folder: Path) -> TokenizerModel:
+        """Return the tokenizer that `save` wrote; the model is not needed."""
+        from atat_zoo.tokenizers.library import LibraryModel
+
+        return LibraryModel.load(folder, **self.ends)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the tokenizer's file: a different file gives different shards."""
+        assert self.sha256 is not None
+        return self.sha256
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,249 @@
+"""Models to runs and back: the same logits; and what the zoo does with any run."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from atat_zoo_transformers.__main__ import main
+from atat_zoo_transformers.convert import export_run, import_model
+from click.testing import CliRunner
+from models import ARCHITECTURES, CAUSAL, small
+
+from atat_zoo import Model, Zoo
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.policy import policy_of_run
+from atat_zoo.evaluation.run import evaluate_run, text_of
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.testing import check_judge
+from atat_zoo.training.muon import linear_weights
+
+MASK = ["backbone.mask_id=1"]  # of the causal models: a token that text does not have
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A run of a small BERT that is there no longer."""
+    small("bert", tmp_path / "model")
+    import_model(str(tmp_path / "model"), tmp_path / "run")
+    shutil.rmtree(tmp_path / "model")
+    return tmp_path / "run"
+
+
+def logits_of(run, ids):
+    """Return the logits of a run for the ids of its model, [B, L, V]."""
+    backbone = Model.from_run(run).module.backbone
+    tokens = torch.where(ids == backbone.mask_id, backbone.V, ids)
+    mask = {"attention": "causal"} if backbone.causal else {}
+    with torch.no_grad():
+        return backbone.head(backbone(tokens, **mask))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_both_ways_the_logits_are_the_same(name, tmp_path):
+    model = small(name, tmp_path / "model")
+    causal = name in CAUSAL
+    made = import_model(str(tmp_path / "model"), tmp_path / "run", MASK if causal else [])
+    mask, V = made.module.backbone.mask_id, made.context.vocabulary_size
+    ids = torch.randint(5, V, (2, 40), generator=torch.Generator().manual_seed(1))
+    ids[:, ::3] = mask
+    with torch.no_grad():
+        wanted = model(ids).logits
+    predicted = torch.arange(V) != mask
+    difference = (logits_of(tmp_path / "run", ids) - wanted)[..., predicted]
+    assert difference.abs().max() < 1e-5
+    assert torch.all(logits_of(tmp_path / "run", ids).softmax(-1)[..., mask] == 0)
+
+    export_run(tmp_path / "run", tmp_path / "out", max_shard_size="8KB")
+    kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+    again = kind.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        assert (again(ids).logits - wanted).abs().max() < 1e-5
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
+    tokenizers = [transformers.AutoTokenizer.from_pretrained(tmp_path / each) for each in ("model", "out")]
+    one, other = (each("the people of this nation")["input_ids"] for each in tokenizers)
+    assert one == other
+    assert tokenizers[0].mask_token_id == tokenizers[1].mask_token_id
+    original, written = (json.loads((tmp_path / each / "config.json").read_text()) for each in ("model", "out"))
+    assert {key: original[key] for key in original if "drop" in key} == {
+        key: written[key] for key in written if "drop" in key
+    }
+
+
+@pytest.mark.parametrize("sampler", ["ancestral", "klass"])
+def test_samplers_keep_what_is_given_and_leave_no_mask(bert, sampler):
+    model, spec = Model.from_run(bert), Zoo.load().spec("sampler", sampler)
+    made = model.sample(3, sampler=spec, prompt="the people", length=24, seed=5)
+    tokens = made.sample.tokens
+    V, mask = model.context.vocabulary_size, model.module.backbone.mask_id
+    assert torch.all((tokens >= 0) & (tokens < V) & (tokens != mask))
+    start = [model.tokenizer.bos, *model.tokenizer.encode("the people")]
+    assert torch.all(tokens[:, : len(start)] == torch.tensor(start))
+    assert torch.all(tokens[:, -1] == model.tokenizer.eos)
+    alone = model.sample(1, sampler=spec, prompt="the people", length=24, seed=5)
+    assert alone.texts == made.texts[:1]
+    assert made.sample.max_nfe <= 24
+
+
+def test_infilling_guidance_and_scores_of_tokens_work(bert):
+    model = Model.from_run(bert)
+    (filled,) = model.infill("The [MASK:3] of our [MASK:1-3] people!", 1, seed=3).texts
+    assert filled.startswith("The ")
+    assert " of our " in filled
+    assert filled.endswith(" people!")
+    guidance = {"use": "token_bias", "words": ["world"], "ban": ["peace"]}
+    texts = model.sample(8, length=40, seed=1, guidance=guidance).texts
+    assert not any("peace" in text.split() for text in texts)
+    assert sum("world" in text for text in texts) > sum("nation" in text for text in texts)
+    assert len(model.uncertainty("the people of this nation")) == 5
+
+
+def test_bounds_are_measured_and_the_policy_bound_too(bert):
+    model = Model.from_run(bert)
+    corpus = Zoo.load().spec("corpus", {"use": "sotu", "first_year": 2010})
+    spec = Zoo.load().spec
+    wanted = EvaluationSpec(sequences=2, draws=2)
+    text = text_of(model, bert, wanted, corpus=corpus, corpus_name="sotu")
+    evaluation = evaluate_run(model, bert, wanted, seed=1, text=text)
+    assert 0 < evaluation.nelbo.value < 1e4
+    sampler = spec("sampler", {"use": "klass", "steps": 8})
+    policy = policy_of_run(model, bert, text, sampler, spec("guidance", "none"), seed=1, orders=1, batch_size=2)
+    assert 0 < policy.nats_per_token < 20
+
+
+def test_a_causal_model_with_the_objective_of_its_kind_is_a_judge(tmp_path):
+    model = small("gpt2", tmp_path / "model")
+    asked = ["backbone.mask_id=0", "objective.use=autoregressive", "sampler.use=left_to_right", "data.special=none"]
+    made = import_model(str(tmp_path / "model"), tmp_path / "run", asked)
+    ids = torch.tensor([made.tokenizer.encode("the people of this nation keep a just peace")])
+    found = made.module.cross_entropy(ids, None, torch.ones_like(ids, dtype=torch.bool), ids)
+    with torch.no_grad():
+        logits = model(torch.cat([torch.zeros(1, 1, dtype=torch.long), ids[:, :-1]], 1)).logits
+    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits[0], ids[0], reduction="none"))
+    assert made.sample(1, length=16).texts
+    check_judge(Zoo.load().spec("judge", {"use": "run", "path": str(tmp_path / "run")}))
+
+
+def test_the_perplexity_of_a_causal_model_is_that_of_its_own_likelihood_ends_included(tmp_path):
+    model = small("gpt2", tmp_path / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.add_special_tokens({"bos_token": "<|endoftext|>"})  # GPT-2's BOS is its EOS
+    tokenizer.save_pretrained(tmp_path / "model")
+    asked = ["backbone.mask_id=0", "objective.use=autoregressive", "sampler.use=left_to_right"]
+    plain = import_model(str(tmp_path / "model"), tmp_path / "plain", asked)
+    assert plain.experiment.data.special == "none"
+    import_model(str(tmp_path / "model"), tmp_path / "run", [*asked, "data.special=sequence", "data.length=32"])
+    made, wanted = Model.from_run(tmp_path / "run"), EvaluationSpec(sequences=4)
+    corpus = Zoo.load().spec("corpus", {"use": "sotu", "first_year": 2019})
+    text = text_of(made, tmp_path / "run", wanted, corpus=corpus, corpus_name="sotu")
+    assert torch.all(text.tokens[:, -1] == 0)
+    with torch.no_grad():
+        logits = model(torch.cat([torch.zeros(len(text.tokens), 1, dtype=torch.long), text.tokens[:, :-1]], 1)).logits
+    own = torch.nn.functional.cross_entropy(logits[text.maskable], text.tokens[text.maskable])
+    found = evaluate_run(made, tmp_path / "run", wanted, seed=1, text=text)
+    assert found.nelbo.value == pytest.approx(own.exp().item(), rel=1e-4)
+
+
+def test_a_mask_that_ends_a_text_is_refused_where_the_text_has_ends(tmp_path):
+    small("gpt2", tmp_path / "model")
+    with pytest.raises(UserError, match=r"backbone\.mask_id = 0 is BOS or EOS .* set data.special to .none"):
+        import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0", "data.special=document"])
+    made = import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0"])
+    logits = made.module.backbone.head(made.module.backbone(torch.tensor([[5, 6, 7]])))
+    assert torch.all(logits.softmax(-1)[..., 0] == 0)
+
+
+def test_muon_leaves_the_embedding_to_adam(bert):
+    backbone = Model.from_run(bert).module.backbone
+    assert all(weight is not backbone.head.weight for weight in linear_weights(backbone))
+    assert backbone.head.weight is backbone.network.get_input_embeddings().weight
+    assert linear_weights(backbone)
+
+
+def test_a_run_is_not_replaced_nor_a_folder_filled_up(bert, tmp_path):
+    small("bert", tmp_path / "model")
+    with pytest.raises(UserError, match="has a run already; replace it with --overwrite"):
+        import_model(str(tmp_path / "model"), bert)
+    import_model(str(tmp_path / "model"), bert, overwrite=True)
+    with pytest.raises(UserError, match="is not empty; name a new folder"):
+        export_run(bert, bert)
+
+
+def test_a_model_without_a_language_model_s_head_is_refused(tmp_path):
+    config = transformers.AutoConfig.for_model("bert", vocab_size=83, hidden_size=16, num_attention_heads=2)
+    small("bert", tmp_path)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"lacks the weights cls\.predictions"):
+        import_model(str(tmp_path), tmp_path / "run", ["backbone.mask_id=4"])
+
+
+def test_the_command_line_goes_both_ways(tmp_path):
+    small("bert", tmp_path / "model")
+    run, out = str(tmp_path / "run"), str(tmp_path / "out")
+    asked = [["import", str(tmp_path / "model"), run, "data.length=16"], ["export", run, out, "--dtype", "bfloat16"]]
+    for words in asked:
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+    assert transformers.AutoModelForMaskedLM.from_pretrained(out).dtype == torch.bfloat16
+
+
+def test_a_model_whose_code_takes_no_attention_mask_denoises_and_does_nothing_else(tmp_path):
+    small("megatron-bert", tmp_path / "model")
+    made = import_model(str(tmp_path / "model"), tmp_path / "run")
+    assert made.sample(1, length=16).texts
+    with pytest.raises(UserError, match="attends as its own code does"):
+        made.module.backbone(torch.tensor([[5, 6, 7]]), attention="causal")
+    small("opt", tmp_path / "causal")
+    with pytest.raises(UserError, match="reads from left to right"):
+        import_model(str(tmp_path / "causal"), tmp_path / "other", MASK)
+
+
+def test_another_model_s_tokenizer_is_not_asked_for_at_the_revision_of_this_one(tmp_path):
+    small("bert", tmp_path / "model")
+    small("bert", tmp_path / "other")
+    other = f"tokenizer.model={tmp_path / 'other'}"
+    for asked, wanted in (([], "abc"), ([other], None), ([other, "tokenizer.revision=def"], "def")):
+        made = import_model(str(tmp_path / "model"), tmp_path / "run", asked, revision="abc", overwrite=True)
+        parts = made.experiment.parts
+        assert (parts["backbone"].revision, parts["tokenizer"].revision) == ("abc", wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"attn_logit_softcapping": 50.0},
+            "does not give logits as a denoiser is asked for them.*softcap.*name another model",
+        ),
+        ({"attn_logit_softcapping": None}, "the logits of .* are not what its layer 'lm_head' makes"),
+    ],
+)
+def test_a_soft_cap_is_refused_also_where_weights_are_small(changes, message, tmp_path):
+    model = small("gemma2", tmp_path / "model", **changes)
+    with torch.no_grad():
+        model.lm_head.weight.div_(10)  # as an initialisation has them
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run", MASK)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.length=100", "data.length = 100 is longer than the 64 tokens"),
+        ("backbone.mask_id=900", "the mask is 900; take the model's own tokenizer"),
+        ("backbone.head=cls", "has no layer 'cls' that makes its logits"),
+        ("backbone.head=bert.encoder.layer.1.output.dense", "are not what its layer .* makes"),
+        (
+            "tokenizer.special={cls_token='[CSL]'}",
+            r"tokenizer\.bos: the vocabulary has no token '\[CSL\]'; did you mean",
+        ),
+        ("""backbone.config='{"model_type": "bert", "vocab_size": "x"}'""", "cannot be loaded .*vocab_size"),
+        ('backbone.config="[]"', "is no model's config.json"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(override, message, tmp_path):
+    small("bert", tmp_path / "model")
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run", [override])

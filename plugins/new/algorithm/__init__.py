@@ -1,0 +1,33 @@
+"""An algorithm that changes gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from composer import Algorithm
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderAlgorithm:
+    """Gradient centralisation: the gradient of each output's weights has its mean taken off."""
+
+    name = "placeholder"
+    summary = "gradients of matrices with mean 0 for each output"
+    refs = ("arXiv:2004.01461",)
+
+    def build(self) -> Algorithm:
+        """Return Composer's algorithm."""
+        from .centring import Centring
+
+        return Centring()  # type: ignore[no-untyped-call]
+
+
+@hookimpl
+def atat_zoo_algorithm() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderAlgorithm]

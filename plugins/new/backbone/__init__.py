@@ -1,0 +1,40 @@
+"""A backbone without queries and keys: how much a token reads of another depends on their distance alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from atat_zoo.registry import Context
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderBackbone:
+    """Layers that average the values of all tokens, by learned weights of their distance up to a reach."""
+
+    name = "placeholder"
+    summary = "reads other tokens by their distance alone"
+    refs = ("arXiv:2105.14103",)
+    reads_time: ClassVar[bool] = False
+
+    layers: int = param(2, help="layers", ge=1)
+    width: int = param(64, help="D, the width", ge=2)
+    reach: int = param(16, help="distance beyond which all tokens weigh alike", ge=1)
+
+    def build(self, context: Context) -> nn.Module:
+        """Return the network, a `BackboneModule`."""
+        from .network import Network
+
+        return Network(context.vocabulary_size, self.layers, self.width, self.reach)
+
+
+@hookimpl
+def atat_zoo_backbone() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderBackbone]

@@ -1,0 +1,55 @@
+"""An estimator of the bound by pairs of masks that complete each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.bounds import WeightedMask
+    from atat_zoo.noise import Noise
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderBound:
+    """Of n tokens, k are masked with weight n/k, and in the next draw the last n + 1 − k of the same order.
+
+    Each draw is that of `exact_k`; a pair of them covers a sequence more evenly than two by chance.
+    """
+
+    name = "placeholder"
+    summary = "exactly k tokens masked, in antithetic pairs"
+    refs = ()
+    quantity = "nelbo"
+    follows_noise: ClassVar[bool] = False
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
+        """Yield masks with their weights, a function of the keys, int64 [B]; maskable is bool [B, L]."""
+        import torch
+
+        from atat_zoo.diffusion.bounds import WeightedMask, uniform_order
+        from atat_zoo.diffusion.randomness import fold, to_unit
+
+        n = maskable.sum(1)
+        for draw in range(draws):
+            pair = fold(keys, draw // 2)
+            order = uniform_order(maskable, fold(pair, 1))
+            k = torch.minimum((to_unit(pair, torch.float64) * n).long() + 1, n)
+            if draw % 2:
+                k, order = n + 1 - k, n[:, None] - 1 - order
+            masked = (order < k[:, None]) & maskable
+            rate = k / n.clamp(min=1)
+            yield WeightedMask(masked=masked, weight=n / k.clamp(min=1), t=noise.time_at(rate))
+
+
+@hookimpl
+def atat_zoo_bound() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderBound]

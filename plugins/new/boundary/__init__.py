@@ -1,0 +1,42 @@
+"""A boundary by indentation."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import IO, TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderBoundary:
+    """A line that does not begin with a space begins a document, as the entries of a dictionary do."""
+
+    name = "placeholder"
+    summary = "a line without indentation begins a document"
+    refs = ()
+
+    def documents(self, file: IO[str], most: int) -> Iterator[str]:
+        """Yield the documents of a file; raise a `MemoryError` for one of more than `most` characters."""
+        waiting: list[str] = []
+        size = 0
+        for line in iter(partial(file.readline, most + 1), ""):
+            if waiting and not line[0].isspace():
+                yield "".join(waiting)
+                waiting, size = [], 0
+            waiting.append(line)
+            size += len(line)
+            if size > most:
+                raise MemoryError
+        yield "".join(waiting)
+
+
+@hookimpl
+def atat_zoo_boundary() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderBoundary]

@@ -1,0 +1,35 @@
+"""A callback that measures the weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from composer import Callback
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderCallback:
+    """The norm of all weights together, as `weights/norm`."""
+
+    name = "placeholder"
+    summary = "norm of the weights"
+    refs = ()
+
+    every: int = param(10, help="steps between two measurements", ge=1)
+
+    def build(self) -> Callback:
+        """Return Composer's callback."""
+        from .monitor import WeightMonitor
+
+        return WeightMonitor(self.every)
+
+
+@hookimpl
+def atat_zoo_callback() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderCallback]

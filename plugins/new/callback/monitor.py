@@ -1,0 +1,24 @@
+"""The callback itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from composer import Callback
+
+if TYPE_CHECKING:
+    from composer import Logger, State
+
+
+class WeightMonitor(Callback):
+    """Logs a number at the end of some steps; it has no state of its own."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Log the norm."""
+        if int(state.timestamp.batch) % self.every == 0:
+            norms = [p.detach().float().norm() for p in state.model.parameters()]
+            logger.log_metrics({"weights/norm": float(torch.stack(norms).norm())})

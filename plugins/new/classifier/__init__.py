@@ -1,0 +1,48 @@
+"""A classifier by letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.tokenizers import TokenizerModel
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderClassifier:
+    """p(class | z) = σ(s · (letters per token − c)), over the visible tokens: texts with many of some letters."""
+
+    name = "placeholder"
+    summary = "texts with many of some letters"
+    refs = ()
+
+    letters: str = param("e", help="the letters that count")
+    sharpness: float = param(4.0, help="s", ge=0)
+    centre: float = param(0.2, help="c: letters per token at which the probability is a half")
+
+    def build(self, tokenizer: TokenizerModel, length: int) -> Callable[[Tensor], Tensor]:
+        """Return log p(class | z), float32 [M], as a function of z, int64 [M, L]; a mask, id V, has no letters."""
+        import torch
+
+        each = [tokenizer.decode([i]) for i in range(tokenizer.vocabulary_size)]
+        table = torch.tensor([*(sum(text.count(letter) for letter in self.letters) for text in each), 0.0])
+
+        def classify(tokens: Tensor) -> Tensor:
+            found = table.to(tokens.device)[tokens].mean(1)
+            return torch.nn.functional.logsigmoid(self.sharpness * (found - self.centre))
+
+        return classify
+
+
+@hookimpl
+def atat_zoo_classifier() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderClassifier]

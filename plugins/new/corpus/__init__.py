@@ -1,0 +1,44 @@
+"""A corpus that needs no files: multiplication tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.data import Split
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderCorpus:
+    """Document i is the table of i, a product on each line; of ten, one is for validation and one for the test."""
+
+    name = "placeholder"
+    summary = "multiplication tables, one a document"
+    refs = ()
+
+    tables: int = param(200, help="tables, over all splits", ge=10)
+    columns: int = param(10, help="products in a table", ge=1)
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the tables of a split."""
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"there is no split {split!r}")
+        for i in range(self.tables):
+            if split == {0: "validation", 1: "test"}.get(i % 10, "train"):
+                yield "\n".join(f"{i} times {j} is {i * j}" for j in range(1, self.columns + 1))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what decides the text; a change of its wording wants another version."""
+        return {"tables": self.tables, "columns": self.columns, "version": 1}
+
+
+@hookimpl
+def atat_zoo_corpus() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderCorpus]

@@ -1,0 +1,52 @@
+"""A curriculum from the beginning of a text to all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.registry import Context
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderCurriculum:
+    """Weights exp(−s·i/L) of position i, whose sharpness s falls evenly to 0 over the training."""
+
+    name = "placeholder"
+    summary = "the first tokens of a text weigh more at first"
+    refs = ()
+
+    sharpness: float = param(1.0, help="s: the first token weighs exp(s) times the last one, at first", ge=0, le=50)
+
+    def build(self, context: Context) -> PlaceholderCurriculum:
+        """Return itself: it has no state."""
+        return self
+
+    def stage(self, progress: float) -> str:
+        """Return the name of the stage."""
+        return "beginnings" if progress < 1 else "all"
+
+    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
+        """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens."""
+        import torch
+
+        maskable = masked.maskable
+        length = maskable.shape[1]
+        place = torch.arange(length, dtype=torch.float64, device=maskable.device) / length
+        raw = (-self.sharpness * (1 - progress) * place).exp().expand(maskable.shape)
+        count = maskable.sum(1, keepdim=True)
+        mean = (raw * maskable).sum(1, keepdim=True) / count.clamp(min=1)
+        return torch.where(count > 0, raw / mean, 1.0).float()
+
+
+@hookimpl
+def atat_zoo_curriculum() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderCurriculum]

@@ -1,0 +1,29 @@
+"""A detokenizer of text that stands in pieces of words."""
+
+from __future__ import annotations
+
+import re
+
+from atat_zoo.registry import component, hookimpl
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+_INNER = re.compile(r"(?<=\S)@@ (?=\S)")
+
+
+@component
+class PlaceholderDetokenizer:
+    """Joins `un@@ believ@@ able` to `unbelievable`: the mark of subword-nmt for a piece that a word goes on after."""
+
+    name = "placeholder"
+    summary = "joins the pieces of words that subword-nmt marks by @@"
+    refs = ("arXiv:1508.07909",)
+
+    def __call__(self, text: str) -> str:
+        """Return a document as it is read."""
+        return _INNER.sub("", text)
+
+
+@hookimpl
+def atat_zoo_detokenizer() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderDetokenizer]

@@ -1,0 +1,39 @@
+"""A draw that leaves out what is improbable beside the most probable token."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+from atat_zoo.samplers.draw import Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderDraw(Draw):
+    """A draw from the tokens with at least a share of the largest probability (min-p)."""
+
+    name = "placeholder"
+    summary = "from the tokens with at least a share of the largest probability"
+    refs = ("arXiv:2407.01082",)
+
+    share: float = param(0.1, help="share of the largest probability that a token needs", gt=0, le=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Return scores [M, V] and the temperature: p ∝ exp(score / temperature)."""
+        least = log_probs.amax(-1, keepdim=True) + math.log(self.share)
+        return log_probs.masked_fill(log_probs < least, -math.inf), self.temperature
+
+
+@hookimpl
+def atat_zoo_draw() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderDraw]

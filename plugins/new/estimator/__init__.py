@@ -1,0 +1,38 @@
+"""An importance estimator that has nothing to learn: what is said again is less important."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from atat_zoo.registry import Context
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderEstimator:
+    """One over the number of times that a token occurs in its row."""
+
+    name = "placeholder"
+    summary = "what occurs more often in a row is less important"
+    refs = ()
+    reads: ClassVar[Literal["x", "z"]] = "x"
+    reads_time: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+
+    def build(self, context: Context) -> nn.Module:
+        """Return an `EstimatorModule`."""
+        from .module import Rarity
+
+        return Rarity()
+
+
+@hookimpl
+def atat_zoo_estimator() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderEstimator]

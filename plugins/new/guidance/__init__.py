@@ -1,0 +1,52 @@
+"""A guidance against repetition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.generation import Writer
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderGuidance:
+    """Takes a strength off the logit of a token for each time that it is visible in the text already."""
+
+    name = "placeholder"
+    summary = "makes tokens less probable each time that they occur"
+    refs = ("arXiv:1909.05858",)
+
+    strength: float = param(0.5, help="nats for each occurrence; 0 changes nothing, below 0 repeats more")
+
+    def guide(self, writer: Writer) -> Writer:
+        """Return a writer with a guided denoiser."""
+        if not self.strength:
+            return writer
+        import torch
+
+        from atat_zoo.diffusion.positions import pairs
+        from atat_zoo.generation.guided import Guided, normalised
+
+        def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+            # One column more, for the masks.
+            shape = (len(tokens), log_probs.shape[1] + 1)
+            seen = torch.zeros(shape, dtype=log_probs.dtype, device=tokens.device)
+            seen.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=seen.dtype))
+            return normalised(log_probs - self.strength * seen[pairs(where)[0], :-1], log_probs)
+
+        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+
+
+@hookimpl
+def atat_zoo_guidance() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderGuidance]

@@ -1,0 +1,39 @@
+"""A judge without a network: a code that learns a text while it reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from .model import Code
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderJudge:
+    """What each byte costs a code that counts which bytes followed the one before, in this text alone.
+
+    It knows no language, so it tells repetitive text from other text, and nothing else.
+    """
+
+    name = "placeholder"
+    summary = "an adaptive code of bytes: low for text that repeats itself"
+    refs = ("doi:10.1109/TIT.1981.1056331",)
+    folder: ClassVar[str | None] = None
+
+    smoothing: float = param(0.5, help="added to every count", gt=0)
+
+    def build(self, device: str) -> Code:
+        """Return a `JudgeModel`."""
+        from .model import Code
+
+        return Code(self.smoothing)
+
+
+@hookimpl
+def atat_zoo_judge() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderJudge]

@@ -1,0 +1,45 @@
+"""The code."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+class Code:
+    """An adaptive Markov model of bytes, with the estimator of Krichevsky and Trofimov."""
+
+    title = "placeholder"
+
+    def __init__(self, smoothing: float) -> None:
+        self.smoothing = smoothing
+
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p of each text and its number of bytes: float64 [n] and int64 [n]."""
+        sizes = [len(text.encode()) for text in texts]
+        return torch.tensor([self._cost(text) for text in texts], dtype=torch.float64), torch.tensor(sizes)
+
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return the share of each byte in each text, float32 [n, 256]."""
+        counted = [torch.bincount(torch.tensor(list(text.encode())), minlength=256) for text in texts]
+        return torch.stack([counts / counts.sum() for counts in counted]).float()
+
+    def _cost(self, text: str) -> float:
+        pairs: Counter[tuple[int, int]] = Counter()
+        seen: Counter[int] = Counter()
+        cost, before = 0.0, 0
+        for byte in text.encode():
+            chance = (pairs[before, byte] + self.smoothing) / (seen[before] + 256 * self.smoothing)
+            cost -= math.log(chance)
+            pairs[before, byte] += 1
+            seen[before] += 1
+            before = byte
+        return cost

@@ -1,0 +1,37 @@
+"""A logger to a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from composer.loggers import LoggerDestination
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderLogger:
+    """A file of lines `step,metric,value` in the folder `logs` of the run; a run that is continued adds to it."""
+
+    name = "placeholder"
+    summary = "a table of step, metric and value in the run folder"
+    refs = ()
+
+    file: str = param("placeholder.csv", help="name of the file")
+
+    def build(self, folder: Path) -> LoggerDestination:
+        """Return Composer's destination."""
+        from .destination import Table
+
+        return Table(folder / self.file)
+
+
+@hookimpl
+def atat_zoo_logger() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderLogger]

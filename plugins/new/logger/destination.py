@@ -1,0 +1,25 @@
+"""The destination of the metrics."""
+
+from __future__ import annotations
+
+import csv
+import os
+from typing import TYPE_CHECKING, Any
+
+from composer.loggers import LoggerDestination
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Table(LoggerDestination):
+    """Writes the numbers of the first rank, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Write metrics by name."""
+        if os.environ.get("RANK", "0") == "0":
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([step, name, float(value)] for name, value in metrics.items())

@@ -1,0 +1,36 @@
+"""A masking strategy that knows two classes of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderMasking:
+    """p_i = min(1, λ e^s) where I_i is above a level and λ elsewhere, with λ such that the mean of p is the rate."""
+
+    name = "placeholder"
+    summary = "tokens above a level of importance more often, all of them alike"
+    refs = ()
+
+    level: float = param(0.5, help="importance above which a token is masked more often", ge=0, le=1)
+    strength: float = param(1.0, help="s: by the factor exp(s)", ge=0, le=50)
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        from atat_zoo.diffusion.calibration import water_fill
+
+        return water_fill(self.strength * (importance > self.level).double(), rate, maskable)
+
+
+@hookimpl
+def atat_zoo_masking() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderMasking]

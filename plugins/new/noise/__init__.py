@@ -1,0 +1,41 @@
+"""A noise schedule: a squared cosine."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderNoise:
+    """α(t) = cos²(πt/2): slow at both ends; the mask rate is sin²(πt/2)."""
+
+    name = "placeholder"
+    summary = "slow at both ends: α = cos²(πt/2)"
+    refs = ("arXiv:2102.09672",)
+    complete: ClassVar[bool] = True
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return cos²(πt/2)."""
+        return t.mul(math.pi / 2).cos().square()
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = π cot(πt/2)."""
+        return t.mul(math.pi / 2).tan().reciprocal().mul(math.pi)
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = (2/π) arcsin(√rate)."""
+        return rate.clamp(0, 1).sqrt().asin().mul(2 / math.pi).clamp(0, 1)
+
+
+@hookimpl
+def atat_zoo_noise() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderNoise]

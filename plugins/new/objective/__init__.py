@@ -1,0 +1,46 @@
+"""An objective that a few hopeless tokens do not dominate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from atat_zoo.registry import Context
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderObjective:
+    """s·log(1 + CE/s) of each masked token in place of its cross-entropy; the bound is that of `mdlm`."""
+
+    name = "placeholder"
+    summary = "the cross-entropy, damped where it is large"
+    refs = ("arXiv:1701.03077",)
+    uses = frozenset({"backbone", "noise"})
+    exact = False
+    shifted = False
+
+    scale: float = param(4.0, help="s: nats at which a token has half its gradient", gt=0)
+
+    def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
+        """Return an `ObjectiveModule`."""
+        from .module import Damped
+
+        return Damped(context, parts, batch_size, self.scale)
+
+    def network_input(self, rows: int, length: int) -> tuple[int, int]:
+        """Return how many rows the network reads in a step, and how many tokens."""
+        return rows, length
+
+
+@hookimpl
+def atat_zoo_objective() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderObjective]

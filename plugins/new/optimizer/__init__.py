@@ -1,0 +1,37 @@
+"""An optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderOptimizer:
+    """RAdam: Adam whose first steps wait until their second moments are known well enough."""
+
+    name = "placeholder"
+    summary = "Adam that needs no warm-up: RAdam"
+    refs = ("arXiv:1908.03265",)
+
+    learning_rate: float = param(1e-3, help="peak learning rate", gt=0)
+    betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return torch's optimizer over the parameters of the model that are trained."""
+        from torch.optim import RAdam
+
+        return RAdam([p for p in model.parameters() if p.requires_grad], lr=self.learning_rate, betas=self.betas)
+
+
+@hookimpl
+def atat_zoo_optimizer() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderOptimizer]

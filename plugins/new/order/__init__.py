@@ -1,0 +1,42 @@
+"""An order from the middle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from atat_zoo.registry import component, hookimpl, param
+from atat_zoo.samplers.order import Order
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderOrder(Order):
+    """The masked position that is nearest to the middle of the text first, or the one that is farthest."""
+
+    name = "placeholder"
+    summary = "from the middle outwards, or from both ends inwards"
+    refs = ()
+    deterministic = True
+
+    first: Literal["middle", "ends"] = param("middle", help="which comes first")
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return a score per position, float64 [A, L]; the highest comes first."""
+        import torch
+
+        rows, length = step.open.shape
+        place = torch.arange(length, dtype=torch.float64, device=step.open.device)
+        distance = (place - (length - 1) / 2).abs().expand(rows, length)
+        return distance if self.first == "ends" else -distance
+
+
+@hookimpl
+def atat_zoo_order() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderOrder]

@@ -1,0 +1,52 @@
+"""A pace that grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+from atat_zoo.samplers.pace import Pace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderPace(Pace):
+    """⌈gᵏ⌉ positions in step k: 1, 2, 4, 8 … for g = 2, so that a text of n tokens takes about log₂ n steps."""
+
+    name = "placeholder"
+    summary = "1 position, then 2, 4, 8 and so on"
+    refs = ()
+    deterministic = True
+
+    growth: float = param(2.0, help="g: each step has so many times the positions of the one before", ge=1, le=100)
+
+    def most(self, n: int) -> int:
+        """Return the steps for n open positions."""
+        steps, done = 0, 0
+        while done < n:
+            done += self.taken(steps)
+            steps += 1
+        return steps
+
+    def take(self, step: Step) -> Tensor:
+        """Return how many positions to unmask, int64 [A] on the CPU."""
+        return step.remaining.clamp(max=self.taken(step.number))
+
+    def taken(self, number: int) -> int:
+        """Return ⌈gᵏ⌉, up to as many positions as a text can have."""
+        taken = 1.0
+        for _ in range(number):
+            taken = min(taken * self.growth, 2.0**30)
+        return -int(-taken // 1)
+
+
+@hookimpl
+def atat_zoo_pace() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderPace]

@@ -1,0 +1,10 @@
+"""The conformance suite; beside it, test what is special about the part."""
+
+import pytest
+
+from atat_zoo.testing import Case, cases
+
+
+@pytest.mark.parametrize("case", cases(distribution="atat-zoo-placeholder"), ids=str)
+def test_conformance(case: Case) -> None:
+    case.run()

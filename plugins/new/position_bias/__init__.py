@@ -1,0 +1,37 @@
+"""A position bias that rises and falls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from atat_zoo.registry import Context
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderBias:
+    """bias_i = ½ − ½ cos(2πi/period): waves along the sequence, which text then appears between."""
+
+    name = "placeholder"
+    summary = "fixed: waves between 0 and 1"
+    refs = ()
+
+    period: float = param(16.0, help="positions from one wave to the next", gt=1)
+
+    def build(self, context: Context) -> nn.Module:
+        """Return a `PositionBiasModule`."""
+        from .module import Waves
+
+        return Waves(self.period)
+
+
+@hookimpl
+def atat_zoo_position_bias() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderBias]

@@ -1,0 +1,41 @@
+"""A remask that has second thoughts in the first part of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+from atat_zoo.samplers.remask import Remask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderRemask(Remask):
+    """In the first part of the steps, each token that was drawn before this one is hidden again by chance."""
+
+    name = "placeholder"
+    summary = "a fixed share of the drawn tokens again, in the first part of the steps"
+    refs = ()
+
+    share: float = param(0.05, help="probability with which a token is hidden again", ge=0, le=1)
+    until: float = param(0.5, help="share of the steps after which tokens stay", ge=0, le=1)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return which tokens to hide again, bool [A, L]."""
+        drawn = step.free & ~step.open
+        if step.fresh is not None:
+            drawn &= ~step.fresh
+        early = (step.number < self.until * step.most).to(drawn.device)
+        return drawn & (step.uniform("remask") < self.share) & early[:, None]
+
+
+@hookimpl
+def atat_zoo_remask() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderRemask]

@@ -1,0 +1,37 @@
+"""A schedule of the learning rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderSchedule:
+    """Rises evenly for w steps, then falls with the root of the step: √(w/k)."""
+
+    name = "placeholder"
+    summary = "falls with the root of the step, however long the training"
+    refs = ("arXiv:1706.03762",)
+
+    warmup_steps: int = param(100, help="w, steps of linear warm-up", ge=1)
+
+    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
+        """Return torch's scheduler; the learning rate of each group of the optimizer is the peak."""
+        from torch.optim.lr_scheduler import LambdaLR
+
+        w = self.warmup_steps
+        return LambdaLR(optimizer, lambda step: min((step + 1) / w, (w / (step + 1)) ** 0.5))
+
+
+@hookimpl
+def atat_zoo_schedule() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderSchedule]

@@ -1,0 +1,37 @@
+"""A stop when little is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+from atat_zoo.samplers.stop import Stop
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderStop(Stop):
+    """When no more than a few positions are masked, they are filled in one draw."""
+
+    name = "placeholder"
+    summary = "fills the rest when few positions are left"
+    refs = ()
+    deterministic = True
+
+    left: int = param(2, help="masked positions that are filled at once; 0 never stops", ge=0)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return which rows are finished, bool [A]."""
+        return step.open.sum(1) <= self.left
+
+
+@hookimpl
+def atat_zoo_stop() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderStop]

@@ -1,0 +1,33 @@
+"""A target for the importance estimator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Masked
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderTarget:
+    """1 − p_θ of the true token, at masked tokens: the probability of another one."""
+
+    name = "placeholder"
+    summary = "the probability that the denoiser gives to wrong tokens"
+    refs = ()
+
+    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L]; loss is in nats."""
+        return 1 - loss.float().neg().exp(), masked.masked
+
+
+@hookimpl
+def atat_zoo_target() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderTarget]

@@ -1,0 +1,37 @@
+"""An uncertainty metric: the collision entropy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderUncertainty:
+    """−log Σp² / log V: Rényi's entropy of order 2, as a share of the largest possible."""
+
+    name = "placeholder"
+    summary = "collision entropy of the prediction over log V"
+    refs = ("https://projecteuclid.org/euclid.bsmsp/1200512181",)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return it, float32 [...] in [0, 1], for logits [..., V]; those of −∞ do not count in V."""
+        import torch
+
+        precise = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        count = logits.isneginf().logical_not().sum(-1)
+        collision = logits.softmax(-1, dtype=precise).square().sum(-1)
+        share = -collision.log() / count.clamp(min=2).to(precise).log()
+        return torch.where(count > 1, share.clamp(0, 1), 0.0).float()
+
+
+@hookimpl
+def atat_zoo_uncertainty() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderUncertainty]

@@ -1,0 +1,208 @@
+"""`atat new`: packages that pass their own tests as they are written, for every kind; and experiments that explain."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from click.testing import CliRunner
+
+from atat_zoo.cli.new import new, templates, write_package
+from atat_zoo.experiment import load
+from atat_zoo.registry import KINDS, TABLES, Zoo, plugins
+from atat_zoo.registry import zoo as zoo_module
+from atat_zoo.testing import cases, check_imports
+from tests.installing import install_beside
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A package of each kind, all of them installed: by kind, its folder."""
+    root, found = tmp_path_factory.mktemp("new"), plugins.distributions
+    packages = {kind: write_package(kind, f"my-{kind.replace('_', '-')}", root) for kind in KINDS}
+    path = [str(root), *(install_beside(package, root) for package in packages.values())]
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in path:
+            patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]))
+        patch.delenv(plugins.ALLOWED, raising=False)
+        patch.setattr(plugins, "distributions", lambda: found(path=[str(root)]))
+        zoo_module._load.cache_clear()
+        yield packages
+    zoo_module._load.cache_clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_as_it_is_written_keeps_the_contract_of_its_kind(written, kind):
+    found = cases(distribution=written[kind].name)
+    assert {(case.kind, case.name) for case in found} == {(kind, f"my_{kind}")}
+    assert len(found) > 2, "only its description would be tested"
+    for case in found:
+        if case.promise != "imports":  # in a process of its own: see below
+            case.run(examples=10)
+
+
+def test_no_package_needs_torch_to_be_listed(written):
+    zoo = Zoo.load()
+    check_imports(zoo.describe(kind, f"my_{kind}").path for kind in written)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_experiment_of_a_package_uses_its_part_and_says_what_it_needs(written, kind):
+    made = load(str(written[kind] / "experiment.toml"))
+    needs = () if kind == "judge" else (written[kind].name,)  # a judge is named on the command line
+    assert made.requires == needs
+    assert list(needs) == made.to_table().get("requires", [])
+
+
+def test_a_package_that_is_installed_is_not_replaced(written, atat, tmp_path):
+    code, out, err = atat("new", "noise", "my-corpus", "--in", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert err == "error: atat-zoo-my-corpus is installed here, and would be replaced; choose another name\n"
+    assert not any(tmp_path.iterdir())
+
+
+def test_there_is_a_template_of_each_kind_and_of_nothing_else():
+    folders = {path.name for path in templates().iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == {*KINDS, "package"}
+    uses = tomllib.loads((templates() / "uses.toml").read_text(encoding="utf-8"))
+    assert uses.keys() == KINDS.keys() - TABLES.keys()
+
+
+@pytest.mark.parametrize("name", ["x", "a-very-long-name-of-30-letters"])
+def test_every_package_is_tidy_whatever_the_length_of_its_name(name, tmp_path):
+    pytest.importorskip("ruff", reason="pip install 'atat-zoo[dev]'")
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        write_package(kind, name, tmp_path / kind)
+    for words in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *words, "--no-cache", "."], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_name_may_hold_the_word_that_stands_for_it_in_the_templates(tmp_path):
+    made = write_package("noise", "my-placeholder", tmp_path)
+    project = tomllib.loads((made / "pyproject.toml").read_text())["project"]
+    assert project["name"] == made.name == "atat-zoo-my-placeholder"
+    assert project["entry-points"]["atat_zoo"] == {"my_placeholder": "atat_zoo_my_placeholder"}
+
+
+def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
+    made = write_package("mask_drawing", "one-two", tmp_path)
+    files = {str(path.relative_to(made)): path for path in made.rglob("*") if path.is_file()}
+    module = "atat_zoo_one_two"
+    assert files.keys() == {
+        ".github/workflows/test.yml",
+        "LICENSE",
+        "README.md",
+        "experiment.toml",
+        "pyproject.toml",
+        "tests/test_one_two.py",
+        f"{module}/__init__.py",
+        f"{module}/py.typed",
+    }
+    for name, path in files.items():
+        text = path.read_text(encoding="utf-8")
+        assert "placeholder" not in text.lower(), name
+        assert "KIND_OF" not in text, name
+        assert "PLACE_OF" not in text, name
+    assert "class OneTwoDrawing:" in files[f"{module}/__init__.py"].read_text(encoding="utf-8")
+    assert "`atat_zoo.masking.mask_drawing`" in files["README.md"].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nois", "mine"), "there is no kind named 'nois'; did you mean 'noise'?"),
+        (("noise", "linear"), "atat-zoo has a noise named 'linear'; choose another name"),
+        (("noise", "My Noise"), "'My Noise' cannot name a part"),
+        (("noise", "../escape"), "'../escape' cannot name a part"),
+        (("noise", "x" * 31), "at most 30 letters"),
+        (("noise", "2nd"), "cannot name a part"),
+        (("noise", "é"), "cannot name a part"),
+        (("noise", "mine", "--in", "nowhere"), "--in nowhere: there is no such folder"),
+        (("noise", "taken"), "atat-zoo-taken exists; choose another name"),
+        (("experiment", "taken"), "taken.toml exists; choose another name"),
+        (("experiment", "a/b"), "name: expected a word that can name a folder"),
+        (
+            ("experiment", "mine", "--masking", "unifrom"),
+            "there is no masking named 'unifrom'; did you mean",
+        ),
+        (("experiment", "mine", "--corpus", "files"), "corpus.train is missing"),
+        (("experiment", "mine", "train.steps=0"), "train.steps must be at least 1"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, atat, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "atat-zoo-taken").mkdir()
+    (tmp_path / "taken.toml").touch()
+    code, out, err = atat("new", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert {path.name for path in tmp_path.rglob("*")} == {"atat-zoo-taken", "taken.toml"}
+
+
+def test_help_says_what_each_kind_is_for(atat):
+    code, out, _ = atat("new", "--help")
+    assert code == 0
+    assert all(f"\n  {kind} " in out for kind in [*KINDS, "experiment"])
+
+
+# `atat new experiment`
+
+
+def test_an_experiment_explains_every_parameter_and_is_what_it_says(atat, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = ("--objective", "mdlm", "--masking", "importance", "--sampler", "{use = 'klass', steps = 9}")
+    code, out, err = atat("new", "experiment", "mine", *flags, "train.steps=7")
+    assert (code, err) == (0, "")
+    assert "atat check mine.toml" in out
+    made = load("mine.toml")
+    assert made == load(
+        "base/sotu", ["name=mine", "masking=importance", "sampler={use='klass',steps=9}", "train.steps=7"]
+    )
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    zoo = Zoo.load()
+    for kind in made.kinds:
+        assert KINDS[kind].summary in text
+        for name, parameter in zoo.describe(kind, made.parts[kind].name).parameters.items():
+            assert any(name in line and line.endswith(f"  # {parameter['help']}") for line in text.splitlines()), name
+    code, out, _ = atat("check", "mine.toml")
+    assert (code, "mine is in order" in out) == (0, True)
+
+
+@pytest.mark.parametrize("like", ["quickstart", "baselines/autoregressive", "guidance/war_and_peace", "lm1b/atat"])
+def test_an_experiment_written_in_full_is_the_one_it_is_like(like, atat, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert atat("new", "experiment", "mine", "--like", like)[0] == 0
+    assert load("mine.toml") == load(like, ["name=mine"])
+
+
+def test_an_experiment_is_written_by_asking(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answers = (
+        "asked\nautoregressive\n\nbytes\n\nleft_to_right\n"  # that objective has no masking, so it is not asked for
+    )
+    done = CliRunner().invoke(new, ["experiment"], input=answers)
+    assert done.exit_code == 0, done.output
+    assert "The training loss, and the bound that is reported. One of: adaptive, autoregressive" in done.output
+    expected = ["name=asked", "objective=autoregressive", "tokenizer=bytes", "sampler=left_to_right"]
+    assert load("asked.toml") == load("base/sotu", expected)
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass_as_they_are_written(written):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=written["target"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout

@@ -1,0 +1,101 @@
+"""The code blocks of README.md and of docs/, carried out in the order of the page.
+
+- `console`: each line that begins with `$ ` is run, but for what sets up a machine.
+- `toml`: written to the file that its first line names, and loaded as an experiment.
+- `python`: run, or, if its first line names a file, written there for the blocks after it. If a block `text` follows at
+  once, it is what must be printed.
+
+A block marked `noexec` after its language is only shown, and any other language too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+from atat_zoo.experiment import load
+from tests import fixtures, forked
+
+ROOT = Path(__file__).parents[1]
+# Begun by `make`, which sets up a machine, or takes hours.
+SETUP = ("git clone", "make ")
+# What `make quickstart` leaves behind, by a training of a few steps.
+SMALL = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
+
+
+class Block(NamedTuple):
+    """A code block, and the block `text` that follows it at once, or None."""
+
+    language: str
+    text: str
+    printed: str | None
+
+    @property
+    def file(self) -> str | None:
+        """The file that the first line names."""
+        name = re.match(r"# (\S+\.(?:toml|py))\n", self.text)
+        return name[1] if name else None
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the code blocks of a page, in its order."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^```(.*)\n((?:.*\n)*?)```\n(?:\n```text\n((?:.*\n)*?)```)?", text, re.MULTILINE)
+    return [Block(language, code, printed or None) for language, code, printed in found]
+
+
+def prepare(folder: Path) -> None:
+    """Leave in a folder what the pages begin with: the quickstart's run, corpora, and a folder of stories."""
+    run(["atat", "train", "quickstart", *SMALL], folder)
+    fixtures.write_all(folder)
+    (folder / "stories").mkdir()
+    (folder / "stories" / "all.txt").write_text("\n\n".join(fixtures.sentences(600)))
+
+
+def carry_out(page: Path, folder: Path) -> None:
+    """Carry out the blocks of a page; raises AssertionError where one does not do what it says."""
+    for number, block in enumerate(blocks(page)):
+        path = folder / (block.file or f"block{number}.{block.language}")
+        if block.language in ("toml", "python"):
+            path.write_text(block.text, encoding="utf-8")
+        if block.language == "toml" and "arms" not in tomllib.loads(block.text):  # a study is read by its command
+            with contextlib.chdir(folder):
+                load(path)
+        if block.language == "python" and not block.file:
+            code = f"import runpy; runpy.run_path({path.name!r}, run_name='__main__')"
+            done = forked.run([], folder, code=code, env={"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"})
+            assert done.returncode == 0, f"{page.name}: {block.text}\n{done.stdout}{done.stderr}"
+            if block.printed is not None:
+                assert done.stdout.strip() == block.printed.strip(), f"{page.name}: {block.text}\n{done.stdout}"
+        if block.language == "console":
+            for line in block.text.splitlines():
+                if line.startswith("$ ") and not line[2:].startswith(SETUP):
+                    run(_fitted(line[2:]), folder)
+
+
+def _fitted(command: str) -> list[str]:
+    """Return a command with the few steps of a test."""
+    words = shlex.split(command.replace("--step 400", "--step 4").replace("-n 8", "-n 2"), comments=True)
+    if "owt-small/atat" in words and words[1] != "check":
+        return words + fixtures.FEW
+    if "--resume" in words:
+        return words[: words.index("--resume") + 2]
+    # Of two that set one key, the last counts.
+    return words + SMALL if {"train", "atat_zoo.train"} & {*words} else words
+
+
+def run(words: list[str], folder: Path) -> None:
+    """Run a command in a folder; it succeeds."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    if words[0] == "atat":
+        done = forked.run(words[1:], folder)
+    else:
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"

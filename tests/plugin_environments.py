@@ -1,0 +1,35 @@
+"""The plugins of this repository, each in an environment of its own: `python -m tests.plugin_environments [NAME]...`.
+
+`make test-plugins`. The wheel of the zoo is installed alone, then one plugin with what it needs; its parts are held to
+their contracts from the command line, and its own tests run. With `--borrow` the environments see the libraries of this
+one, and install only what is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.empty_environment import ROOT, Environment
+
+
+def main() -> None:
+    """Test the plugins that are named, or all of them."""
+    words = sys.argv[1:]
+    folders = {folder.name: folder for folder in sorted((ROOT / "plugins").glob("atat-zoo-*"))}
+    names = [word for word in words if not word.startswith("-")] or list(folders)
+    if unknown := set(names) - set(folders):
+        sys.exit(f"there is no plugin {', '.join(sorted(unknown))}; there are {', '.join(folders)}")
+    for folder in map(folders.__getitem__, names):
+        with tempfile.TemporaryDirectory() as where:
+            made = Environment(Path(where), "--borrow" in words)
+            made.install(f"{folder}[test]", needs=True)
+            if "entry-points.atat_zoo" in (folder / "pyproject.toml").read_text():  # or it has no parts
+                print(made.atat("zoo", "check", folder.name).splitlines()[-1], flush=True)
+            tested = made.run(made.python, "-m", "pytest", "-q", cwd=folder)
+            print(f"{folder.name}: {tested.strip().splitlines()[-1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Ten plugins with one mistake each: a sentence that names it, and everything else works."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.installing import alone, install
+
+__all__ = ["alone", "install"]
+
+GOOD = '''
+from atat_zoo.registry import component, hookimpl, param
+
+@component
+class Spiral:
+    """A masking strategy that cares little for importance."""
+    name, summary, refs = "spiral", "made up", ()
+    power: float = param(0.5, help="how much importance counts", gt=0)
+
+    def probabilities(self, importance, rate, maskable):
+        import torch
+        from atat_zoo.diffusion.calibration import water_fill
+        return water_fill(importance.double() * self.power, rate, maskable)
+
+@hookimpl
+def atat_zoo_masking():
+    return [Spiral]
+'''
+# Of each: what is replaced in the good plugin, by what, and what is said of it.
+IMPORTED = {
+    "import error": ("@component", "import no_such_module", "No module named 'no_such_module'"),
+    "syntax error": ("class Spiral:", "class Spiral", "SyntaxError: expected ':'"),
+    "duplicate name": ('"spiral"', '"uniform"', "masking 'uniform' is offered by both atat-zoo and atat-zoo-broken;"),
+    "missing help": (', help="how much importance counts"', "", "missing 1 required keyword-only argument: 'help'"),
+    "contract too new": ("@hookimpl", "CONTRACT = 9\n@hookimpl", "its CONTRACT is 9, and this atat-zoo knows those up"),
+}
+HELD = {
+    "wrong kind": ("zoo_masking", "zoo_noise", "noise 'spiral' breaks its promise 'contract': it has no 'alpha'"),
+    "empty help": ("how much importance counts", "", "'description': masking made_up_broken.Spiral.power has no help"),
+    "rate off by 1 %": ("return water", "return 0.99 * water", "(a) the mean of p over maskable tokens is the rate"),
+    "not deterministic": ("self.power", "torch.rand(importance.shape)", "'rate': the same input gives the same p: "),
+    "mutates its input": ("importance.double()", "importance.mul_(0.5).double()", "importance is left as it was"),
+    "wrong dtype": ("rate, maskable)\n\n", "rate, maskable).half()\n\n", "'rate': p is float32, not torch.float16"),
+}
+
+
+@pytest.fixture
+def plugins(install, tmp_path, monkeypatch):
+    """Return a function that installs a broken plugin beside a good one."""
+    # For what runs in a process of its own.
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+    def both(old, new):
+        assert old in GOOD
+        install("broken", GOOD.replace(old, new))
+        install("helix", GOOD.replace("spiral", "helix").replace("Spiral", "Helix"))
+
+    return both
+
+
+def said(atat, *words):
+    code, out, err = atat(*words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    return line
+
+
+def everything_else_works(atat):
+    code, out, _ = atat("zoo", "list", "masking")
+    assert code == 0
+    assert {"helix", "uniform", "importance"} <= {line.split()[1] for line in out.splitlines()}
+    assert atat("check", "mdlm", "masking.use=helix")[0] == 0
+
+
+@pytest.mark.parametrize("how", IMPORTED)
+def test_a_plugin_that_cannot_be_loaded_is_one_sentence(how, plugins, atat):
+    old, new, sentence = IMPORTED[how]
+    plugins(old, new)
+    line = said(atat, "zoo", "check", "atat-zoo-broken")
+    assert line.startswith("error: plugin broken of atat-zoo-broken: ")
+    assert sentence in line
+    # As it is said of the whole zoo.
+    assert said(atat, "zoo", "check") == line
+    everything_else_works(atat)
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_a_part_that_breaks_its_contract_is_one_sentence(how, plugins, atat):
+    old, new, sentence = HELD[how]
+    plugins(old, new)
+    line = said(atat, "zoo", "check", "atat-zoo-broken")
+    assert " 'spiral' breaks its promise " in line
+    assert sentence in line
+    everything_else_works(atat)
+
+
+def test_a_good_plugin_beside_a_broken_one_keeps_its_contract(plugins, atat):
+    plugins("import", "improt")
+    code, out, err = atat("zoo", "check", "atat-zoo-helix")
+    assert (code, out, err) == (0, "8 promises hold: masking helix\n", "")
+
+
+def test_the_sentence_has_the_smallest_example(plugins, atat):
+    old, new, _ = HELD["rate off by 1 %"]
+    plugins(old, new)
+    line = said(atat, "zoo", "check", "atat-zoo-broken")
+    assert "; smallest example: drawn=8 rows of length 1 in " in line
+    assert "# " not in line
+
+
+@pytest.mark.parametrize(
+    ("raised", "sentence"),
+    [("RuntimeError('two\\nlines')", "RuntimeError: two lines"), ("SystemExit(0)", "SystemExit: 0")],
+)
+def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, atat):
+    plugins("return water", f"raise {raised}\n        water")
+    assert f"breaks its promise 'rate': {sentence}" in said(atat, "zoo", "check", "atat-zoo-broken")
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("raise OSError('disk on fire')", "OSError: disk on fire"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("Spiral = 3", "TypeError: Spiral is no class, but 3"),
+    ],
+)
+def test_a_part_that_is_listed_and_cannot_be_imported_is_one_sentence(module, sentence, install, atat):
+    menu = '[masking.spiral]\npath = "made_up_broken.strategies:Spiral"\nsummary = "made up"\n'
+    install("broken", "", files={"registry.toml": menu, "strategies.py": module})
+    line = said(atat, "zoo", "check", "atat-zoo-broken")
+    assert "masking 'spiral' of atat-zoo-broken cannot be imported from " in line
+    assert sentence in line
+    assert said(atat, "zoo", "check") == line.replace("error: ", "error: masking spiral: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "masking.twist = {summary = 3, path = 'made_up_menu:Twist'}",
+        "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = 4}",
+        "masking.twist = {summary = '', path = 'made_up_menu:Twist'}\nalias.masking = 5",
+    ],
+)
+def test_a_menu_with_a_value_of_another_type_breaks_its_own_plugin_only(line, plugins, install, atat):
+    plugins("import", "import")
+    install("menu", "", files={"registry.toml": f"{line}\n"})
+    code, out, err = atat("zoo", "list", "masking")
+    assert (code, "helix" in out, "spiral" in out) == (0, True, True)
+    assert len(err.splitlines()) == 1
+    assert "plugin menu of atat-zoo-menu is broken: " in err
+    assert "; write it again" in err
+
+
+def test_a_distribution_that_is_not_there_is_one_sentence(plugins, atat):
+    plugins("made up", "made up")
+    line = said(atat, "zoo", "check", "atat-zoo-broke")
+    assert "atat-zoo-broke offers no part here; did you mean 'atat-zoo-broken'? (there are: " in line
+
+
+def test_a_part_that_needs_parameters_is_said_to_be_held_by_its_description_alone(plugins, atat):
+    plugins("param(0.5, ", "param(")
+    code, out, _ = atat("zoo", "check", "atat-zoo-broken")
+    assert (code, out) == (
+        0,
+        "masking spiral: needs parameters, so only its description is tested here\n2 promises hold: masking spiral\n",
+    )

@@ -1,0 +1,104 @@
+"""The site: its pages do what they say, its links lead somewhere, and it builds without a warning."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from atat_zoo.registry import KINDS, Zoo
+from tests import pages
+from tests.pages import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+# Those with something to carry out; tests/test_bad_input.py holds the one of bad input.
+WORKING = [
+    page
+    for page in PAGES
+    if page.stem != "bad-input" and any(b.language in ("console", "toml", "python") for b in pages.blocks(page))
+]
+
+# How many figures the page of a kind has.
+CURVES = {"noise": 1, "rates": 1, "masking": 5, "position_bias": 1, "curriculum": 1, "uncertainty": 1, "schedule": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("pages")
+    pages.prepare(made)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WORKING, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_do_what_they_say(page: Path, folder: Path) -> None:
+    pages.carry_out(page, folder)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    """On GitHub, too, where a page that is written when the site is built is not."""
+    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+        assert "parts/" not in target, f"{target} is no file of the repository"
+
+
+def test_the_messages_of_troubleshooting_are_messages() -> None:
+    """Each is a line of the page of bad input, or is said in the package."""
+    said = (DOCS / "bad-input.md").read_text(encoding="utf-8")
+    said += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "atat_zoo").rglob("*.py"))
+    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(messages) > 10
+    for message in messages:
+        assert all(piece in said for piece in message.split(" … ")), message
+
+
+@pytest.mark.slow
+def test_every_part_is_on_the_page_of_its_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    kinds = import_module("kinds")
+    kinds.write(tmp_path)
+    zoo = Zoo.load()
+    for kind in KINDS:
+        page = (tmp_path / f"{kind}.md").read_text(encoding="utf-8")
+        for name in zoo.names(kind):
+            entry = zoo.describe(kind, name)
+            section = page.split(f"\n## `{name}`\n")[1].split("\n## ")[0]
+            assert all(f"\n| `{parameter}` |" in section for parameter in entry.parameters), f"{kind} {name}"
+            shown = [f"[{ref}](" in section or f"<{ref}>" in section for ref in entry.refs if ref != "ATAT"]
+            assert all(shown), f"{kind} {name}"
+        assert kinds.contracts(KINDS[kind].place), f"{kind} has a contract"
+        figures = re.findall(r"^<figure.*</figure>$", page, re.MULTILINE)
+        assert len(figures) == CURVES.get(kind, 0)
+        assert all(figure.count("<path") > 10 and "NaN" not in figure for figure in figures)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    missing = [name for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton") if not find_spec(name)]
+    if missing:
+        pytest.skip(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[docs]'")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(tmp_path / "doctrees")]
+    site = tmp_path / "site"
+    done = subprocess.run([*command, str(DOCS), str(site)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert {page.stem for page in site.glob("*.html")} >= {page.stem for page in PAGES}
+    from sphinx.util.inventory import InventoryFile
+
+    described = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    names = {name for objects in described.values() for name in objects}
+    public = (ROOT / "tests" / "registry" / "public.txt").read_text(encoding="utf-8").splitlines()[1:]
+    assert {re.split(r"[:(]", line)[0] for line in public} <= names, "the reference has all that is public"
+    fetch = re.compile(r"<(?:script|link|img|iframe|source)[^>]*(?:src|href)=.https?:|url\(.?https?:|@import")
+    for path in (*site.rglob("*.html"), *site.rglob("*.css")):
+        assert not fetch.findall(path.read_text(encoding="utf-8")), f"{path.name} asks the network for something"
