@@ -159,7 +159,9 @@ def _run(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    sys.path[:0] = filter(None, (str(Path(folder, entry)) for entry in env.get("PYTHONPATH", "").split(os.pathsep)))
+    # As for the console script, packages are not looked for in the working folder, which the server's '' stands for.
+    named = [str(Path(folder, entry)) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*named, *filter(None, sys.path)]
     nothing = os.open(os.devnull, os.O_RDONLY)
     out, err, memory = (os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in files)
     for target, source in enumerate((nothing, out, err)):

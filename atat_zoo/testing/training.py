@@ -176,7 +176,9 @@ def installed(part: Any) -> None:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    # A link, as to the newest of several logs, may move on.
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def _train(*, metrics: dict[str, float] | None = None, **parts: Any) -> torch.Tensor:
