@@ -33,7 +33,7 @@ def main() -> None:
             with chromium() as browser:
                 answers = [answering(browser, run / "report.html") for _ in range(6)][1:]
                 bars.append(shown("seconds until the page answers / 1", answers, ANSWERS))
-        except pytest.skip.Exception as lacking:
+        except pytest.skip.Exception as lacking:  # the browser of the tests, which are skipped where there is none
             print(f"  the page itself {lacking}")
     hold(bars)
 

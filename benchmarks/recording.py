@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import io
 import os
 import pty
 import re
@@ -77,7 +78,7 @@ def look(one) -> Style:
 
 def drawn(screen) -> str:
     """Return what stands on the terminal as SVG that asks the network for nothing."""
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), color_system="truecolor")  # noqa: SIM115
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")
     for y in range(screen.cursor.y):
         line = Text(no_wrap=True)
         for style, some in groupby((screen.buffer[y][x] for x in range(COLUMNS)), key=look):

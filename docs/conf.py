@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 os.environ["ATAT_ZOO_PLUGINS"] = ""  # the same pages on every machine, whatever is installed there
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
+# Both are found by the path above.
 import kinds  # noqa: E402
 
 import atat_zoo  # noqa: E402

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import numpy as np
@@ -15,12 +15,37 @@ from atat_zoo.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from atat_zoo.corpora.files import FilesCorpus
-    from atat_zoo.corpora.huggingface import HuggingFaceCorpus
     from atat_zoo.data import Split
 
-    # Its `validation` and `test` name a text each, or nothing: then a share of the training text.
-    Divided: TypeAlias = FilesCorpus | HuggingFaceCorpus
+
+class Divided(Protocol):
+    """A corpus whose `validation` and `test` each name a text, or nothing: then a share of the training text."""
+
+    @property
+    def validation(self) -> object:
+        """What to validate on."""
+
+    @property
+    def test(self) -> object:
+        """What to test on."""
+
+    @property
+    def validation_share(self) -> float:
+        """The share of the training documents that is held out where nothing is named."""
+
+    @property
+    def test_share(self) -> float:
+        """As `validation_share`."""
+
+    @property
+    def seed(self) -> int:
+        """A different seed holds out different documents."""
+
+    def read(self, split: Split) -> Iterator[str]:
+        """Yield the documents of the text that a split names."""
+
+    def __hash__(self) -> int:
+        """Equal parameters, equal hashes: what was chosen for a corpus is remembered by it."""
 
 
 @attrs.frozen

@@ -190,9 +190,9 @@ def array_of(data: bytes) -> NDArray[Any]:
     import numpy as np
 
     file = io.BytesIO(data)
-    if np.lib.format.read_magic(file) != (1, 0):  # type: ignore[no-untyped-call]
+    if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("its arrays are of another format")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if min(shape, default=0) < 0:  # which `reshape` would fill in
         raise ValueError(f"an array in it has the shape {list(shape)}")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")

@@ -143,7 +143,7 @@ def _header(contents: ShardManifest, rows: int) -> bytes:
     file = io.BytesIO()
     shape = (rows, contents.length)
     header = {"descr": np.dtype(contents.dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]  # numpy gives it no types
+    np.lib.format.write_array_header_1_0(file, header)
     return file.getvalue()
 
 

@@ -256,7 +256,7 @@ def copied_ahead(
 
 def _side_stream(device: torch.device) -> tuple[Callable[[Batch], Batch], Callable[[Iterable[torch.Tensor]], None]]:
     """Return `copy` and `wait` of a GPU: the copies run on a CUDA stream of their own."""
-    side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side: torch.cuda.Stream = torch.cuda.Stream(device)
 
     def copy(batch: Batch) -> Batch:
         with torch.cuda.stream(side):

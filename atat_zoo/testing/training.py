@@ -220,5 +220,5 @@ def _train(*, metrics: dict[str, float] | None = None, **parts: Any) -> torch.Te
             algorithms=parts.get("algorithms", []),
         )
         trainer.fit()
-        trainer.close()  # type: ignore[no-untyped-call]
+        trainer.close()
     return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -26,7 +26,7 @@ class TensorBoardDestination(TensorboardLogger):
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
         """See `TakesHistograms`."""
         if self.writer is not None and dist.get_global_rank() == 0:
-            self.writer.add_histogram(name, values, global_step=step)  # type: ignore[no-untyped-call]
+            self.writer.add_histogram(name, values, global_step=step)
 
 
 class WandbDestination(WandBLogger):

@@ -245,7 +245,7 @@ class Checkpoints(Callback):
             self.save(state, step)
         if stopping and step < self.spec.steps:
             self.interruption.step = step
-            state.stop_training()  # type: ignore[no-untyped-call]
+            state.stop_training()
 
     def save(self, state: State, step: int) -> None:
         """Write a checkpoint and its model beside the old ones; an incomplete one is ignored."""
@@ -373,7 +373,7 @@ class PatienceStopper(Callback):
 
     def _stop(self, state: State) -> None:
         if self.waited >= self.patience:
-            state.stop_training()  # type: ignore[no-untyped-call]
+            state.stop_training()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best perplexity and the count of evaluations since, for the checkpoint."""

@@ -30,7 +30,7 @@ class Muon(torch.optim.AdamW):
         loss = None
         if closure is not None:
             # Before the groups are separated: Composer's closure clears the gradients of all of them.
-            with torch.enable_grad():  # type: ignore[no-untyped-call]
+            with torch.enable_grad():
                 loss = closure()
         groups = self.param_groups
         try:

@@ -210,7 +210,7 @@ def _run(
         evaluation = None if interruption.step is not None else evaluator(step)
         if evaluation:
             lifecycle.log_evaluation(trainer.logger, evaluation)
-        trainer.close()  # type: ignore[no-untyped-call]
+        trainer.close()
         let_go(trainer)
         if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)

@@ -182,7 +182,7 @@ def forge(folder: Path, name: str, content: bytes) -> None:
 def npy(shape: tuple[int, ...], data: bytes = b"") -> bytes:
     file = io.BytesIO()
     header = {"descr": "<i8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+    np.lib.format.write_array_header_1_0(file, header)
     return file.getvalue() + data
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import itertools
 import zlib
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @component_base
-class _FromFiles:
+class _FromFiles(ABC):
     """Files of sequences by split, found and held out as by the corpus `files`."""
 
     train: tuple[str, ...] = param(help='paths or patterns, like ["genome/*.fa.gz"]; from the working directory')
@@ -41,7 +42,7 @@ class _FromFiles:
     def __attrs_post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no file")
-        check_shares(self)  # type: ignore[arg-type]
+        check_shares(self)
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the records of a split in their order.
@@ -49,7 +50,7 @@ class _FromFiles:
         Raises:
             UserError: when a file is missing or is not of this format; the message names the line.
         """
-        yield from divide(self, split, lambda: self._files.stamp()["train"])  # type: ignore[arg-type]
+        yield from divide(self, split, lambda: self._files.stamp()["train"])
 
     def read(self, split: Split) -> Iterator[str]:
         """Yield the documents of the files that a split names."""
@@ -58,9 +59,9 @@ class _FromFiles:
                 step = self.piece or max(1, len(record))
                 yield from (record[first : first + step] for first in range(0, len(record), step))
 
+    @abstractmethod
     def records(self, path: Path) -> Iterator[str]:
-        """Yield the sequences of a file."""
-        raise NotImplementedError
+        """Yield the sequences of a file; each format has its own."""
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the number, size and hash of the files."""

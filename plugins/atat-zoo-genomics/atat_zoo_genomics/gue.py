@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError, nearest
@@ -96,7 +97,7 @@ def read(task: str, folder: Path, split: str) -> Examples:
 
 def score(task: str, found: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
     """Return the metric of a task for classes found and wanted, [n] both."""
-    from sklearn import metrics  # type: ignore[import-untyped]
+    from sklearn import metrics
 
     if TASKS[task].metric == "mcc":
         return float(metrics.matthews_corrcoef(wanted, found))
@@ -119,12 +120,8 @@ def gue(
     Raises:
         UserError: when a file or the run is not there, or does not fit.
     """
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "gue needs the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`"
-        ) from None
+    if not find_spec("sklearn"):
+        raise UserError("gue needs the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`")
     from atat_zoo.model import Model
 
     train, dev, test = (read(task, data, split) for split in ("train", "dev", "test"))
@@ -142,8 +139,8 @@ def gue(
 
 def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
     """Return a logistic regression on how often each k-mer occurs; its strength is the best of several on `dev`."""
-    from sklearn.feature_extraction.text import CountVectorizer  # type: ignore[import-untyped]
-    from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
 
     counts = CountVectorizer(analyzer="char", ngram_range=(k, k), lowercase=False)
     seen, asked = counts.fit_transform(train.texts), counts.transform(dev.texts)
@@ -211,7 +208,7 @@ def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, 
     for _ in range(recipe.epochs):
         for some in torch.split(torch.randperm(len(tokens), generator=draw), recipe.batch_size):
             loss = nn.functional.cross_entropy(logits(tokens[some]), labels[some])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             schedule.step()

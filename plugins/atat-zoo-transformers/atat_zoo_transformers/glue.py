@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import inspect
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -150,13 +151,12 @@ def glue(task: str, data: Path, models: Sequence[str], recipe: Recipe) -> dict[s
     """
     if task not in TASKS:
         raise UserError(f"there is no task {task!r}{nearest(task, list(TASKS))} (there are: {', '.join(TASKS)})")
-    try:
-        import numpy as np
-        import pandas  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        remedy = "install it with `pip install 'atat-zoo-transformers[glue]'`"
-        raise UserError(f"glue needs the package {error.name}; {remedy}") from None
+    for package, module in (("pandas", "pandas"), ("scikit-learn", "sklearn")):
+        if not find_spec(module):
+            remedy = "install it with `pip install 'atat-zoo-transformers[glue]'`"
+            raise UserError(f"glue needs the package {package}; {remedy}")
+    import numpy as np
+
     train = read(task, data, "train")
     held_out = {ending: read(task, data, f"dev{ending}") for ending in TASKS[task].held_out}
 

@@ -24,7 +24,7 @@ class PlaceholderAlgorithm:
         """Return Composer's algorithm."""
         from .centring import Centring
 
-        return Centring()  # type: ignore[no-untyped-call]
+        return Centring()  # type: ignore[no-untyped-call]  # Composer gives its classes no types
 
 
 @hookimpl
