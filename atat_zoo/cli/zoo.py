@@ -149,7 +149,7 @@ def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
         unknown = f"{distribution} offers no part here{nearest(distribution, known)}"
         raise UserError(f"{unknown} (there are: {', '.join(known)})")
     try:
-        from atat_zoo.testing import EXAMPLES, cases
+        from atat_zoo.testing.conformance import cases, is_held_by_description_alone
     except ModuleNotFoundError as error:
         raise UserError(f"the conformance suite needs {error.name}; pip install 'atat-zoo[test]'") from None
     for kind, name in mine:
@@ -166,6 +166,8 @@ def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
     if broken or failed:
         raise UserError("\n".join([*broken, *failed.values()]))
     for (kind, name), entry in mine.items():
-        if (kind, name) not in EXAMPLES and any(p.get("required") for p in entry.parameters.values()):
-            click.echo(f"{kind} {name}: needs parameters, so only its description is tested here")
+        if is_held_by_description_alone(entry):
+            click.echo(
+                f"{kind} {name}: needs parameters, and its package has no example; only its description is tested"
+            )
     return f"{len(promises)} promises hold: {', '.join(f'{kind} {name}' for kind, name in mine)}"

@@ -92,6 +92,9 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
             for key in ("path", "summary"):
                 if key not in known:
                     raise UserError(f"{where} lacks the key {key!r}; write it again")
+            for parameter, described in known.get("parameters", {}).items():
+                for key in ("type", "help"):
+                    _checked(described.get(key), _KEYS["summary"], f"{where} parameters.{parameter}.{key}")
             entries.append(Entry(kind=kind, name=name, distribution=distribution, **known))
     settings = data.get("plugins", {})
     disabled = settings.get("disabled", [])

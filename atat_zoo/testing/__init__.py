@@ -11,8 +11,12 @@ The test file of a plugin:
 
 Each case tests one promise of one part with its default parameters, and fails with a message that names it;
 `case.run(examples=1000)` tries more batches where hypothesis draws them. If a part needs parameters, files, or other
-sizes than a network of one layer and texts of six tokens, pass an example to `cases`. For parameters other than the
-defaults, call the check of the kind: `check_masking(Spiral(turns=3))`.
+sizes than a network of one layer and texts of six tokens, give an example in the module `examples` of your package: a
+function by kind and name, which may write files into a folder, and returns the parameters.
+
+    EXAMPLES = {("corpus", "mine"): lambda folder: {"path": written(folder)}}
+
+For further parameters, call the check of the kind: `check_masking(Spiral(turns=3))`.
 
 A masking strategy may state two facts: `direction = -1` if p falls with importance, 0 if it ignores it (+1 without the
 attribute); and `positional = True` if equal importance at two positions may give different p. The limits of a

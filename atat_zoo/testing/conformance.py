@@ -7,13 +7,15 @@ import inspect
 import re
 import tempfile
 import unittest
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from hypothesis.errors import Flaky
 
-from atat_zoo.errors import clip
+from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.testing import masking, objectives, revealing, sampling, steps
 from atat_zoo.testing.description import check_description, check_imports
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atat_zoo.registry.manifest import Entry
-    from atat_zoo.testing.examples import Examples
+    from atat_zoo.testing.examples import Example
 
 # The promises of each kind, by name.
 CHECKS: dict[str, dict[str, Callable[..., None]]] = {
@@ -119,17 +121,16 @@ def _example(error: BaseException) -> str:
     return ""
 
 
-def cases(
-    zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None, examples: Examples | None = None
-) -> list[Case]:
+def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None) -> list[Case]:
     """Return every promise of every part.
 
     Args:
         zoo: the parts; the installed zoo by default.
         distribution: only parts of this distribution, as `atat zoo plugins` names it.
         kind: only parts of this kind.
-        examples: by kind and name, a function that writes a part's files into a folder and returns the parameters to
-            test it with. For a part with required parameters and no example, only the description is tested.
+
+    A part is tested with its example (see `example_of`), or with its defaults. One that has required parameters and no
+    example has only its description tested.
 
     Raises:
         ValueError: when there are no cases, so that a test with a wrong name does not pass.
@@ -140,14 +141,41 @@ def cases(
         for name in zoo.names(each):
             entry = zoo.describe(each, name)
             if distribution in (None, entry.distribution):
-                found += _of_entry(zoo, entry, {**EXAMPLES, **(examples or {})}.get((each, name)))
+                found += _of_entry(zoo, entry)
     if not found:
         raise ValueError(f"no part of {distribution or 'the zoo'} in {kind or 'any kind'} is installed")
     return found
 
 
-def _of_entry(zoo: Zoo, entry: Entry, example: Callable[[Path], dict[str, Any]] | None) -> list[Case]:
+def example_of(entry: Entry) -> Example | None:
+    """Return what makes the parameters to test a part with, if they are not its defaults.
+
+    Ours are `EXAMPLES`. A plugin has its own under this name in the module `examples` of its package, which is imported
+    for tests alone.
+
+    Raises:
+        UserError: when that module cannot be imported, or has no `EXAMPLES`.
+    """
+    package = entry.path.partition(":")[0].partition(".")[0]
+    if package == "atat_zoo":
+        return EXAMPLES.get((entry.kind, entry.name))
+    if not find_spec(f"{package}.examples"):
+        return None
+    try:
+        given = import_module(f"{package}.examples").EXAMPLES
+        return given.get((entry.kind, entry.name))
+    except (Exception, SystemExit) as error:  # a plugin may fail in any way
+        raise UserError(f"{package}.examples has no EXAMPLES to be read: {type(error).__name__}: {error}") from error
+
+
+def is_held_by_description_alone(entry: Entry) -> bool:
+    """Return whether a part needs parameters, and has no example of them."""
+    return any(parameter.get("required") for parameter in entry.parameters.values()) and not example_of(entry)
+
+
+def _of_entry(zoo: Zoo, entry: Entry) -> list[Case]:
     kind, name = entry.kind, entry.name
+    example = example_of(entry)
 
     def made(folder: Path) -> Any:
         return zoo.spec(kind, {"use": name, **(example(folder) if example else {})})
@@ -156,8 +184,7 @@ def _of_entry(zoo: Zoo, entry: Entry, example: Callable[[Path], dict[str, Any]] 
         "description": (functools.partial(check_description, kind, zoo=zoo), lambda _: entry.load()),
         "imports": (check_imports, lambda _: [entry.path]),
     }
-    # Without an example, a part with required parameters has only its description tested.
-    if example or not any(parameter.get("required") for parameter in entry.parameters.values()):
+    if not is_held_by_description_alone(entry):
         promises |= {promise: (check, made) for promise, check in _checks(entry).items()}
     return [Case(kind=kind, name=name, promise=key, check=value[0], makes=value[1]) for key, value in promises.items()]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
 
-# By kind and name, a function that writes the part's files into a folder and returns its parameters.
-Examples = Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]]
+# Writes the part's files into a folder and returns its parameters.
+Example = Callable[[Path], dict[str, Any]]
 
 _WORDS = ("the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states")
 
@@ -61,7 +61,8 @@ def _run(folder: Path) -> dict[str, Any]:
     return {"path": str(folder), "like": "bytes"}
 
 
-EXAMPLES: Examples = {
+# By kind and name.
+EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("corpus", "files"): _text_files,
     ("corpus", "huggingface"): _folder,
     ("corpus", "mixture"): _mixture,

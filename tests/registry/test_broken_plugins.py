@@ -26,6 +26,7 @@ class Spiral:
 def atat_zoo_masking():
     return [Spiral]
 '''
+EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 # Of each: what is replaced in the good plugin, by what, and what is said of it.
 IMPORTED = {
     "import error": ("@component", "import no_such_module", "No module named 'no_such_module'"),
@@ -45,15 +46,20 @@ HELD = {
 
 
 @pytest.fixture
-def plugins(install, tmp_path, monkeypatch):
-    """Return a function that installs a broken plugin beside a good one."""
-    # For what runs in a process of its own.
+def known(install, tmp_path, monkeypatch):
+    """Return `install`, whose plugins a process of its own finds, too."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    return install
+
+
+@pytest.fixture
+def plugins(known):
+    """Return a function that installs a broken plugin beside a good one."""
 
     def both(old, new):
         assert old in GOOD
-        install("broken", GOOD.replace(old, new))
-        install("helix", GOOD.replace("spiral", "helix").replace("Spiral", "Helix"))
+        known("broken", GOOD.replace(old, new))
+        known("helix", GOOD.replace("spiral", "helix").replace("Spiral", "Helix"))
 
     return both
 
@@ -139,6 +145,8 @@ def test_a_part_that_is_listed_and_cannot_be_imported_is_one_sentence(module, se
     [
         "masking.twist = {summary = 3, path = 'made_up_menu:Twist'}",
         "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = 4}",
+        "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = {turns = {help = 'how many'}}}",
+        "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = {turns = {type = 'int'}}}",
         "masking.twist = {summary = '', path = 'made_up_menu:Twist'}\nalias.masking = 5",
     ],
 )
@@ -158,10 +166,36 @@ def test_a_distribution_that_is_not_there_is_one_sentence(plugins, atat):
     assert "atat-zoo-broke offers no part here; did you mean 'atat-zoo-broken'? (there are: " in line
 
 
-def test_a_part_that_needs_parameters_is_said_to_be_held_by_its_description_alone(plugins, atat):
-    plugins("param(0.5, ", "param(")
-    code, out, _ = atat("zoo", "check", "atat-zoo-broken")
-    assert (code, out) == (
-        0,
-        "masking spiral: needs parameters, so only its description is tested here\n2 promises hold: masking spiral\n",
-    )
+@pytest.mark.parametrize(
+    ("files", "said_of_it"),
+    [
+        ({"examples.py": EXAMPLE}, "8 promises hold: masking spiral\n"),
+        (
+            {},
+            "masking spiral: needs parameters, and its package has no example; only its description is tested\n"
+            "2 promises hold: masking spiral\n",
+        ),
+    ],
+)
+def test_a_part_that_needs_parameters_is_held_by_its_example_or_by_its_description_alone(
+    files, said_of_it, known, atat
+):
+    known("shown", GOOD.replace("param(0.5, ", "param("), files=files)
+    assert atat("zoo", "check", "atat-zoo-shown")[:2] == (0, said_of_it)
+
+
+@pytest.mark.parametrize(
+    ("example", "sentence"),
+    [
+        ("import no_such_module", "made_up_shown.examples has no EXAMPLES to be read: ModuleNotFoundError: No module"),
+        ("", "made_up_shown.examples has no EXAMPLES to be read: AttributeError: module"),
+        (
+            EXAMPLE.replace("0.5", "-1.0"),
+            "breaks its promise 'rate': UserError: masking.power must be greater than 0, not -1.0",
+        ),
+        (EXAMPLE.replace("0.5", "1 / 0"), "masking 'spiral' breaks its promise 'rate': ZeroDivisionError"),
+    ],
+)
+def test_an_example_that_is_wrong_is_one_sentence(example, sentence, known, atat):
+    known("shown", GOOD, files={"examples.py": example})
+    assert sentence in said(atat, "zoo", "check", "atat-zoo-shown")

@@ -160,7 +160,15 @@ _entry = st.builds(
     path=_text,
     summary=_text,
     refs=st.lists(_text, max_size=2).map(tuple),
-    parameters=st.dictionaries(_name, st.dictionaries(_name, _value, max_size=3), max_size=3),
+    parameters=st.dictionaries(
+        _name,
+        st.builds(
+            lambda told, other: {**other, **told},
+            st.fixed_dictionaries({"type": _text, "help": _text}),
+            st.dictionaries(_name, _value, max_size=3),
+        ),
+        max_size=3,
+    ),
 )
 
 
