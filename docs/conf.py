@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 os.environ["ATAT_ZOO_PLUGINS"] = ""  # the same pages on every machine, whatever is installed there
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-# Both are found by the path above.
+# All are found by the path above.
 import kinds  # noqa: E402
+import packages  # noqa: E402
 
 import atat_zoo  # noqa: E402
 
@@ -80,7 +81,8 @@ def _formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Add the pages of the kinds, the formulas and the docstrings to the build."""
+    """Add the pages of the kinds and of the packages, the formulas and the docstrings to the build."""
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     app.connect("autodoc-process-docstring", _as_rest, priority=400)  # before napoleon reads the sections
     app.connect("builder-inited", lambda app: kinds.write(Path(app.srcdir) / "parts"))
+    app.connect("builder-inited", lambda app: packages.write(Path(app.srcdir) / "plugins"))

@@ -93,6 +93,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run([*command, str(DOCS), str(site)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert {page.stem for page in site.glob("*.html")} >= {page.stem for page in PAGES}
+    packages = (ROOT / "plugins").glob("atat-zoo-*/*.md")
+    assert all((site / "plugins" / path.parent.name / f"{path.stem}.html").exists() for path in packages)
     from sphinx.util.inventory import InventoryFile
 
     described = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data

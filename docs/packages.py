@@ -1,0 +1,29 @@
+"""What plugins/ says of its packages, as pages of the site."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+
+
+def write(folder: Path) -> None:
+    """Write a page for each Markdown file of plugins/ and of its packages, in the same places."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for source in (PLUGINS / "README.md", *PLUGINS.glob("atat-zoo-*/*.md")):
+        page = folder / source.relative_to(PLUGINS)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(_linked(source), encoding="utf-8")
+
+
+def _linked(source: Path) -> str:
+    """Return the text, in which a link to what is no page of the site is its words alone."""
+
+    def kept(link: re.Match[str]) -> str:
+        target = link["target"]
+        there = re.match("https?:|#", target) or (target.endswith(".md") and (source.parent / target).exists())
+        return link[0] if there else link["words"]
+
+    return re.sub(r"\[(?P<words>[^\]]+)\]\((?P<target>[^)]+)\)", kept, source.read_text(encoding="utf-8"))
