@@ -8,7 +8,6 @@ import re
 import tempfile
 import unittest
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,13 +158,13 @@ def example_of(entry: Entry) -> Example | None:
     package = entry.path.partition(":")[0].partition(".")[0]
     if package == "atat_zoo":
         return EXAMPLES.get((entry.kind, entry.name))
-    if not find_spec(f"{package}.examples"):
-        return None
+    module = f"{package}.examples"
     try:
-        given = import_module(f"{package}.examples").EXAMPLES
-        return given.get((entry.kind, entry.name))
+        return import_module(module).EXAMPLES.get((entry.kind, entry.name))
     except (Exception, SystemExit) as error:  # a plugin may fail in any way
-        raise UserError(f"{package}.examples has no EXAMPLES to be read: {type(error).__name__}: {error}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            return None
+        raise UserError(f"{module} has no EXAMPLES to be read: {type(error).__name__}: {error}") from error
 
 
 def is_held_by_description_alone(entry: Entry) -> bool:
