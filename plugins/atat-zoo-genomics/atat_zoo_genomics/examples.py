@@ -1,0 +1,36 @@
+"""Small parts and files of DNA to test with."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SEQUENCES = [f"{'ACGT' * 3}{'ACGT'[i % 4]}{'ACGT'[i // 4 % 4]}{'ACGT'[i // 16]}" for i in range(64)]
+
+
+def _fasta(folder: Path) -> dict[str, Any]:
+    (folder / "genome.fa").write_text("".join(f">{i}\n{each}\n" for i, each in enumerate(_SEQUENCES)))
+    return {"train": [str(folder / "genome.fa")]}
+
+
+def _fastq(folder: Path) -> dict[str, Any]:
+    with gzip.open(folder / "reads.fastq.gz", "wt") as file:
+        file.writelines(f"@{i}\n{each}\n+\n{'I' * len(each)}\n" for i, each in enumerate(_SEQUENCES))
+    return {"train": [str(folder / "reads.fastq.gz")]}
+
+
+def _csv(folder: Path) -> dict[str, Any]:
+    (folder / "train.csv").write_text("sequence,label\n" + "".join(f"{each},1\n" for each in _SEQUENCES))
+    return {"train": [str(folder / "train.csv")]}
+
+
+EXAMPLES = {
+    ("corpus", "fasta"): _fasta,
+    ("corpus", "fastq"): _fastq,
+    ("corpus", "dna_csv"): _csv,
+    ("backbone", "gated_convolution"): lambda _: {"width": 16},
+    ("estimator", "kmer"): lambda _: {"reach": 2},
+}
