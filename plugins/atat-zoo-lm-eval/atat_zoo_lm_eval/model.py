@@ -59,7 +59,7 @@ class RunLM(LM):
 
     def __init__(
         self,
-        run: str | Path | Model,
+        run: str | Path | Model = "",
         *,
         sampler: str | Mapping[str, Any] | None = None,
         draws: int = 32,
@@ -89,13 +89,15 @@ class RunLM(LM):
             unknown: refused.
 
         Raises:
-            UserError: when an argument is unknown or wrong, the run cannot be loaded, it reads no context, or the
-                sampler does not fit it.
+            UserError: when an argument is unknown, missing or wrong, the run cannot be loaded, it reads no context, or
+                the sampler does not fit it.
         """
         super().__init__()
         for name in unknown:
             known = ("run", "sampler", "draws", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
             raise UserError(f"model_args: there is no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+        if not run:
+            raise UserError("model_args: run is missing; name a run folder, as in --model_args run=runs/mine")
         self.draws, self.seed = _whole("draws", draws, 1), _whole("seed", seed, 0)
         self.batch_size, after = _whole("batch_size", batch_size, 1), _whole("after", after, 0)
         if device == "cuda:0" and not torch.cuda.is_available():
@@ -135,6 +137,11 @@ class RunLM(LM):
     def get_model_info(self) -> dict[str, Any]:
         """Return what the harness writes beside its results."""
         return {"atat_zoo": {"note": self.note, "step": self.model.step, "after": self.after}}
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness asks for where texts are to be put into the form of a chat, which no run has learned."""
+        raise UserError("a run has no chat template; leave --apply_chat_template out")
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return for each (context, continuation) minus its bound, nats, and whether the greedy sampler writes it.

@@ -15,6 +15,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 
 from atat_zoo.cli import run as run_command
+from atat_zoo.errors import UserError
 
 TASKS = Path(__file__).parent / "tasks"
 
@@ -55,6 +56,11 @@ def test_tasks_of_all_kinds_run_on_local_files(run, offline):
     again = evaluated(run, "circle_text", "circle_choice", batch_size=1)["results"]
     for metric in ("bits_per_byte,none", "word_perplexity,none"):
         assert again["circle_text"][metric] == pytest.approx(results["circle_text"][metric], rel=1e-4)
+
+
+def test_a_run_is_no_chat(run, offline):
+    with pytest.raises(UserError, match="a run has no chat template; leave --apply_chat_template out"):
+        evaluated(run, "circle_choice", apply_chat_template=True)
 
 
 @pytest.fixture

@@ -218,6 +218,8 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path):
         RunLM(made({"use": "strided", "stride": 4}, "strided", special="none"))
     with pytest.raises(UserError, match="nowhere"):
         RunLM(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="model_args: run is missing; name a run folder"):
+        RunLM(draws=8)
 
 
 def test_the_note_says_what_is_a_bound():
