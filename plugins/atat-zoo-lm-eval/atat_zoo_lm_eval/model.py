@@ -124,15 +124,19 @@ class RunLM(LM):
                 f"after = {after}: rows of {self.model.context.length} tokens have no room for it; lower it"
             )
         self.max_gen_toks = self.room // 2 if max_gen_toks is None else _whole("max_gen_toks", max_gen_toks, 1)
-        self.note = f"atat_zoo, {run}: " if not isinstance(run, Model) else "atat_zoo: "
-        self.note += (
+        self.title, self.note = "atat_zoo" if isinstance(run, Model) else f"atat_zoo, {run}", ""
+        self._say(
             "log-likelihoods are exact"
             if objective.exact
             else f"log-likelihoods are lower bounds, estimated with at most {self.draws} masks (seed {self.seed}) and "
             f"exact for one token; what is called {PERPLEXITY} here is the exponential of an upper bound"
         )
-        RunLM.notes[self.note] = None
-        log.warning(self.note)
+
+    def _say(self, sentence: str) -> None:
+        """Log what the numbers are; the command line says it again below its table."""
+        self.note = "; ".join(filter(None, (self.note, sentence)))
+        RunLM.notes[f"{self.title}: {sentence}"] = None
+        log.warning("%s: %s", self.title, sentence)
 
     def get_model_info(self) -> dict[str, Any]:
         """Return what the harness writes beside its results."""
@@ -162,13 +166,19 @@ class RunLM(LM):
 
         A piece fills a row; the last one has as much context before it as the row has room for.
         """
-        pieces, owner = [], []
+        pieces, owner, changed = [], [], 0
         for i, request in enumerate(requests):
             ids = self.model.tokenizer.encode(request.args[0])
+            changed += self.model.tokenizer.decode(ids) != request.args[0]
             for start in range(0, len(ids), self.room):
                 end = min(start + self.room, len(ids))
                 pieces.append((ids[max(0, end - self.room) : start], ids[start:end]))
                 owner.append(i)
+        if changed:
+            self._say(
+                f"{changed} of {len(requests)} texts are not what the tokenizer makes of them: what it loses (capitals "
+                "or unknown words, say) has no price in what is counted by words or bytes"
+            )
         total = [0.0] * len(requests)
         found = self._nats(pieces, [[*context, *piece] for context, piece in pieces], disable_tqdm)
         for i, nats in zip(owner, found, strict=True):

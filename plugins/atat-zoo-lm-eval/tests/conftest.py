@@ -18,7 +18,7 @@ def made(objective="mdlm", sampler="confidence_threshold", special="sequence", t
     table = {
         "name": "small",
         "seed": 3,
-        "tokenizer": {"use": "characters", "special": True},
+        "tokenizer": {"use": "characters", "special": True, "unknown": "space"},
         "backbone": {"use": "dit", "layers": 1, "width": 32, "heads": 2, "time_conditioning": timed},
         "objective": objective,
         "sampler": sampler,

@@ -222,6 +222,18 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path):
         RunLM(draws=8)
 
 
+def test_texts_that_the_tokenizer_changes_are_counted(caplog):
+    lm = small()
+    requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in ("abc", "a?c")]
+    lm.loglikelihood_rolling(requests, disable_tqdm=True)
+    assert "1 of 2 texts are not what the tokenizer makes of them" in lm.note
+    assert "1 of 2 texts are not what the tokenizer makes of them" in caplog.text
+    assert any("1 of 2 texts" in note for note in RunLM.notes)
+    lm = small()
+    lm.loglikelihood_rolling(requests[:1], disable_tqdm=True)
+    assert "texts are not" not in lm.note
+
+
 def test_the_note_says_what_is_a_bound():
     assert "lower bounds, estimated with at most 32 masks (seed 0) and exact for one token" in small().note
     assert "here is the exponential of an upper bound" in small().note
