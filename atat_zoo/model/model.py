@@ -369,7 +369,12 @@ def compiled(module: nn.Module) -> nn.Module:
 
 def torch_device(name: str) -> str:
     """Return torch's name of a device, or raise `UserError` when there is none of this name."""
-    device = "cuda" if name == "gpu" else name
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    try:
+        device = torch.device("cuda" if name == "gpu" else name)
+    except RuntimeError:
+        raise UserError(f"device {name!r} is none that torch knows; use cpu or gpu") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device {name!r}: torch sees no GPU; use cpu")
-    return device
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(f"device {name!r}: torch sees {count} of them, counted from 0; use another, or gpu")
+    return device.type if device.type == "cpu" else str(device)  # there is one CPU, whatever its number

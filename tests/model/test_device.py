@@ -1,0 +1,30 @@
+"""Names of devices: torch's own, `gpu`, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atat_zoo.errors import UserError
+from atat_zoo.model.model import torch_device
+
+
+def test_there_is_one_cpu():
+    assert torch_device("cpu") == torch_device("cpu:3") == "cpu"
+
+
+@pytest.mark.parametrize("name", ["", "foo", "cpu:x", "gpu:0"])
+def test_what_is_no_device_is_a_sentence(name):
+    with pytest.raises(UserError, match=f"device '{name}' is none that torch knows; use cpu or gpu"):
+        torch_device(name)
+
+
+def test_a_gpu_must_be_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert (torch_device("gpu"), torch_device("cuda:1")) == ("cuda", "cuda:1")
+    with pytest.raises(UserError, match="device 'cuda:2': torch sees 2 of them, counted from 0; use another, or gpu"):
+        torch_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device 'cuda:1': torch sees no GPU; use cpu"):
+        torch_device("cuda:1")
