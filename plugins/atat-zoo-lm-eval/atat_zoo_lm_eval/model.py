@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -93,6 +94,8 @@ class RunLM(LM):
                 the sampler does not fit it.
         """
         super().__init__()
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise UserError("a run is evaluated by one process, and WORLD_SIZE says there are more; start it without")
         for name in unknown:
             known = ("run", "sampler", "draws", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
             raise UserError(f"model_args: there is no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
@@ -116,6 +119,7 @@ class RunLM(LM):
         self.sampler: Sampler = experiment.parts["sampler"] if sampler is None else Zoo.load().spec("sampler", sampler)
         for problem in conflicts_with(experiment, {"sampler": self.sampler}):
             raise UserError(problem)
+        self.greedy = greedy(self.sampler)
         self.first, self.last = ends(self.model.tokenizer, experiment.data.special)
         self.after, self.block = after, denoiser.block_size
         self.room = self.model.context.length - len(self.first) - len(self.last) - after
@@ -124,6 +128,8 @@ class RunLM(LM):
                 f"after = {after}: rows of {self.model.context.length} tokens have no room for it; lower it"
             )
         self.max_gen_toks = self.room // 2 if max_gen_toks is None else _whole("max_gen_toks", max_gen_toks, 1)
+        if self.max_gen_toks > self.room:
+            raise UserError(f"model_args: max_gen_toks = {max_gen_toks}: a row has room for {self.room}; lower it")
         self.title, self.note = "atat_zoo" if isinstance(run, Model) else f"atat_zoo, {run}", ""
         self._say(
             "log-likelihoods are exact"
@@ -158,7 +164,7 @@ class RunLM(LM):
         pairs = self._fitting(self._pair(*request.args) for request in requests)
         nats = self._nats(pairs, [context for context, _ in pairs], disable_tqdm)
         hidden = [(context, [self.mask_id] * len(continuation)) for context, continuation in pairs]
-        written = self._filled(hidden, greedy(self.sampler), disable_tqdm)
+        written = self._filled(hidden, [context for context, _ in pairs], self.greedy, disable_tqdm)
         return [(-n, ids == pair[1]) for n, ids, pair in zip(nats, written, pairs, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -190,29 +196,44 @@ class RunLM(LM):
 
         As many places are masked as the task has `max_gen_toks`; the text ends before the first of `until`, and before
         EOS. The most probable tokens are taken unless the task says `do_sample`; then they are drawn as the sampler
-        says.
+        says, and a request that is repeated is drawn anew.
 
         Raises:
-            UserError: when `max_gen_toks` is too large.
+            UserError: when a setting is wrong, or `max_gen_toks` is too large.
         """
         made, eos = [""] * len(requests), self.model.tokenizer.eos
-        settings = [normalize_gen_kwargs(request.args[1], self.max_gen_toks) for request in requests]
+        settings = [_settings(request.args[1], self.max_gen_toks) for request in requests]
+        # The harness repeats a request as the same object. No token is negative.
+        turns: Counter[int] = Counter()
+        named = []
+        for request in requests:
+            turn, turns[id(request)] = turns[id(request)], turns[id(request)] + 1
+            named.append([*self.model.tokenizer.encode(request.args[0]), *([-turn] if turn else [])])
         pairs = self._fitting(
             (self.model.tokenizer.encode(request.args[0]), [self.mask_id] * each["max_gen_toks"])
             for request, each in zip(requests, settings, strict=True)
         )
-        for drawn, sampler in ((False, greedy(self.sampler)), (True, self.sampler)):
+        for drawn, sampler in ((False, self.greedy), (True, self.sampler)):
             some = [i for i, each in enumerate(settings) if each["do_sample"] == drawn]
-            for i, ids in zip(some, self._filled([pairs[i] for i in some], sampler, disable_tqdm), strict=True):
+            written = self._filled([pairs[i] for i in some], [named[i] for i in some], sampler, disable_tqdm)
+            for i, ids in zip(some, written, strict=True):
                 text = self.words.text_of(ids[: ids.index(eos)] if eos in ids else ids)
                 made[i] = postprocess_generated_text(text, settings[i]["until"], None)
         return made
 
     def _pair(self, context: str, continuation: str) -> Pair:
-        """Return the tokens of both; spaces between them belong to the continuation, as elsewhere in the harness."""
+        """Return the tokens of both together, divided: what follows the first token that is not the context's alone.
+
+        Spaces between them belong to the continuation, as elsewhere in the harness. A token that spans its beginning
+        does so as well: the row is what the tokenizer makes of the whole text.
+        """
         encode = self.model.tokenizer.encode
-        before = encode(context.rstrip())
-        return before, encode(context + continuation)[len(before) :]
+        before, whole = encode(context.rstrip()), encode(context + continuation)
+        same = (i for i, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other)
+        start = next(same, min(len(before), len(whole)))
+        if continuation and start == len(whole):  # the tokenizer makes nothing of it that has a price
+            start = max(0, start - 1)
+        return whole[:start], whole[start:]
 
     def _fitting(self, pairs: Iterable[Pair]) -> list[Pair]:
         """Return pairs that fit into a row; contexts are cut from the left."""
@@ -280,11 +301,13 @@ class RunLM(LM):
             for mask in all_masks(torch.zeros(len(scored), n, dtype=torch.int64, device=scored.device))
         ]
 
-    def _filled(self, pairs: Sequence[Pair], sampler: Sampler, quiet: bool) -> list[list[int]]:
-        """Return what a sampler writes in the places of masked continuations."""
+    def _filled(
+        self, pairs: Sequence[Pair], named: Sequence[list[int]], sampler: Sampler, quiet: bool
+    ) -> list[list[int]]:
+        """Return what a sampler writes in the places of masked continuations; draws are a function of `named`."""
         written: list[list[int]] = [[] for _ in pairs]
         for some, x, scored in self._rows(pairs, quiet):
-            rows = self._keys([pairs[i][0] for i in some])
+            rows = self._keys([named[i] for i in some])
             tokens = self.writer.fill(sampler, x, rows=rows, seed=self.seed, batch_size=len(some)).tokens
             for i, ids in zip(some, tokens[scored].view(len(some), -1).tolist(), strict=True):
                 written[i] = ids
@@ -319,8 +342,25 @@ def greedy(sampler: Sampler) -> Sampler:
     return made
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _whole(name: str, value: Any, least: int, where: str = "model_args") -> int:
     """Return an argument as a whole number; the harness hands some over as text."""
     if not str(value).isdecimal() or int(value) < least:
-        raise UserError(f"model_args: {name} = {value!r}: give a whole number, at least {least}")
+        raise UserError(f"{where}: {name} = {value!r}: give a whole number, at least {least}")
     return int(value)
+
+
+def _settings(given: Mapping[str, Any], max_gen_toks: int) -> dict[str, Any]:
+    """Return a task's settings of a text: `max_gen_toks`, `do_sample` and `until`, which may be empty.
+
+    Raises:
+        UserError: when one is wrong.
+    """
+    try:
+        made: dict[str, Any] = dict(normalize_gen_kwargs(dict(given), max_gen_toks))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"gen_kwargs: {error}; correct the task, or say otherwise by --gen_kwargs") from None
+    made["max_gen_toks"] = _whole("max_gen_toks", made["max_gen_toks"], 1, "gen_kwargs")
+    if not isinstance(made["do_sample"], bool):
+        raise UserError(f"gen_kwargs: do_sample = {made['do_sample']!r}: give true or false")
+    made["until"] = [stop for stop in made["until"] or () if stop]
+    return made

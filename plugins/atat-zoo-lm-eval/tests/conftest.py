@@ -11,14 +11,15 @@ from atat_zoo.registry import Context
 
 CIRCLE = "abcdef"
 L = 12
+BPE = {"use": "bpe", "vocabulary_size": 300}
 
 
-def made(objective="mdlm", sampler="confidence_threshold", special="sequence", trained=0, timed=False):
-    """Return a model of 29 tokens: with random weights, or trained for some steps on the circle."""
+def made(objective="mdlm", sampler="confidence_threshold", special="sequence", trained=0, timed=False, merged=()):
+    """Return a model of 29 tokens, or of pairs merged in these texts: random weights, or trained some steps."""
     table = {
         "name": "small",
         "seed": 3,
-        "tokenizer": {"use": "characters", "special": True, "unknown": "space"},
+        "tokenizer": {"use": "characters", "special": True, "unknown": "space"} if not merged else BPE,
         "backbone": {"use": "dit", "layers": 1, "width": 32, "heads": 2, "time_conditioning": timed},
         "objective": objective,
         "sampler": sampler,
@@ -26,7 +27,7 @@ def made(objective="mdlm", sampler="confidence_threshold", special="sequence", t
         "train": {"batch_size": 16},
     }
     experiment = from_table(table)
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
+    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(merged))
     V = tokenizer.vocabulary_size
     context = Context(vocabulary_size=V, length=L, counts=np.ones(V, np.int64), seed=3, tokenizer=tokenizer)
     module = assemble(experiment, context)

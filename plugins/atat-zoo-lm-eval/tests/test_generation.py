@@ -44,6 +44,36 @@ def test_a_draw_is_a_function_of_the_seed_and_the_context():
     assert texts(RunLM(model), *calm) == texts(RunLM(model), *calm) != many
 
 
+def test_a_request_that_is_repeated_is_drawn_anew():
+    drawn = {"until": [], "do_sample": True, "temperature": 1.0, "max_gen_toks": 8}
+    request, other = (Instance("generate_until", {}, ("the", drawn), i) for i in range(2))
+    lm = RunLM(made())
+    first, *more = lm.generate_until([request] * 4, disable_tqdm=True)
+    assert len({first, *more}) > 1
+    assert lm.generate_until([request, request, request, request], disable_tqdm=True) == [first, *more]
+    # Another request of the same context and settings is the same one.
+    assert lm.generate_until([other], disable_tqdm=True) == [first]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"do_sample": "yes"}, "gen_kwargs: do_sample = 'yes': give true or false"),
+        ({"max_gen_toks": 0}, "gen_kwargs: max_gen_toks = 0: give a whole number, at least 1"),
+        ({"max_gen_toks": "x"}, "gen_kwargs: .*'x'; correct the task, or say otherwise by --gen_kwargs"),
+        ({"temperature": "x"}, "gen_kwargs: .*'x'; correct the task, or say otherwise by --gen_kwargs"),
+    ],
+)
+def test_wrong_settings_are_said_in_a_sentence(setting, message, run):
+    with pytest.raises(UserError, match=message):
+        texts(RunLM(run), ("abcd", setting))
+
+
+@pytest.mark.parametrize("until", [None, [None], "", []])
+def test_a_text_may_have_no_end(until, run):
+    assert texts(RunLM(run), ("abcd", {"until": until, "max_gen_toks": 6})) == ["efabcd"]
+
+
 def test_a_text_ends_at_its_end():
     """Where the model writes EOS the text is over, whatever stands behind it."""
     lm = RunLM(made())

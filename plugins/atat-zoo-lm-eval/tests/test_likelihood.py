@@ -153,6 +153,20 @@ def test_spaces_between_belong_to_the_continuation():
     assert nats(lm, ("the ", "dog")) == nats(lm, ("the", " dog"))
 
 
+@pytest.mark.parametrize(
+    ("context", "continuation"),
+    [("th", "e"), ("the c", "at"), ("do", "n't"), ("the", " cat"), ("", "the"), ("the ", "")],
+)
+def test_the_row_is_what_the_tokenizer_makes_of_the_whole_text(context, continuation):
+    lm = RunLM(made(merged=["the cat ", "don't the cat "] * 50))
+    before, after = lm._pair(context, continuation)
+    tokenizer = lm.model.tokenizer
+    assert before + after == tokenizer.encode(context + continuation)
+    assert bool(after) == bool((context + continuation)[len(context.rstrip()) :])
+    ((likelihood, _),) = lm.loglikelihood(asked((context, continuation)), disable_tqdm=True)
+    assert (likelihood < 0) == bool(after)
+
+
 def test_greedy_is_what_the_sampler_writes():
     lm = small()
     best = int(log_p(lm, "the", [None], 0).argmax())
@@ -200,6 +214,7 @@ def test_a_short_rolling_text_is_the_zoo_s_own_bound():
         ({"draws": 0}, "draws = 0: give a whole number, at least 1"),
         ({"draws": "many"}, "draws = 'many': give a whole number"),
         ({"batch_size": "auto"}, "batch_size = 'auto': give a whole number"),
+        ({"max_gen_toks": 11}, "max_gen_toks = 11: a row has room for 10; lower it"),
         ({"after": 9}, "after = 9: rows of 12 tokens have no room for it"),
         ({"sampler": "klas"}, "did you mean 'klass'"),
     ],
@@ -209,7 +224,15 @@ def test_wrong_arguments_are_said_in_a_sentence(options, message):
         small(**options)
 
 
-def test_what_does_not_fit_is_said_in_a_sentence(tmp_path):
+def test_one_process_evaluates(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="one process, and WORLD_SIZE says there are more"):
+        small()
+
+
+def test_what_does_not_fit_is_said_in_a_sentence(tmp_path, run):
+    with pytest.raises(UserError, match="device 'foo' is none that torch knows"):
+        RunLM(run, device="foo")
     with pytest.raises(UserError, match="has 11 tokens after its context, and a row of this model has room for 10"):
         nats(small(), ("the", "abcdefghijk"))
     with pytest.raises(UserError, match="writes from left to right"):
