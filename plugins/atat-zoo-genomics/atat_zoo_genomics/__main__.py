@@ -48,18 +48,29 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 @click.option("--seed", "seeds", multiple=True, type=int, default=(17, 18, 19), show_default=True, help="Of a head.")
 @click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Passes over the training split.")
 @click.option("--batch-size", default=128, show_default=True, type=click.IntRange(1), help="Sequences in a step.")
-@click.option("--learning-rate", default=2e-3, show_default=True, help="Largest learning rate.")
+@click.option(
+    "--learning-rate", default=2e-3, show_default=True, type=click.FloatRange(0, min_open=True), help="The largest."
+)
+@click.option(
+    "--split",
+    default="test",
+    show_default=True,
+    type=click.Choice(["test", "dev"]),
+    help="What is measured; dev to choose a recipe.",
+)
 @click.option("--scratch", is_flag=True, help="Train its network from random weights, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def gue(task: str, data: Path, run: Path, seeds: tuple[int, ...], scratch: bool, as_json: bool, **recipe: Any) -> None:
-    """Fine-tune a run's network for a task of GUE, and print its metric on the test split beside 6-mers'."""
+def gue(
+    task: str, data: Path, run: Path, seeds: tuple[int, ...], split: str, scratch: bool, as_json: bool, **recipe: Any
+) -> None:
+    """Fine-tune a run's network for a task of GUE, and print its metric beside 6-mers', whose strength dev chooses."""
     from atat_zoo.cli.console import print_json
     from atat_zoo_genomics.gue import TASKS, Recipe
     from atat_zoo_genomics.gue import gue as measure
 
-    found = measure(task, data, run, seeds=seeds, recipe=Recipe(**recipe), scratch=scratch)
+    found = measure(task, data, run, seeds=seeds, recipe=Recipe(**recipe), split=split, scratch=scratch)
     if as_json:
-        print_json({"task": task, "metric": TASKS[task].metric, "scores": found})
+        print_json({"task": task, "split": split, "metric": TASKS[task].metric, "scores": found})
         return
     width = max(map(len, found))
     for title, each in found.items():

@@ -112,9 +112,10 @@ class FASTQCorpus(_FromFiles):
         """See `documents`."""
         with opened(path) as file:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1))
-            filled = (each for each in lines if each[1])
-            for number, first in filled:
-                rest = [line for _, line in itertools.islice(filled, 3)]
+            for number, first in lines:
+                if not first:  # between two reads; within one it is a read without bases, as trimming leaves them
+                    continue
+                rest = [line for _, line in itertools.islice(lines, 3)]
                 if not first.startswith("@") or len(rest) < 3 or not rest[1].startswith("+"):
                     raise UserError(
                         f"corpus: {path}, line {number}: a read has four lines, of which the first begins with @ and "
@@ -168,7 +169,8 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
             for column in columns:
                 if column not in names:
                     raise UserError(
-                        f"{path}, line 1 has no column {column!r}{nearest(column, names)}; name one that is there"
+                        f"{path}, line 1 has no column {column!r}{nearest(column, names)}; separate columns by commas, "
+                        "and name that of a corpus by corpus.column"
                     )
             places = [names.index(column) for column in columns]
             for row in reader:
@@ -189,7 +191,9 @@ def opened(path: Path) -> Iterator[IO[str]]:
         opens: Any = gzip.open if path.suffix == ".gz" else open
         with opens(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
             yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except gzip.BadGzipFile as error:
+        raise UserError(f"corpus: {path} is no gzip, though its name says so ({error}); rename it") from None
+    except (EOFError, zlib.error) as error:
         raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
     except OSError as error:
         raise UserError(f"corpus: {path} cannot be read: {error.strerror or error}; name another") from None

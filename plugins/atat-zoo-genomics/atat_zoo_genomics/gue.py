@@ -41,7 +41,8 @@ TASKS: dict[str, Task] = {
     **{f"tf_{i}": Task(f"tf/{i}", 100) for i in range(5)},
     "virus_covid": Task("virus/covid", 1000, 9, "f1"),
 }
-_STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # C of the logistic regression, of which dev chooses
+# C of the logistic regression, of which dev chooses.
+_STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class Examples(NamedTuple):
@@ -88,6 +89,8 @@ def read(task: str, folder: Path, split: str) -> Examples:
         if label not in map(str, range(TASKS[task].classes)):
             most = TASKS[task].classes - 1
             raise UserError(f"{path}, line {number}: the label {label!r} is no number from 0 to {most}; copy it again")
+        if not text:
+            raise UserError(f"{path}, line {number}: the sequence is empty; take the row out")
         texts.append(bases(text, path, number))
         labels.append(int(label))
     if not texts:
@@ -105,9 +108,16 @@ def score(task: str, found: NDArray[np.int64], wanted: NDArray[np.int64]) -> flo
 
 
 def gue(
-    task: str, data: Path, run: Path, *, seeds: Sequence[int], recipe: Recipe, scratch: bool = False
+    task: str,
+    data: Path,
+    run: Path,
+    *,
+    seeds: Sequence[int],
+    recipe: Recipe,
+    split: str = "test",
+    scratch: bool = False,
 ) -> dict[str, list[float]]:
-    """Return the metric on the test split, by what predicts: a number for each seed, or one where nothing is drawn.
+    """Return the metric on a split, by what predicts: a number for each seed, or one where nothing is drawn.
 
     Args:
         task: of `TASKS`.
@@ -115,6 +125,7 @@ def gue(
         run: the run folder of a model with the tokenizer `dna`.
         seeds: of the head and of the order of the examples; of the weights, too, where they begin at random.
         recipe: how it is trained.
+        split: what is measured: `test`, or `dev`, by which to choose a recipe.
         scratch: whether to train the same network from random weights, too.
 
     Raises:
@@ -124,11 +135,11 @@ def gue(
         raise UserError("gue needs the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`")
     from atat_zoo.model import Model
 
-    train, dev, test = (read(task, data, split) for split in ("train", "dev", "test"))
+    train, dev, held_out = (read(task, data, name) for name in ("train", "dev", split))
     model = Model.from_run(run)
 
     def measured(predict: Predict) -> float:
-        return score(task, predict(test.texts), test.labels)
+        return score(task, predict(held_out.texts), held_out.labels)
 
     found = {"6-mers, logistic regression": [measured(by_kmers(task, train, dev))]}
     starts = {"the run, fine-tuned": True} | ({"its network from random weights": False} if scratch else {})

@@ -95,6 +95,18 @@ def test_an_archive_that_is_cut_off_is_refused(tmp_path):
         list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
 
 
+def test_what_is_no_gzip_is_said_to_be_none(tmp_path):
+    path = tmp_path / "a.fa.gz"
+    path.write_bytes(b">a\nACGT\n")
+    with pytest.raises(UserError, match="is no gzip, though its name says so"):
+        list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
+
+
+def test_a_read_may_have_no_bases(tmp_path):
+    content = "@a\nAC\n+\nII\n\n@b\n\n+\n\n@c\nGT\n+\nII\n"
+    assert records(FASTQCorpus, tmp_path / "reads.fq", content) == ["AC", "GT"]
+
+
 def test_a_missing_file_is_named(tmp_path):
     (tmp_path / "genome.fa").write_text(">a\nACGT\n")
     with pytest.raises(UserError, match=r"corpus.train: there is no file .*genom.fa; did you mean 'genome.fa'"):

@@ -88,6 +88,8 @@ def test_what_is_no_task_is_refused(tmp_path):
     for content, said in {
         "sequence,label\nACGT,2\n": "line 2: the label '2' is no number from 0 to 1",
         "sequence,label\n": "has no examples",
+        "sequence,label\nAC,1\n,1\n": "line 3: the sequence is empty; take the row out",
+        "sequence;label\nAC;1\n": "line 1 has no column 'sequence'.* separate columns by commas",
         "sequence\nACGT\n": "line 1 has no column 'label'",
     }.items():
         (tmp_path / "train.csv").write_text(content)
@@ -160,6 +162,11 @@ def test_the_command_prints_a_line_for_each(data, tmp_path):
     assert all("mcc" in line for line in lines)
     as_json = json.loads(CliRunner().invoke(main, [*asked, "--seed", "1", "--json"]).output)
     assert [len(each) for each in as_json["scores"].values()] == [1, 1, 1]
+    train, dev = (read("prom_core_all", data, split) for split in ("train", "dev"))
+    on_dev = json.loads(CliRunner().invoke(main, [*asked[:-1], "--seed", "1", "--json", "--split", "dev"]).output)
+    expected = score("prom_core_all", by_kmers("prom_core_all", train, dev)(dev.texts), dev.labels)
+    assert on_dev["scores"]["6-mers, logistic regression"] == [expected]
+    assert on_dev["scores"] != as_json["scores"]
 
 
 def test_the_study_measures_all_on_the_same_sequences(data, tmp_path):
