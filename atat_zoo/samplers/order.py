@@ -8,7 +8,7 @@ the drawn tokens (MaskGIT as published) does not.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import SamplerPart
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
     from atat_zoo.experiment import Experiment
     from atat_zoo.uncertainty import Uncertainty
+
+
+# The first class of a text: always class 0, or one that is drawn.
+Offset: TypeAlias = Literal["none", "random"]
 
 
 class Order(SamplerPart, Protocol):
@@ -250,16 +254,31 @@ class StridedOrder(Order):
 
     name = "strided"
     summary = "position i by i mod s, so that one step fills positions that are s apart"
-    deterministic = True
 
     stride: int = param(16, help="s, the number of classes", ge=1)
+    offset: Offset = param("none", help="random: each text begins with a class of its own")
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether no class is drawn."""
+        return self.offset == "none"
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the class, float64 [A, L]."""
-        import torch
+        return -strided_classes(step.open.shape[1], self.stride, self.offset, step.seeds).double()
 
-        position = torch.arange(step.open.shape[1], device=step.open.device)
-        return -(position % self.stride).double().expand(step.open.shape)
+
+def strided_classes(length: int, stride: int, offset: Offset, seeds: Tensor) -> Tensor:
+    """Return (i + o) mod s of every position i, int64 [A, L]; o is 0, or drawn by the seed of each row, int64 [A]."""
+    import torch
+
+    from atat_zoo.diffusion.randomness import fold, stream, uniform
+
+    position = torch.arange(length, device=seeds.device).expand(len(seeds), length)
+    if offset == "random":
+        drawn = uniform(fold(fold(seeds, stride), stream(0, "order")), 1, torch.float64)
+        position = position + (drawn * stride).floor().long()
+    return position % stride
 
 
 @component

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import Observer, Sample, shifted
 from atat_zoo.samplers import draw as draws
+from atat_zoo.samplers.order import Offset, strided_classes
 from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.parts import FillingSampler, SamplerParts
 
@@ -45,7 +46,7 @@ class StridedSampler(FillingSampler):
     uncovered = None
 
     stride: int | None = param(None, help="s, the number of classes; if none, as in the model, or 16", ge=1)
-    offset: Literal["none", "random"] = param("none", help="random: each text begins with a class of its own")
+    offset: Offset = param("none", help="random: each text begins with a class of its own")
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
     @property
@@ -71,7 +72,7 @@ class StridedSampler(FillingSampler):
         import torch
 
         from atat_zoo.diffusion.positions import to_host
-        from atat_zoo.diffusion.randomness import fold, stream, uniform
+        from atat_zoo.diffusion.randomness import fold
         from atat_zoo.errors import UserError
         from atat_zoo.samplers.loop import run
 
@@ -82,11 +83,7 @@ class StridedSampler(FillingSampler):
         if own is not None and self.offset == "random":
             raise UserError(f"sampler.{_OFFSET}")
         classes, masked = min(stride, length), tokens == denoiser.mask_id
-        turn = torch.arange(length, device=tokens.device).expand(tokens.shape)
-        if self.offset == "random":
-            shift = uniform(fold(fold(seeds, classes), stream(0, "order")), 1, torch.float64) * classes
-            turn = turn + shift.floor().long()
-        turn = turn % classes
+        turn = strided_classes(length, classes, self.offset, seeds)
         unseen = ~masked & (turn > torch.where(masked, turn, classes).amin(1, keepdim=True))
         present = [(masked & (turn == c)).any() for c in range(classes)]
         *open_, given = to_host(torch.stack([*present, unseen.any()])).tolist()

@@ -77,6 +77,21 @@ def test_an_even_pace_takes_a_class_a_step_where_nothing_is_given():
     assert by_class == even
 
 
+def test_the_order_draws_the_offset_that_the_sampler_draws():
+    z, seeds = torch.full((6, 12), 5), torch.arange(6)
+
+    def classes(sampler):
+        _, trace = traced(sampler, Hashed(5), z, seeds)
+        return sorted(
+            (step["step"], *place) for step in trace for place in zip(step["rows"], step["positions"], strict=True)
+        )
+
+    order = StridedOrder(stride=4, offset="random")
+    drawn = classes(assemble(order=order, pace=FixedPace(steps=4)))
+    assert drawn == classes(StridedSampler(stride=4, offset="random")) != classes(StridedSampler(stride=4))
+    assert not order.deterministic
+
+
 def test_it_is_deterministic_by_name_alone():
     spec = Zoo.load().spec("sampler", {"use": "strided", "stride": 3})
     assert spec == StridedSampler(stride=3)
@@ -89,6 +104,7 @@ def test_it_is_deterministic_by_name_alone():
 @pytest.mark.parametrize("stride", [1, 3, 99])
 def test_conformance_of_other_strides(stride):
     check_order(StridedOrder(stride=stride), examples=10)
+    check_order(StridedOrder(stride=stride, offset="random"), examples=10)
     check_pace(StridedPace(stride=stride), examples=10)
     check_sampler(StridedSampler(stride=stride), examples=10)
     check_policy(StridedSampler(stride=stride), examples=10)
