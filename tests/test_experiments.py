@@ -22,7 +22,7 @@ CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "document
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))
 SMALL = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "train.log_every=1"]
 # ATAT, MDLM, and a learned importance with and without its parts.
-TABLE = {"mdlm", "atat", "importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
+TABLE = {"mdlm", "bell", "atat", "importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
 
 def test_the_table_is_there_at_every_size() -> None:
@@ -44,13 +44,29 @@ def test_the_variants_differ_in_what_their_names_say() -> None:
     }
     assert used == {
         "mdlm": ("noise", "uniform", "uniform", "none", "ancestral"),
-        "atat": ("bell", "uniform", "uniform", "none", "strided"),
+        "bell": ("bell", "uniform", "uniform", "none", "strided"),
+        "atat": ("bell", "transformer", "importance", "three_stage", "combination"),
         "importance": ("noise", "transformer", "importance", "three_stage", "uncertainty_guided"),
         "importance_only": ("noise", "transformer", "importance", "none", "ancestral"),
         "no_importance": ("noise", "frequency", "uniform", "three_stage", "uncertainty_guided"),
         "no_curriculum": ("noise", "transformer", "importance", "none", "uncertainty_guided"),
         "curriculum_only": ("noise", "transformer", "uniform", "three_stage", "ancestral"),
     }
+
+
+@pytest.mark.parametrize("size", ["", *SIZES])
+def test_at_every_size_masks_by_importance_are_corrected_and_the_curriculum_is_gentle(size: str) -> None:
+    for name in sorted(TABLE - {"mdlm", "bell"}):
+        made = load(str(ROOT / size / f"{name}.toml"))
+        assert made.parts["objective"].correction == "horvitz_thompson", name
+        assert getattr(made.parts["curriculum"], "sharpness", 0) <= 0.5, name
+
+
+@pytest.mark.parametrize("size", ["owt-small", "lm1b"])
+def test_no_training_text_is_held_out_where_there_is_a_published_set(size: str) -> None:
+    corpus = load(f"{size}/mdlm").parts["corpus"]
+    assert corpus.validation
+    assert corpus.test_share == 0
 
 
 def test_the_documented_ones_differ_in_what_their_names_say() -> None:
@@ -63,15 +79,19 @@ def test_the_documented_ones_differ_in_what_their_names_say() -> None:
         "masking_only": ("importance", "none", "ancestral"),
         "sampling_only": ("uniform", "none", "combination"),
         "thresholds": ("importance", "three_stage", "combination"),
-        "time_conditioned": ("importance", "three_stage", "combination"),
+        "without_time": ("importance", "three_stage", "combination"),
     }
     assert all(made.parts["target"].name == "was_masked" for made in found.values())
     assert all(made.parts["estimator"].own_embedding for made in found.values())
-    assert [name for name, made in found.items() if made.parts["estimator"].reads_time] == ["time_conditioned"]
+    assert [name for name, made in found.items() if not made.parts["estimator"].reads_time] == ["without_time"]
+    curricula = {
+        name: made.parts["curriculum"] for name, made in found.items() if "three_stage" in made.parts["curriculum"].name
+    }
+    assert [name for name, curriculum in curricula.items() if curriculum.thresholds == (0.3, 0.7)] == ["thresholds"]
     # The easy stage has the full strength, at this number of steps.
-    for name, medium in (("atat", 0.2), ("curriculum_only", 0.2), ("thresholds", 0.3)):
-        schedule = found[name].parts["curriculum"].build(Context(vocabulary_size=4, length=4, steps=450))
-        assert [schedule.strength(share * medium) for share in (0.0, 0.2, 0.99, 1.01)] == [0, -2, -2, 0]
+    for curriculum in curricula.values():
+        schedule = curriculum.build(Context(vocabulary_size=4, length=4, steps=450))
+        assert [schedule.strength(at) / curriculum.sharpness for at in (0.0, 0.04, 0.199, 0.201)] == [0, -1, -1, 0]
 
 
 @pytest.fixture(scope="module")

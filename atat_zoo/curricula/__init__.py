@@ -41,10 +41,10 @@ class CurriculumModule(Protocol):
 
 @runtime_checkable
 class Tilting(Protocol):
-    """A `CurriculumModule` whose weights are proportional to exp(strength · importance)."""
+    """A `CurriculumModule` in which a token of importance 1 weighs exp(strength) times one of importance 0."""
 
     def strength(self, progress: float) -> float:
-        """Return the factor of importance in the exponent at this progress, for the metrics: below 0 for easy first."""
+        """Return the strength at this progress, for the metrics: below 0 while easy tokens weigh more."""
         ...
 
 
@@ -91,6 +91,9 @@ class ThreeStageCurriculum:
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
     - `exponential`: between the same ends, fast at first, then slowly.
 
+    With `thresholds` a token is easy below the one and hard above the other: easy tokens weigh exp(s) in the easy
+    stage, hard ones in the hard stage, and all others 1, before the division.
+
     During warm-up the strength grows from 0: over the first tenth of the easy stage, whatever the length of the
     training. A number of `warmup_steps` is taken as it is, and cut off where the easy stage ends; one that is not small
     beside the stage takes the stage away, since its strength is reached at the end or, if it falls, never.
@@ -106,10 +109,15 @@ class ThreeStageCurriculum:
         None, help="optimizer steps over which the strength grows from 0; if none, a tenth of the easy stage", ge=0
     )
     progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
+    thresholds: tuple[float, float] | None = param(
+        None, help="importance below which a token is easy and above which it is hard; if none, it is so by degrees"
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.boundaries[0] > self.boundaries[1]:
             raise ValueError(f"boundaries must not fall, not {list(self.boundaries)}")
+        if self.thresholds and not 0 <= self.thresholds[0] <= self.thresholds[1] <= 1:
+            raise ValueError(f"thresholds must be in [0, 1] and not fall, not {list(self.thresholds)}")
 
     def build(self, context: Context) -> ThreeStageSchedule:
         """Return the schedule of a training of `context.steps` steps."""
@@ -120,6 +128,7 @@ class ThreeStageCurriculum:
             sharpness=self.sharpness,
             boundaries=self.boundaries,
             movement=self.progress,
+            thresholds=self.thresholds,
             warmup=_WARMUP * easy if steps is None else min(steps / max(context.steps, 1), easy),
         )
 

@@ -26,6 +26,7 @@ class ThreeStageSchedule:
     boundaries: tuple[float, float]
     movement: Literal["linear", "step", "exponential"]
     warmup: float  # share of the training over which the strength grows from 0
+    thresholds: tuple[float, float] | None = None  # of importance: below the first is easy, above the second hard
 
     def stage(self, progress: float) -> str:
         """Return `"easy"`, `"medium"` or `"hard"`."""
@@ -52,7 +53,11 @@ class ThreeStageSchedule:
 
     def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
         """See `CurriculumModule`."""
-        return tilt(importance, self.strength(progress), masked.maskable)
+        strength = self.strength(progress)
+        if self.thresholds is not None:  # of degrees, two are left; a negative strength is for those that are not easy
+            easy, hard = self.thresholds
+            importance = ((importance > hard) if strength > 0 else (importance >= easy)).float()
+        return tilt(importance, strength, masked.maskable)
 
 
 class DynamicModule(nn.Module):

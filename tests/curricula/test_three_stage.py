@@ -9,6 +9,7 @@ from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
 from atat_zoo.curricula.modules import tilt
 from atat_zoo.diffusion.contracts import Masked
 from atat_zoo.registry import Context
+from atat_zoo.testing import check_curriculum
 
 
 def step(maskable):
@@ -54,6 +55,21 @@ def test_the_three_stages_have_the_weights_of_the_formula():
         raw = (sign * 2.0 * importance).exp()
         assert schedule.stage(progress) == stage
         torch.testing.assert_close(schedule.weights(step(maskable), importance, progress), raw / raw.mean())
+
+
+def test_thresholds_weigh_what_is_easy_then_what_is_hard_and_all_else_alike():
+    importance, maskable = torch.tensor([[0.1, 0.3, 0.5, 0.7, 0.9]]), torch.ones(1, 5, dtype=torch.bool)
+    schedule = built(sharpness=2.0, thresholds=(0.3, 0.7))
+    for progress, heavier in ((0.1, [1, 0, 0, 0, 0]), (0.5, [0] * 5), (0.9, [0, 0, 0, 0, 1])):
+        raw = (2.0 * torch.tensor([heavier])).exp()
+        torch.testing.assert_close(schedule.weights(step(maskable), importance, progress), raw / raw.mean())
+    check_curriculum(ThreeStageCurriculum(thresholds=(0.3, 0.7)), 10)
+
+
+@pytest.mark.parametrize("thresholds", [(0.7, 0.3), (-0.1, 0.5), (0.5, 1.1)])
+def test_thresholds_that_importance_cannot_have_are_refused(thresholds):
+    with pytest.raises(ValueError, match="thresholds must be in"):
+        ThreeStageCurriculum(thresholds=thresholds)
 
 
 @pytest.mark.parametrize("how", ["linear", "exponential"])

@@ -19,7 +19,7 @@ NEW_OF_PART: dict[str, dict[str, Any]] = {
     "dit": {"neighbours": 0, "checkpoint_activations": False},
     "files": {"detokenizer.use": "none"},
 }
-# Experiments that have another name: ATAT is now what the study found, and what it was is named by what it does.
+# Experiments that have another name: what ATAT was is named by what it does.
 NAMES = {
     f"{folder}atat": f"{folder}importance"
     for folder in ("", "finetuning/", "lm1b/", "owt-small/", "text8/", "wikitext103/")
@@ -30,10 +30,19 @@ REPLACED = ("quickstart",)
 # 1,000 steps no longer takes their whole easy stage.
 _COUNTS: dict[str, Any] = {"backbone.neighbours": 2}
 _STAGES: dict[str, Any] = {**_COUNTS, "curriculum.warmup_steps": None}
+# The correction is of the variants that it corrects, as is the gentle curriculum, and so at every size.
+_PLAIN: dict[str, Any] = {"objective.correction": "none"}
+_CORRECTED: dict[str, Any] = {"objective.correction": "horvitz_thompson"}
+_GENTLE: dict[str, Any] = {**_CORRECTED, "curriculum.sharpness": 0.5, "curriculum.progress": "linear"}
 CHANGED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("importance_only", "mdlm", "no_curriculum"), _COUNTS),
+    **dict.fromkeys(("importance_only", "no_curriculum"), _COUNTS),
     **dict.fromkeys(("importance", "curriculum_only", "no_importance"), _STAGES),
+    **dict.fromkeys(("finetuning/source", "finetuning/uniform"), _PLAIN),
+    "mdlm": {**_COUNTS, **_PLAIN},
 }
+for _size in ("lm1b", "owt-small", "text8", "wikitext103"):
+    CHANGED |= dict.fromkeys((f"{_size}/importance_only", f"{_size}/no_curriculum"), _CORRECTED)
+    CHANGED |= {f"{_size}/{name}": _GENTLE for name in ("importance", "curriculum_only", "no_importance")}
 # Those of the large corpora, which could not be built: by folder. Logits no longer stand in memory, so more
 # sequences are evaluated at once.
 _AT_ONCE: dict[str, Any] = {"evaluation.batch_size": 32}
@@ -44,12 +53,16 @@ LARGE: dict[str, dict[str, Any]] = {
         **_AT_ONCE,
         **{"tokenizer.bos": "[CLS]", "tokenizer.eos": "[SEP]", "data.special": "both"},
         **{"corpus.detokenizer.use": "lm1b", "data.rows": "document"},
+        # No sentence of the training files is held out where there is a published set.
+        "corpus.validation": ["corpora/lm1b/heldout-monolingual.tokenized.shuffled/*"],
+        **{"corpus.test": [], "corpus.test_share": 0.0},
     },
     "owt-small": {
         **_AT_ONCE,
         **_GPT2,
         "corpus.train": ["corpora/openwebtext/train/*.jsonl*"],
         "corpus.validation": ["corpora/openwebtext/validation/*.jsonl*"],
+        "corpus.test_share": 0.0,
     },
     "wikitext103": {
         **_AT_ONCE,
