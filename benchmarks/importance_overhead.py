@@ -1,4 +1,4 @@
-"""ATAT and importance against MDLM, as shipped, small preset, V = 50,257: time, parameters, peak memory, inference."""
+"""ATAT, its bell and importance against MDLM, small preset, V = 50,257: time, parameters, peak memory, inference."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 VOCABULARY = 50_257
 TIME, PARAMETERS, MEMORY = 1.06, 1.02, 1.02  # the bars of their ratios
-BASE, OTHERS = "owt-small/mdlm", ("owt-small/atat", "owt-small/importance")
+BASE, OTHERS = "owt-small/mdlm", ("owt-small/atat", "owt-small/bell", "owt-small/importance")
 
 
-def stepper(name: str, length: int, rows: int) -> tuple[Any, Callable[[], None]]:
+def stepper(name: str, vocabulary: int, length: int, rows: int) -> tuple[Any, Callable[[], None]]:
     """Return the objective of a shipped experiment, and a function that makes its next training step."""
     sizes = {"data.length": length, "data.lanes": rows, "train.batch_size": rows, "train.microbatch_size": rows}
     experiment = load(name, [f"{key}={size}" for key, size in sizes.items()])
     # All experiments see the same rows at the same step.
-    tokens = torch.arange(rows * length).reshape(rows, length) * 7919 % VOCABULARY
-    return compiled.stepper(experiment, Context(vocabulary_size=VOCABULARY, length=length), tokens)
+    tokens = torch.arange(rows * length).reshape(rows, length) * 7919 % vocabulary
+    return compiled.stepper(experiment, Context(vocabulary_size=vocabulary, length=length), tokens)
 
 
-def reader(module: Any, length: int, rows: int) -> Callable[[], None]:
+def reader(module: Any, vocabulary: int, length: int, rows: int) -> Callable[[], None]:
     """Return a function that reads half-masked texts as a sampler does: predictions, and importance where there is."""
     denoiser = module.eval().denoiser()
     masked = torch.arange(length).expand(rows, -1) % 2 == 0
-    tokens = torch.where(masked, denoiser.mask_id, torch.arange(length) * 7919 % VOCABULARY)
+    tokens = torch.where(masked, denoiser.mask_id, torch.arange(length) * 7919 % vocabulary)
     bf16 = torch.cpu._is_avx512_bf16_supported()
 
     @torch.inference_mode()
@@ -47,12 +47,12 @@ def reader(module: Any, length: int, rows: int) -> Callable[[], None]:
     return read
 
 
-def peak(name: str, length: int, rows: int, steps: int) -> int:
+def peak(name: str, vocabulary: int, length: int, rows: int, steps: int) -> int:
     """Return the most bytes in memory in some training steps after the first.
 
     Freed memory goes back: where it is kept, pieces of other sizes at every step make the figure differ by a tenth.
     """
-    _, step = stepper(name, length, rows)
+    _, step = stepper(name, vocabulary, length, rows)
     step()
     forget_peak()
     for _ in range(steps):
@@ -64,7 +64,9 @@ def main() -> None:
     """Print parameters and peak memory of each, and the ratios of step times in interleaved pairs."""
     bars = []
     parser = argparse.ArgumentParser()
-    parser.add_argument("--experiments", nargs="+", default=OTHERS, help=f"to compare with {BASE}")
+    parser.add_argument("--base", default=BASE, help="what the others are compared with")
+    parser.add_argument("--experiments", nargs="+", default=OTHERS)
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=20, help="0 for no times")
@@ -73,31 +75,31 @@ def main() -> None:
     parser.add_argument("--default-memory", action="store_true", help="leave the allocator as it is")
     given, _ = parser.parse_known_args()
     clock = time.process_time if given.busy else time.perf_counter
-    sizes = (given.length, given.rows)
+    sizes, base = (given.vocabulary, given.length, given.rows), given.base
     if given.steps:
-        peaks = {name: alone(peak, name, *sizes, given.steps) for name in (BASE, *given.experiments)}
+        peaks = {name: alone(peak, name, *sizes, given.steps) for name in (base, *given.experiments)}
         for name, most in peaks.items():
-            ratio = most / peaks[BASE]
+            ratio = most / peaks[base]
             print(f"  {name}: at most {most / 2**20:,.0f} MiB, ratio of peak memory {ratio:.4f}", flush=True)
-            if name != BASE:
-                note(f"{name}, peak memory / {BASE}", [ratio])
+            if name != base:
+                note(f"{name}, peak memory / {base}", [ratio])
                 bars.append((f"{name}, peak memory,", ratio, MEMORY))
     if not given.pairs:
         hold(bars)
         return
     if not given.default_memory:
         keep_freed_memory()
-    plain, base_step = stepper(BASE, *sizes)
+    plain, base_step = stepper(base, *sizes)
     fewer = sum(p.numel() for p in plain.parameters())
     for name in given.experiments:
         module, step = stepper(name, *sizes)
         more = sum(p.numel() for p in module.parameters())
         print(f"  {name}: {more:,} parameters, ratio to {fewer:,} {more / fewer:.4f}", flush=True)
-        note(f"{name}, parameters / {BASE}", [more / fewer])
-        longer = report(f"{name}, a step", BASE, interleave(step, base_step, given.pairs, clock=clock, warmup=1))
+        note(f"{name}, parameters / {base}", [more / fewer])
+        longer = report(f"{name}, a step", base, interleave(step, base_step, given.pairs, clock=clock, warmup=1))
         bars += [(f"{name}, parameters,", more / fewer, PARAMETERS), (f"{name}, a step,", longer, TIME)]
         read = reader(module, *sizes), reader(plain, *sizes)
-        report(f"{name}, inference", BASE, interleave(*read, given.pairs, clock=clock, warmup=1))
+        report(f"{name}, inference", base, interleave(*read, given.pairs, clock=clock, warmup=1))
         plain.train()
         del module, step, read
     hold(bars)
