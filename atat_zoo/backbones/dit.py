@@ -145,13 +145,9 @@ class DiTBackbone:
         del settings["preset"]
         prior = None
         if settings.pop("neighbours"):
-            tables = f"backbone.neighbours = {self.neighbours} with {context.vocabulary_size:,} different tokens"
-            # A model that is loaded brings its counts.
-            remedy = "set it to 0" if context.count_table else "use a machine with more memory"
-            require(8 * self.neighbours * context.vocabulary_size**2, tables, "tables of all pairs", remedy)
-            try:
+            try:  # a model that is loaded brings its counts
                 table = context.count_table() if context.count_table else None
             except UserError as error:
-                raise UserError(f"backbone.neighbours = {self.neighbours}: {error}; {remedy}") from None
+                raise UserError(f"backbone.neighbours = {self.neighbours}: {error}; set it to 0") from None
             prior = NeighbourPrior(context.vocabulary_size, self.neighbours, table)
         return DiTModule(context.vocabulary_size, context.counts, prior=prior, **settings)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
     from atat_zoo.data.neighbours import CountTable
 
 
+# Share of V from which on the tokens that were seen beside a context are kept as a row of all V scores. Every other row
+# is read as if it were as long as the longest: 1/8 would keep half as much and take 1.5 % more of a step at V = 2,048.
+_SHARE = 1 / 16
+
+
 def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
     """Return what stands at −1, 1, −2, 2 … ±R of every place of [B, L], `absent` beyond the ends: [B, L, 2R]."""
     length = tokens.shape[1]
-    padded = nn.functional.pad(tokens, (reach, reach), value=absent)
+    padded = F.pad(tokens, (reach, reach), value=absent)
     offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
     return torch.stack([padded[:, reach + by : reach + by + length] for by in offsets], dim=2)
 
@@ -74,19 +80,27 @@ class NeighbourPrior(nn.Module):
             neighbours: the tokens at −1, 1, −2, 2, … ±R places, int64 [N, 2R]; V where nothing is visible.
             x: the true tokens, int64 [N], whose own occurrence is left out; None where they have not been counted.
         """
-        scores, gain = self.scores(), self.gain.expand(len(neighbours), -1).contiguous()
+        scores = self.scores()
         row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
+        which, scale = scores.which[row], scores.scale[row]
         # One pass over the rows of each place: the sum of 2R copies [N, V] would take a fifth of a training step.
-        logits = logits + nn.functional.embedding_bag(row, scores.all, mode="sum", per_sample_weights=gain)
+        bag = F.embedding_bag(which, scores.full, mode="sum", per_sample_weights=self.gain * scale)
+        logits, own = logits + bag, []
+        for place, of_place in enumerate(row.unbind(1)):
+            token, score = scores.seen(of_place)
+            logits.scatter_add_(1, token, self.gain[place] * score)
+            if x is not None:
+                own.append(torch.where(token == x[:, None], score, 0).sum(1))
         if x is None:
             return logits
-        change = (gain * scores.left_out(row, x[:, None])).sum(1)
-        return logits.scatter_add(1, x[:, None], change[:, None])
+        of_x = scale * scores.full[which, x[:, None]] + torch.stack(own, 1)
+        change = (self.gain * scores.left_out(of_x, row, x[:, None])).sum(1)
+        return logits.scatter_add_(1, x[:, None], change[:, None])
 
     def scores(self) -> _Scores:
         """Return the scores of all places, made of the counts when they are first needed."""
         known = self._scores
-        if known is None or known.all.device != self.tokens.device or known.all.dtype != self.gain.dtype:
+        if known is None or known.full.device != self.tokens.device or known.full.dtype != self.gain.dtype:
             known = self._scores = _Scores.of(
                 [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)],
                 self.tokens,
@@ -117,9 +131,21 @@ def _resize(prior: NeighbourPrior, state: Mapping[str, Any], prefix: str, *rest:
 
 
 class _Scores(NamedTuple):
-    """s(y | h) of all places, one after the other: row h of a place is V when nothing is visible."""
+    """s(y | h) of all places, one after the other: row h of a place is V when nothing is visible.
 
-    all: Tensor  # s(y | h), [2R·(V + 1), V]
+    Beside most contexts few tokens were ever seen, and all others have one score there, −log (1 + N(h)/T(h)). So memory
+    grows with the pairs, not with V²: a row is there in full, with 4·V bytes, only where many tokens were seen, and of
+    the others are those alone, 8 bytes each. How many they are is never asked of the device in a step: each row is read
+    as if it were as long as the longest.
+    """
+
+    full: Tensor  # the rows in full, [F + 1, V]; the first is −1 everywhere
+    which: Tensor  # the row of `full` that each has, the first if it is not there, int64 [2R·(V + 1)]
+    scale: Tensor  # what that is multiplied by: 1, or log (1 + N(h)/T(h)) for the first, [2R·(V + 1)]
+    token: Tensor  # the E tokens of the other rows, as a view of K from each on, int32 [E + 1, K]
+    score: Tensor  # s(y | h) + log (1 + N(h)/T(h)) of them, a view likewise, [E + 1, K]
+    first: Tensor  # where in `token` each row begins, int64 [2R·(V + 1)]
+    length: Tensor  # how many tokens it has there, at most K, int64 [2R·(V + 1)]
     types: Tensor  # T(h), at least 1, [2R·(V + 1)]
     less: Tensor  # log (1 + N(h)/T(h)), [2R·(V + 1)]
     unit: Tensor  # 1/p(y), [V]
@@ -129,20 +155,34 @@ class _Scores(NamedTuple):
         """Return them from the counts [M, 3] of each distance, and of single tokens [V]."""
         V = len(tokens)
         p = (tokens.double() + 1) / (tokens.sum() + V)
-        # The one large table is made once, and filled place by place.
-        scores = torch.zeros(2 * len(apart) * (V + 1), V, dtype=dtype, device=tokens.device)
-        types, less = [], []
         pairs = [each.long().unbind(1) for each in apart]
-        places = [place for first, second, times in pairs for place in ((first, second, times), (second, first, times))]
-        for rows, (context, token, times) in zip(scores.view(-1, V + 1, V), places, strict=True):
-            none = torch.zeros(V + 1, dtype=torch.float64, device=tokens.device)
-            types.append(none.index_add(0, context, torch.ones_like(times, dtype=torch.float64)).clamp(min=1))
-            less.append((none.index_add(0, context, times.double()) / types[-1]).log1p())
-            rows[context, token] = (times / (types[-1][context] * p[token])).log1p().to(dtype)
-            rows -= less[-1].to(dtype)[:, None]
-        return cls(scores, torch.cat(types).to(dtype), torch.cat(less).to(dtype), (1 / p).to(dtype))
+        places = [place for one, other, times in pairs for place in ((one, other, times), (other, one, times))]
+        row = torch.cat([place * (V + 1) + context for place, (context, _, _) in enumerate(places)])
+        token, times = (torch.cat(each) for each in list(zip(*places, strict=True))[1:])
+        none = torch.zeros(len(places) * (V + 1), dtype=torch.int64, device=tokens.device)
+        length = none.index_add(0, row, torch.ones_like(row))
+        types = length.clamp(min=1)
+        less = (none.index_add(0, row, times) / types.double()).log1p().to(dtype)
+        score = (times / (types[row] * p[token])).log1p().to(dtype)
+        many = length > _SHARE * V
+        which, length = many.cumsum(0) * many, length * ~many
+        some = many[row]
+        full = torch.zeros(1 + int(many.sum()), V, dtype=dtype, device=tokens.device)
+        full[which[row[some]], token[some]] = score[some]
+        full -= torch.cat([less.new_ones(1), less[many]])[:, None]
+        order = torch.where(some, len(none), row).argsort()[: int((~some).sum())]
+        longest = int(length.max())
+        token, score = (F.pad(each[order], (0, longest)).unfold(0, longest, 1) for each in (token.int(), score))
+        scale = torch.where(many, 1, less)
+        first = length.cumsum(0) - length
+        return cls(full, which, scale, token, score, first, length, types.to(dtype), less, (1 / p).to(dtype))
 
-    def left_out(self, row: Tensor, x: Tensor) -> Tensor:
-        """Return how s(x | h) changes if x occurred once less beside h, [N, 2R], from rows [N, 2R] and x [N, 1]."""
-        own, less = self.all[row, x], self.less[row]
+    def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens seen in rows [N] that are not in full, int64 [N, K], and their scores, 0 after the last."""
+        first, places = self.first[row], torch.arange(self.token.shape[1], device=row.device)
+        return self.token[first].long(), torch.where(places < self.length[row, None], self.score[first], 0)
+
+    def left_out(self, own: Tensor, row: Tensor, x: Tensor) -> Tensor:
+        """Return how s(x | h) = `own` changes if x occurred once less beside h, [N, 2R]; rows [N, 2R] and x [N, 1]."""
+        less = self.less[row]
         return ((own + less).expm1() - self.unit[x] / self.types[row]).clamp(min=0).log1p() - less - own

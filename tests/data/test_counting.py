@@ -146,20 +146,8 @@ def test_more_text_than_can_be_counted(counted: Path, monkeypatch: pytest.Monkey
         DiTBackbone(neighbours=1).build(context(counted))
 
 
-def test_tables_of_all_pairs_that_are_too_large(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = "backbone.neighbours = 1 with 1,000 different tokens needs about 0.0 GB for tables of all pairs alone"
-    monkeypatch.setattr(machine, "memory", lambda: 7_999_999)
-    monkeypatch.setattr(dit, "require", lambda size, *words: size < 8e6 or machine.require(size, *words))
-    with pytest.raises(UserError, match=rf"^{wanted}, .*; set it to 0$"):
-        DiTBackbone(neighbours=1, width=8, heads=2, layers=1).build(context(counted, vocabulary_size=1000))
-    # A model that is loaded has its counts, whatever the experiment says.
-    loaded = Context(vocabulary_size=1000, length=8, steps=1, seed=0)
-    with pytest.raises(UserError, match=r"; use a machine with more memory$"):
-        DiTBackbone(neighbours=1, width=8, heads=2, layers=1).build(loaded)
-
-
-def context(folder: Path, vocabulary_size: int | None = None) -> Context:
-    size = vocabulary_size or manifest.load(folder).vocabulary_size
+def context(folder: Path) -> Context:
+    size = manifest.load(folder).vocabulary_size
     return Context(vocabulary_size=size, length=8, steps=1, seed=0, count_table=lambda: count_table(folder))
 
 

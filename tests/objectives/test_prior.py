@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from small_objectives import BACKBONE, BASELINES, N, batch, build
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_objectives import BACKBONE, BASELINES, Largest, N, batch, build
 from test_baseline_bounds import EXACT_K
 
+from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.backbones.prior import NeighbourPrior
 from atat_zoo.data.neighbours import CountTable
 from atat_zoo.registry import Context
@@ -77,6 +80,71 @@ def test_the_text_that_is_predicted_is_left_out_of_the_counts(place):
     others = torch.arange(V) != x[:, None]
     torch.testing.assert_close(found[others], with_it[others], rtol=0, atol=0)
     assert (c == 1).any(), "a pair that occurs once is as one that does not"
+
+
+def by_definition(table, reach, logits, gain, beside, x):
+    """Logits [N, V] plus Σ γ·s, from tables of all pairs, float64."""
+    v = len(table.tokens)
+    p = torch.from_numpy(table.alone(np.arange(v)))
+    for place in range(2 * reach):
+        keys, times = (torch.from_numpy(each) for each in table.apart(place // 2 + 1))
+        c = torch.zeros(v * v).double().index_put((keys,), times.double()).view(v, v)
+        c = torch.cat([c if place % 2 == 0 else c.T, torch.zeros(1, v)])  # nothing is visible
+        types = (c > 0).sum(1, keepdim=True).clamp(min=1)
+        less = (c.sum(1, keepdim=True) / types).log1p()[beside[:, place]]
+        c, types = c[beside[:, place]], types[beside[:, place]]
+        if x is not None:
+            c = c.scatter_add(1, x[:, None], torch.full((len(x), 1), -1.0).double()).clamp(min=0)
+        logits = logits + gain[place] * ((c / (types * p)).log1p() - less)
+    return logits
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32), st.integers(1, 90), st.integers(0, 60), st.sampled_from([1, 2]), st.booleans())
+def test_with_rows_in_full_or_not_it_is_as_defined_and_so_is_its_gradient(seed, v, rows, reach, left_out):
+    rng = np.random.default_rng(seed)
+    table = CountTable.count([rng.zipf(1.4, (rows, L)) % v], v)
+    module = NeighbourPrior(v, reach, table).double()
+    torch.manual_seed(seed)
+    torch.nn.init.normal_(module.gain)
+    beside, x = torch.from_numpy(rng.zipf(1.4, (20, 2 * reach)) % (v + 1)), torch.randint(0, v, (20,))
+    beside[0] = v
+    logits = torch.randn(20, v, dtype=torch.float64, requires_grad=True)
+    x = x if left_out else None
+    found, wanted = module(logits, beside, x), by_definition(table, reach, logits, module.gain, beside, x)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found.log_softmax(1), wanted.log_softmax(1), rtol=0, atol=1e-9)
+    scale = torch.randn_like(logits)  # no softmax: nothing cancels
+    of_found, of_wanted = (torch.autograd.grad((scale * y).sum(), (logits, module.gain)) for y in (found, wanted))
+    torch.testing.assert_close(of_found, of_wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_memory_grows_with_the_pairs_at_any_vocabulary():
+    v = 50_257
+    text = np.random.default_rng(4).zipf(1.3, (500, L)) % v
+    context = Context(vocabulary_size=v, length=L, steps=1, seed=0, count_table=lambda: CountTable.count([text], v))
+    module = DiTBackbone(neighbours=2, layers=1, width=8, heads=2).build(context).prior
+    beside, x = torch.from_numpy(text[:8, [1, 3, 0, 4]]), torch.from_numpy(text[:8, 2])
+    # A few numbers of each row, 2R of every token, and of each pair.
+    kept = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in module.scores()}
+    assert sum(kept.values()) <= 250 * v + 64 * 4 * text.size
+    with Largest() as largest:
+        module(torch.zeros(8, v), beside, x).logsumexp(1).sum().backward()
+    assert module.gain.grad.all()
+    assert largest.elements <= 8 * v
+
+
+def test_a_step_asks_nothing_of_the_device():
+    """The meta device has no data: whoever asks how many tokens a row has fails there."""
+    v = 40
+    module = NeighbourPrior(v, REACH, CountTable.count([np.random.default_rng(5).zipf(1.4, (9, L)) % v], v))
+    known = module.scores()
+    assert len(known.full) > 1
+    assert known.token.shape[1]
+    module.to("meta")
+    module._scores = type(known)(*(each.to("meta") for each in known))
+    beside, x = (torch.zeros(5, *shape, dtype=torch.int64, device="meta") for shape in ((2 * REACH,), ()))
+    module(torch.zeros(5, v, device="meta"), beside, x).sum().backward()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
