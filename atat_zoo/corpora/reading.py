@@ -15,7 +15,7 @@ from atat_zoo.errors import UserError, nearest
 from atat_zoo.machine import memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from atat_zoo.corpora.boundaries import Boundary
@@ -27,6 +27,7 @@ _UTF8 = "utf-8-sig"  # without a byte order mark at the start
 _UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
 _RATIO = 100  # characters in a byte beyond that: more than any text has
 _BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
+_PIECE = 1 << 12  # bytes decompressed at once: a frame can make 128 KiB of four of them
 _ROWS = 256  # of a Parquet file, read at once
 
 
@@ -152,6 +153,8 @@ def _most(path: Path) -> int:
 @contextmanager
 def _decoded(path: Path, raw: IO[bytes]) -> Iterator[IO[str]]:
     """Read an open file as text, decompressed by its suffix, without a byte order mark."""
+    if path.suffix in _PACKED and not path.stat().st_size:
+        raise EOFError("it is empty")
     if path.suffix == ".gz":
         with gzip.open(raw, "rt", encoding=_UTF8) as file:
             yield file
@@ -161,9 +164,34 @@ def _decoded(path: Path, raw: IO[bytes]) -> Iterator[IO[str]]:
         except ImportError:
             raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
         try:
-            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as data:
-                yield io.TextIOWrapper(data, encoding=_UTF8)
+            frames = _Frames(raw, zstandard.ZstdDecompressor().decompressobj)
+            yield io.TextIOWrapper(io.BufferedReader(frames), encoding=_UTF8)
         except zstandard.ZstdError as error:
             raise EOFError(error) from None
     else:
         yield io.TextIOWrapper(raw, encoding=_UTF8)
+
+
+class _Frames(io.RawIOBase):
+    """What the frames of a Zstandard file hold; the library's own reader does not say that the last one has no end."""
+
+    def __init__(self, file: IO[bytes], begin: Callable[[], Any]) -> None:
+        self.file, self.begin, self.frame = file, begin, begin()
+        self.packed, self.text = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.text:
+            packed = self.packed or self.file.read(_PIECE)
+            if not packed and not self.frame.eof:
+                raise EOFError("its last frame has no end")
+            if not packed:
+                return 0
+            if self.frame.eof:
+                self.frame = self.begin()
+            self.text, self.packed = memoryview(self.frame.decompress(packed)), self.frame.unused_data
+        size = min(len(buffer), len(self.text))
+        buffer[:size], self.text = self.text[:size], self.text[size:]
+        return size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 import subprocess
 import sys
 import zipfile
@@ -184,13 +185,20 @@ def test_formats(tmp_path: Path, suffix: str, kind: str) -> None:
     assert {split: len(found) for split, found in splits(corpus).items()} == {"train": 2, "validation": 1, "test": 1}
 
 
-def test_several_frames_of_zstd(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt.zst"
-    path.write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
-    assert sorted(all_of(FilesCorpus(train=(str(path),), document="line", validation_share=0.5, test_share=0.0))) == [
-        "one",
-        "two",
-    ]
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_compressed_file_of_several_parts_is_read_whole_or_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    skipped = struct.pack("<II", 0x184D2A50, 3) + b"abc"  # as pzstd writes: a frame that holds no text
+    pack, between = (zstandard.compress, skipped) if suffix == ".zst" else (gzip.compress, b"")
+    parts = [pack(b"one\n"), between + pack(b"two\n" * 50_000)]
+    corpus = FilesCorpus(train=(str(path),), document="line", validation_share=0.0, test_share=0.0)
+    path.write_bytes(b"".join(parts))
+    assert splits(corpus)["train"] == ["one", *["two"] * 50_000]
+    whole = len(parts[0]) + len(between)
+    for kept in {0, 1, len(parts[0]) - 1, *range(whole + 1, whole + len(parts[1]) - len(between), 3)}:
+        path.write_bytes(b"".join(parts)[:kept])
+        with pytest.raises(UserError, match=r"a\.txt\.(gz|zst) cannot be decompressed \(.*\); it may be cut off"):
+            splits(corpus)
 
 
 def test_files_for_each_split(tmp_path: Path) -> None:
