@@ -98,7 +98,7 @@ def build(
     progress: Progress | None = None,
     processes: int = 1,
     throughput: Throughput | None = None,
-    slices: Callable[[Path], Slices] | None = None,
+    slices: Callable[[Path, str], Slices] | None = None,
 ) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
@@ -124,7 +124,7 @@ def build(
                 return finished(folder, experiment, source)
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
-            joined = slices(beside(folder, "slices")) if slices else None
+            joined = slices(beside(folder, "slices"), source.settings) if slices else None
             work = workplace(beside(folder, "partial"), source)
             if joined:
                 write_bytes(work / TOKENIZER, joined.tokenizer)

@@ -3,7 +3,7 @@
     <root>/<name>.slices/3-of-8.lock               locked while a process encodes the slice
     <root>/<name>.slices/3-of-8/tokenizer.json     the one that encoded it
     <root>/<name>.slices/3-of-8/train-000010.npz   tokens and counts of a block of batches, whose number is 10
-    <root>/<name>.slices/3-of-8/done.json          the number of blocks of each split, when the slice is complete
+    <root>/<name>.slices/3-of-8/done.json          what it is of, blocks of each split, SHA-256 of its own; written last
 
 A split's batches make blocks, and block b belongs to slice b mod n + 1 of n. The order of the batches is that of one
 process, and a join needs nothing but them, so it writes the same bytes.
@@ -39,6 +39,7 @@ from atat_zoo.data.encoding import Encoder
 from atat_zoo.data.pack import Encoded
 from atat_zoo.data.shards import arrays_of
 from atat_zoo.errors import UserError
+from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing, write_bytes, write_text
 from atat_zoo.run.locks import locked
 
@@ -98,7 +99,8 @@ def encode_slice(
                         for split in SPLITS
                     }
                 check_unchanged(experiment, source, place)
-                write_text(place / _DONE, json.dumps(blocks))
+                own = {path.name: sha256_of(path) for path in sorted(place.glob("*.npz"))}
+                write_text(place / _DONE, json.dumps({"of": [source.settings, blocks], "sha256": own}))
         if (folder / manifest.FILE).is_file():  # another process has built them without slices
             forget_slices(folder)
             return finished(folder, experiment, source)
@@ -178,11 +180,11 @@ class Slice(NamedTuple):
 class Slices:
     """All slices of a build."""
 
-    def __init__(self, root: Path) -> None:
-        """Check that they are there.
+    def __init__(self, root: Path, settings: str) -> None:
+        """Check that they are there, and made of what `ShardSource.settings` says.
 
         Raises:
-            UserError: naming those that are missing or not finished.
+            UserError: naming those that are missing, not finished, or made of something else.
         """
         begun = _begun(root)
         if not begun:
@@ -197,11 +199,19 @@ class Slices:
                 f"run the same command with --slice {missing[0]}/{self._of}"
             )
         self.tokenizer = (root / str(every[0]) / TOKENIZER).read_bytes()
-        self._blocks: dict[str, int] = json.loads((root / str(every[0]) / _DONE).read_bytes())
-        for each in every[1:]:
+        self._blocks: dict[str, int] = {}
+        self._sha256: dict[str, str] = {}
+        for each in every:
             place = root / str(each)
-            same = (place / TOKENIZER).read_bytes() == self.tokenizer
-            if not same or json.loads((place / _DONE).read_bytes()) != self._blocks:
+            try:
+                done = json.loads((place / _DONE).read_bytes())
+                made_of, blocks = done["of"]
+                self._blocks = self._blocks or dict(blocks)
+                same = (made_of, blocks) == (settings, self._blocks)
+                self._sha256 |= done["sha256"]
+            except (ValueError, LookupError, TypeError):
+                raise UserError(self._again(each, f"is of an older version, or its {_DONE} is damaged")) from None
+            if not same or (place / TOKENIZER).read_bytes() != self.tokenizer:
                 raise UserError(self._again(each, "is of another text or tokenizer than the first"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
@@ -214,6 +224,8 @@ class Slices:
             each = Slice(number % self._of + 1, self._of)
             path = self.root / str(each) / _file(split, number)
             try:
+                if sha256_of(path) != self._sha256.get(path.name):
+                    raise ValueError("it is not the block that the slice has encoded")
                 block = _load(path)
             except Exception as error:  # whatever is wrong with it
                 raise UserError(self._again(each, f"is damaged ({path.name}: {error})")) from None

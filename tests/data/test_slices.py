@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,6 +174,29 @@ def test_a_damaged_slice_is_named(tmp_path: Path, whole: dict[str, str]) -> None
         join(parts)
     place = str(error.value).partition("delete ")[2].partition(",")[0]
     subprocess.run(["rm", "-r", place], check=True)
+    encode_slice(parts, Slice(2, 2))
+    assert hashes(join(parts)) == whole
+
+
+def test_a_block_or_a_slice_of_another_place_is_named(tmp_path: Path, whole: dict[str, str]) -> None:
+    parts = made(tmp_path)
+    first, second = (encode_slice(parts, Slice(number, 2)) for number in (1, 2))
+    block, own = first / "train-000000.npz", (first / "train-000000.npz").read_bytes()
+    shutil.copyfile(second / "train-000001.npz", block)
+    with pytest.raises(UserError, match=r"slice 1/2 is damaged \(train-000000\.npz: it is not the block that the"):
+        join(parts)
+    block.write_bytes(own)
+    other = encode_slice(made(tmp_path / "other", special="both"), Slice(1, 2))
+    first.rename(tmp_path / "kept")
+    shutil.copytree(other, first)  # the same tokenizer, and as many blocks
+    with pytest.raises(UserError, match="slice 1/2 is of another text or tokenizer than the first; delete"):
+        join(parts)
+    shutil.rmtree(first)
+    (tmp_path / "kept").rename(first)
+    (second / "done.json").write_text('{"train": 9, "validation": 1, "test": 1}')  # without hashes
+    with pytest.raises(UserError, match=r"slice 2/2 is of an older version, or its done\.json is damaged; delete"):
+        join(parts)
+    shutil.rmtree(second)
     encode_slice(parts, Slice(2, 2))
     assert hashes(join(parts)) == whole
 
