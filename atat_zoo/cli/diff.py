@@ -16,7 +16,7 @@ from atat_zoo.cli.ls import bound_text
 from atat_zoo.report.runs import environment, side_by_side
 from atat_zoo.report.wording import NONE
 from atat_zoo.run import RunFolder
-from atat_zoo.study.schema import differences
+from atat_zoo.run.changes import changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {key: [here, there] for key, here, there in differences(one, other)}
+    return {key: [here, there] for key, here, there, _ in changes(one, other)}
 
 
 def _cell(value: Any) -> str:

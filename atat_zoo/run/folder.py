@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run import atomic, locks
+from atat_zoo.run.changes import changes
 from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of, unreadable
 from atat_zoo.run.renamed import today
 
@@ -87,11 +88,12 @@ class RunFolder:
         """Return the folder of the final model, or of the model beside the checkpoint of `step`.
 
         Raises:
-            UserError: when there is no run here, or it has no such model; it says which steps there are.
+            UserError: when there is no run here, it has no such model (it says which steps there are), or the model is
+                that of another experiment.
         """
-        self.table()
+        trained = self.table()
         if step is None and (self.model / DESCRIPTION).is_file():
-            return self.model
+            return self._own(self.model, trained)
         models = self._models()
         steps = ", ".join(map(str, sorted(models)))
         if step is None:
@@ -103,7 +105,21 @@ class RunFolder:
         if step not in models:
             choose = f"choose one of its steps: {steps}" if models else "it has none yet; leave --step out"
             raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
-        return models[step]
+        return self._own(models[step], trained)
+
+    def _own(self, model: Path, trained: dict[str, Any]) -> Path:
+        """Return the folder of a model, or refuse one of another experiment.
+
+        A key that one of them lacks is that of another version, and a run may be trained for longer than it was.
+        """
+        found = [each for each in changes(trained, described(model)["experiment"]) if not each.free]
+        for key, was, now, _ in found:
+            if key != "train.steps" and None not in (was, now):
+                raise UserError(
+                    f"{model} is the model of another experiment: {key} is {clip(repr(now), 60)} there, and "
+                    f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or put back what was changed"
+                )
+        return model
 
     def newest(self) -> int:
         """Return the step of the newest model, which is the final one of a finished run.
@@ -294,7 +310,8 @@ class RunFolder:
             yield beside
             digest = sha256_of(beside)
         # The hash comes last: a checkpoint without it was interrupted.
-        atomic.write_json(path.with_suffix(".json"), {"step": step, "sha256": digest})
+        note = {"step": step, "sha256": digest, "experiment": self._experiment_of(step)}
+        atomic.write_json(path.with_suffix(".json"), note)
         # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
         # continue from it.
         ours = [each for each in self.checkpoints.iterdir() if re.fullmatch(r"step-\d{8,}", each.stem)]
@@ -304,6 +321,18 @@ class RunFolder:
         for old in sorted(ours, key=lambda each: each.suffix != ".json"):  # notes first
             if old.stem not in kept:
                 atomic.discard(old)
+
+    def _experiment_of(self, step: int) -> dict[str, Any] | None:
+        """Return the experiment of the model beside a checkpoint, which is its own, or None when there is none."""
+        with suppress(UserError):
+            return dict(described(self.checkpoint_model(step))["experiment"])
+        return None
+
+    def trained_with(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
+        """Return the experiment of a checkpoint with the current names of its keys, or None when it is not known."""
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            return today(parsing.from_json(checkpoint.path.with_suffix(".json").read_bytes())["experiment"])
+        return self._experiment_of(checkpoint.step)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint with a correct hash, or None."""

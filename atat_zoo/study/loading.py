@@ -11,7 +11,8 @@ from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.registry import Zoo, component, param
 from atat_zoo.registry.spec import fields_of, structure, unstructure
-from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, Study, StudyRun, SweepSpec, differences
+from atat_zoo.run.changes import changes
+from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, Study, StudyRun, SweepSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,4 +221,4 @@ def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any
     mine, theirs = one.parts["tokenizer"], other.parts["tokenizer"]
     # The tokenizer of a run may be the same one under another name.
     if mine != theirs and not hasattr(mine, "like") and not hasattr(theirs, "like"):
-        yield from differences({"tokenizer": unstructure(mine)}, {"tokenizer": unstructure(theirs)})
+        yield from (each[:3] for each in changes(unstructure(mine), unstructure(theirs), "tokenizer."))

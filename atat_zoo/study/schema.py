@@ -10,10 +10,11 @@ from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import component, param, part, parts
 from atat_zoo.run import RunFolder
+from atat_zoo.run.changes import changes
 from atat_zoo.run.model_files import DESCRIPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from atat_zoo.experiment import EvaluationSpec, Experiment
@@ -114,21 +115,11 @@ class StudyRun:
         there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
         here = self.experiment.to_table()
         if here != there:
-            key, wanted, found = next(differences(here, there))
+            key, wanted, found, _ = next(changes(here, there))
             raise UserError(
                 f"{self.path} is a run of another experiment: {key} is {clip(repr(found), 60)} there, and "
                 f"{clip(repr(wanted), 60)} in the study; rename the arm, choose another folder, or delete the run"
             )
-
-
-def differences(here: Mapping[str, Any], there: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield each key path at which two tables differ, with both values; None where one has none."""
-    for key in dict.fromkeys([*here, *there]):
-        one, other = here.get(key), there.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            yield from differences(one, other, f"{path}{key}.")
-        elif one != other:
-            yield path + key, one, other
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -19,11 +19,12 @@ from atat_zoo.data.build import build
 from atat_zoo.data.counting import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_table
 from atat_zoo.model import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
+from atat_zoo.run.changes import changes
 from atat_zoo.run.environment import describe
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.model import Model
+    from atat_zoo.run.folder import Checkpoint
 
 
 class Reporter(Protocol):
@@ -149,6 +151,7 @@ def _run(
 ) -> Result:
     spec = experiment.train
     device = device_of(experiment.train.device)
+    last = None if fresh else _last_checkpoint(folder, experiment, reporter)
     check(experiment, device, _ranks())
     # A run with a checkpoint no longer needs the run of its initial weights.
     beginning = Beginning.of(experiment) if fresh else None
@@ -189,7 +192,7 @@ def _run(
         computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
         if fresh and _rank() == 0:
             _begin(experiment, folder, computes, beginning)
-        checkpoint = None if fresh else _last_checkpoint(folder, computes, reporter)
+        checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
         if checkpoint is None and experiment.init_from is not None:
             beginning = beginning or _same_beginning(experiment, folder, reporter)
             reporter.message(beginning.give(objective))
@@ -240,9 +243,34 @@ def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], 
     write_text(folder.resolved, experiment.to_toml())
 
 
-def _last_checkpoint(folder: RunFolder, computes: dict[str, Any], reporter: Reporter) -> Path | None:
-    """Return the checkpoint of an interrupted run, and cut its metrics back to that step."""
+def _last_checkpoint(folder: RunFolder, experiment: Experiment, reporter: Reporter) -> Checkpoint | None:
+    """Return the checkpoint of an interrupted run.
+
+    Raises:
+        UserError: when it is that of another experiment.
+    """
     last = folder.last_checkpoint()
+    if last is None:
+        return None
+    note = last.path.with_suffix(".json")
+    table = folder.trained_with(last)
+    if table is None:
+        if _rank() == 0:
+            reporter.message(f"{note} does not say with which experiment it was trained: {folder.resolved} is believed")
+        return last
+    found = list(changes(from_table(table, where=str(note)).to_table(), experiment.to_table()))
+    if refused := [str(each) for each in found if not each.free]:
+        raise UserError(
+            f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
+            f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"
+        )
+    if found and _rank() == 0:
+        reporter.message(f"changed since step {last.step}: {clip(', '.join(map(str, found)))}")
+    return last
+
+
+def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], reporter: Reporter) -> Path | None:
+    """Return the path of the checkpoint of an interrupted run, and cut its metrics back to that step."""
     if _rank() == 0:
         if damaged := folder.cut_metrics(last.step if last else 0):
             reporter.message(damaged)

@@ -373,7 +373,7 @@ def test_a_checkpoint_is_hashed_and_found(folder):
     assert folder.last_checkpoint() is None
     path = save(folder, 5, data=b"abc")
     said = json.loads(path.with_suffix(".json").read_text())
-    assert said == {"step": 5, "sha256": hashlib.sha256(b"abc").hexdigest()}
+    assert said == {"step": 5, "sha256": hashlib.sha256(b"abc").hexdigest(), "experiment": None}
     assert folder.last_checkpoint() == (5, path)
 
 
@@ -456,13 +456,13 @@ def test_a_step_that_is_saved_again_replaces_its_checkpoint(folder):
 # The models
 
 
-def put_model(folder, step, at=None):
+def put_model(folder, step, at=None, **experiment):
     """Write the files of a model of `step`, beside its checkpoint or elsewhere."""
     path = at or folder.checkpoint_model(step)
     path.mkdir(parents=True)
     for name in ("model.safetensors", "tokenizer.json"):
         (path / name).write_text("{}")
-    (path / "model.json").write_text(json.dumps({"step": step, "experiment": {}}))
+    (path / "model.json").write_text(json.dumps({"step": step, "experiment": experiment}))
     return path
 
 
@@ -508,6 +508,35 @@ def test_half_a_model_is_none(begun):
     (put_model(begun, 5) / "model.json").unlink()
     with pytest.raises(UserError, match=r"it has none yet"):
         begun.model_at(5)
+
+
+def test_a_model_of_another_run_is_refused(begun):
+    """Its own hashes fit, as all of its files were copied."""
+    begun.resolved.write_text('[noise]\nuse = "linear"\n[train]\nsteps = 9\n[sampler]\nsteps = 4')
+    noise, other = {"use": "linear", "new": 1}, {"use": "cosine"}  # a newer version had another parameter
+    for step, kind in ((3, noise), (6, other)):
+        put_model(begun, step, noise=kind, train={"steps": 6}, sampler={"steps": 8})
+    assert begun.model_at(3) == begun.checkpoint_model(3)
+    put_model(begun, 9, begun.model, noise=other)
+    there = r"is the model of another experiment: noise\.use is 'cosine' there, and 'linear' in .*resolved\.toml; copy"
+    for step in (None, 6, 9):
+        with pytest.raises(UserError, match=there):
+            begun.model_at(step)
+
+
+def test_a_checkpoint_knows_its_experiment(begun):
+    put_model(begun, 5, noise={"use": "linear"}, drawing="independent")
+    known = begun.checkpoint_model(5).with_suffix(".pt")
+    save(begun, 5)
+    shutil.rmtree(begun.checkpoint_model(5))
+    assert begun.trained_with(begun.last_checkpoint()) == {"noise": {"use": "linear"}, "mask_drawing": "independent"}
+    put_model(begun, 5, noise={"use": "cosine"})
+    note = known.with_suffix(".json")
+    older = {key: value for key, value in json.loads(note.read_text()).items() if key != "experiment"}
+    note.write_text(json.dumps(older))
+    assert begun.trained_with(begun.last_checkpoint()) == {"noise": {"use": "cosine"}}
+    shutil.rmtree(begun.checkpoint_model(5))
+    assert begun.trained_with(begun.last_checkpoint()) is None
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import tomli_w
 
 from tests import forked
 
@@ -298,6 +300,53 @@ def test_two_ranks_asked_to_stop(tiny: Tiny) -> None:
     steps = tiny.losses("two-stopped")
     newest = sorted((tiny.root / "two-stopped" / "checkpoints").glob("*.json"))[-1]
     assert json.loads(newest.read_text())["step"] == max(steps)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_experiment_that_was_edited_is_refused(tiny: Tiny, uninterrupted: Path, finished: bool) -> None:
+    folder = tiny.root / f"edited-{finished}"
+    shutil.copytree(uninterrupted, folder) if finished else unfinished(tiny, uninterrupted, folder.name)
+    before = tiny.weights(folder.name) if finished else None
+    resolved = folder / "resolved.toml"
+    edited = tomllib.loads(resolved.read_text())
+    edited["noise"]["use"] = "cosine"
+    edited["data"]["lanes"] = 8
+    resolved.write_text(tomli_w.dumps(edited))
+    said = tiny.atat("train", "--resume", folder.name, check=False)
+    assert said.returncode == 2
+    assert said.stderr == (
+        f"error: {folder.name}/resolved.toml is not what the checkpoint of step {24 if finished else 20} was trained "
+        "with (noise.use 'linear' is now 'cosine', data.lanes 4 is now 8); put that back, or train it from the "
+        "beginning in another folder\n"
+    )
+    assert (tiny.weights(folder.name) if finished else None) == before
+    assert list(tiny.losses(folder)) == list(tiny.losses(uninterrupted))  # nothing is cut
+
+
+def test_what_changes_no_weight_may_be_edited(tiny: Tiny, uninterrupted: Path) -> None:
+    folder = unfinished(tiny, uninterrupted, "edited-freely")
+    shutil.copytree(tiny.root / "shards", tiny.root / "moved")
+    edited = tomllib.loads((folder / "resolved.toml").read_text())
+    edited["data"] |= {"root": str(tiny.root / "moved"), "workers": 2}
+    edited["train"] |= {"save_every": 3, "evaluate_every": 2, "loggers": [{"use": "file"}]}
+    edited["sampler"]["steps"] = 2
+    (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
+    said = tiny.atat("train", "--resume", folder.name).stdout
+    assert "changed since step 20: sampler.steps 4 is now 2, data.root " in said
+    assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
+
+
+def test_a_checkpoint_that_does_not_say_its_experiment(tiny: Tiny, uninterrupted: Path) -> None:
+    folder = unfinished(tiny, uninterrupted, "untold")
+    note = folder / "checkpoints" / "step-00000020.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "experiment": None}))
+    shutil.rmtree(note.with_suffix(""))
+    said = tiny.atat("train", "--resume", folder.name).stdout
+    assert (
+        f"{note.relative_to(tiny.root)} does not say with which experiment it was trained: {folder.name}/resolved.toml is believed"
+        in said
+    )
+    same(tiny, folder.name, uninterrupted)
 
 
 def test_resume_of_a_finished_run_changes_nothing(tiny: Tiny, uninterrupted: Path) -> None:

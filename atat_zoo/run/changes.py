@@ -1,0 +1,43 @@
+"""What differs between two experiments, and what of it a run may change while it is trained. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from atat_zoo.errors import clip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Keys, or tables, on which no weight depends but for rounding: where things lie, on what they are computed, what is
+# measured, written and kept. The stream of a checkpoint knows its shards by their hash, so they may lie elsewhere.
+_FREE = (
+    *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
+    *("data.root", "data.workers", "data.damaged", "backbone.checkpoint_activations"),
+    *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "compile", "peak_flops", "log_every")),
+    *(f"train.{key}" for key in ("evaluate_every", "save_every", "checkpoints_kept", "loggers", "callbacks")),
+)
+
+
+class Change(NamedTuple):
+    """A key path of an experiment with two values, None where it is absent; `free` if a run may change it."""
+
+    key: str
+    was: Any
+    now: Any
+    free: bool
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        was, now = ("absent" if each is None else clip(repr(each), 60) for each in (self.was, self.now))
+        return f"{self.key} {was} is now {now}"
+
+
+def changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[Change]:
+    """Yield each key path at which the tables of two experiments differ."""
+    for key in dict.fromkeys([*was, *now]):
+        one, other, place = was.get(key), now.get(key), path + key
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from changes(one, other, f"{place}.")
+        elif one != other:
+            yield Change(place, one, other, any(f"{place}.".startswith(f"{free}.") for free in _FREE))
