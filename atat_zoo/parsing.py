@@ -1,18 +1,51 @@
-"""TOML and JSON as plain values, or a `ValueError` whose text is the reason. Imports no torch."""
+"""Regular files; TOML and JSON as plain values, or a `ValueError` whose text is the reason. Imports no torch."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import BufferedReader
+    from pathlib import Path
 
 # An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
 _DEEPEST = 64
 # Bits of an integer. What is wrong with a longer one could not be said: Python refuses to print it.
 _LONGEST = 4096
+_LARGEST = 1 << 30  # bytes of a file that is read at once: the metrics of a million lines have fewer
+
+
+def opened(path: Path) -> BufferedReader:
+    """Open a regular file to read: nobody may ever write to a pipe, and some devices never end.
+
+    Raises:
+        OSError: also when it is none.
+    """
+    # Without waiting, and asked when it is open: until then, the name may come to mean another file.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a device or a pipe")
+    return file
+
+
+def read(path: Path) -> bytes:
+    """Return what a regular file holds. Whatever lies in a run folder is read by this function, or from `opened`.
+
+    Raises:
+        OSError: also when it is another kind of file, or larger than any that is read at once.
+    """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _LARGEST:
+            raise OSError(errno.EFBIG, f"it is larger than {_LARGEST >> 20} MiB")
+        return file.read(size)
 
 
 def from_toml(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a file or a person may give as TOML or JSON, and what is refused before anything walks through it."""
 
 import json
+import os
 import tomllib
 
 import pytest
@@ -22,6 +23,25 @@ def inline(value):
     if isinstance(value, list):
         return "[" + ", ".join(map(inline, value)) + "]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+
+
+def test_only_regular_files_are_read_and_only_so_much(tmp_path, monkeypatch):
+    monkeypatch.setattr(parsing, "_LARGEST", 5)
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("file")
+    assert parsing.read(tmp_path / "file") == parsing.read(tmp_path / "link") == b"12345"
+    (tmp_path / "file").write_bytes(b"123456")
+    with pytest.raises(OSError, match="it is larger than"):
+        parsing.read(tmp_path / "file")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    before = os.listdir("/proc/self/fd")
+    for name in ("pipe", "endless"):
+        with pytest.raises(OSError, match="it is a device or a pipe"):
+            parsing.read(tmp_path / name)
+    assert os.listdir("/proc/self/fd") == before  # and closed
+    with pytest.raises(IsADirectoryError):
+        parsing.read(tmp_path)
 
 
 @given(value=VALUES)

@@ -23,6 +23,7 @@ from atat_zoo.evaluation.perplexity import BoundValue, bound_value, byte_counts,
 from atat_zoo.evaluation.run import check_evaluation, held_out_text, measure_model, table_beside
 from atat_zoo.evaluation.scores import SCORES
 from atat_zoo.model import Model
+from atat_zoo.parsing import read
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
 
@@ -136,7 +137,7 @@ def _check_same(
     first: Path, run: Path, step: int | None, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]
 ) -> None:
     """Refuse a run whose held-out tokens differ from the baseline's, and state the difference."""
-    one, other = ((RunFolder(path).model_at(step) / TOKENIZER).read_bytes() for path in (first, run))
+    one, other = (read(RunFolder(path).model_at(step) / TOKENIZER) for path in (first, run))
     (n, length), (m, other_length) = ours[0].shape, theirs[0].shape
     if one != other:
         what = f"has another tokenizer than {first}: nats per token are of other tokens"

@@ -12,7 +12,7 @@ import attrs
 
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.evaluation.perplexity import LIKELIHOOD, method_of, size
-from atat_zoo.parsing import from_json
+from atat_zoo.parsing import from_json, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, tuple[int
     for path in sorted(folder.evaluations.glob("*.json")):
         table: Any = None
         with suppress(OSError, ValueError):
-            table = from_json(path.read_bytes())
+            table = from_json(read(path))
         if not isinstance(table, dict) or not isinstance(table.get(PERPLEXITY), int | float):
             continue
         # A key is missing if an older version had no such option.

@@ -16,6 +16,7 @@ from atat_zoo.evaluation.count_table import TableNats, measure_table
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.experiment import conflicts
+from atat_zoo.parsing import read
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
 
@@ -142,7 +143,7 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -
         UserError: when the corpus differs from that of the training.
     """
     data = build(model.experiment)
-    if (data / TOKENIZER).read_bytes() != (RunFolder(Path(run)).model_at(model.step) / TOKENIZER).read_bytes():
+    if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
         raise UserError(
             f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since; "
             "bring its old text back, or train again"

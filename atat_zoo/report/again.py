@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from atat_zoo.parsing import from_json
+from atat_zoo.parsing import from_json, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(folder: RunFolder) -> str | None:
     """Return the command that began the run, as a person types it; None when it is not recorded."""
     try:
-        words = from_json(folder.environment.read_bytes())["command"]
+        words = from_json(read(folder.environment))["command"]
         return shlex.join(["atat", *map(str, words[1:])])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -17,7 +17,7 @@ import tomli_w
 from atat_zoo import __version__
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import title
-from atat_zoo.parsing import from_json
+from atat_zoo.parsing import from_json, read
 from atat_zoo.report import again, recorded
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.report.verdict import table_of_bounds, verdict
@@ -271,7 +271,7 @@ def _environment(folder: RunFolder) -> list[list[str]]:
         return found
 
     try:
-        table = from_json(folder.environment.read_bytes())
+        table = from_json(read(folder.environment))
     except (OSError, ValueError):
         return []
     return rows({key: value for key, value in table.items() if key != "command"}) if isinstance(table, dict) else []

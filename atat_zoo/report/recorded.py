@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import LeftOut, UserError, clip
-from atat_zoo.parsing import from_json
+from atat_zoo.parsing import from_json, read
 from atat_zoo.run.model_files import WEIGHTS, described, sha256_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def tables(run: RunFolder) -> Iterator[Table]:
     """Yield the JSON objects in evaluations/, in the order of their names; one that cannot be read is a warning."""
     for path in sorted(run.evaluations.glob("*.json")):
         try:
-            table = from_json(path.read_bytes())
+            table = from_json(read(path))
         except (OSError, ValueError) as error:
             problem = f"{clip(path)} cannot be read: {clip(error)}"
             warnings.warn(f"{problem}; it is left out: evaluate again", LeftOut, stacklevel=1)
@@ -204,7 +204,7 @@ def model_sum(run: RunFolder) -> str | None:
 def samples(run: RunFolder) -> str:
     """Return the generated texts, or an empty text."""
     with suppress(OSError):
-        written = run.samples.read_bytes()[: 4 * _LONGEST].decode("utf-8", "replace").strip()
+        written = read(run.samples)[: 4 * _LONGEST].decode("utf-8", "replace").strip()
         return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… the rest is in samples.txt"
     return ""
 
@@ -225,7 +225,7 @@ def quartiles(replay: Table) -> Iterator[Table]:
 
 def _read(path: Path, check: Callable[[Table], Table]) -> Table | None:
     try:
-        table = from_json(path.read_bytes())
+        table = from_json(read(path))
         if table["format"] == FORMAT:
             return check(table)
         problem = f"is of format {clip(table['format'])}, and this version reads {FORMAT}"

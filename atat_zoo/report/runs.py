@@ -134,7 +134,7 @@ def recorded(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
 def environment(run: RunFolder) -> dict[str, Any]:
     """Return the recorded environment without the command, which names each run; empty when it cannot be read."""
     with suppress(OSError, ValueError):
-        table = parsing.from_json(run.environment.read_bytes())
+        table = parsing.from_json(parsing.read(run.environment))
         if isinstance(table, dict):
             return {key: value for key, value in table.items() if key not in ("command", "seed")}
     return {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atat_zoo import __version__
 from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.naming import exponential
-from atat_zoo.parsing import from_json
+from atat_zoo.parsing import from_json, read
 from atat_zoo.report.collect import TABLES, settings
 from atat_zoo.report.recorded import figure
 from atat_zoo.report.wording import NONE, interval, joined, number, place, rounded
@@ -37,7 +37,7 @@ def of_study(path: Path) -> Table:
         UserError: when the file cannot be read, or is no study's.
     """
     try:
-        report = from_json(path.read_bytes())
+        report = from_json(read(path))
         return _page(report, path)
     except (OSError, ValueError) as error:
         raise UserError(f"{clip(path)} cannot be read: {error}; name the JSON that `atat study` wrote") from None

@@ -80,7 +80,7 @@ class RunFolder:
                 f"{clip(self.path)} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
             )
         try:
-            return today(parsing.from_toml(self.resolved.read_text(encoding="utf-8")))
+            return today(parsing.from_toml(parsing.read(self.resolved).decode("utf-8")))
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
@@ -160,7 +160,7 @@ class RunFolder:
 
     def _environment(self, key: str) -> dict[str, Any]:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return dict(parsing.from_json(self.environment.read_bytes())[key])
+            return dict(parsing.from_json(parsing.read(self.environment))[key])
         return {}
 
     @contextmanager
@@ -245,7 +245,7 @@ class RunFolder:
 
     def last_metrics(self) -> dict[str, Any]:
         """Return the last whole line of metrics.jsonl without reading those before; empty when there is none."""
-        with suppress(OSError), self.metrics.open("rb") as file:
+        with suppress(OSError), parsing.opened(self.metrics) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
             return next(filter(None, map(_line, reversed(file.read().split(b"\n")))), {})
         return {}
@@ -272,7 +272,7 @@ class RunFolder:
     def _metrics(self) -> tuple[list[dict[str, Any]], str]:
         """Return the lines of metrics.jsonl that are whole, and a sentence if others than a torn last one are not."""
         try:
-            texts = self.metrics.read_bytes().split(b"\n")
+            texts = parsing.read(self.metrics).split(b"\n")
         except FileNotFoundError:
             return [], ""
         except OSError as error:
@@ -331,7 +331,7 @@ class RunFolder:
     def trained_with(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
         """Return the experiment of a checkpoint with the current names of its keys, or None when it is not known."""
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            return today(parsing.from_json(checkpoint.path.with_suffix(".json").read_bytes())["experiment"])
+            return today(parsing.from_json(parsing.read(checkpoint.path.with_suffix(".json")))["experiment"])
         return self._experiment_of(checkpoint.step)
 
     def last_checkpoint(self) -> Checkpoint | None:
@@ -339,7 +339,7 @@ class RunFolder:
         for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
             path = note.with_suffix(".pt")
             with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
-                recorded = parsing.from_json(note.read_bytes())
+                recorded = parsing.from_json(parsing.read(note))
                 if sha256_of(path) == recorded["sha256"]:
                     return Checkpoint(int(recorded["step"]), path)
         return None

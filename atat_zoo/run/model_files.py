@@ -28,7 +28,7 @@ def described(folder: Path) -> dict[str, Any]:
             raise UserError(f"{folder} has no {name}; {_AGAIN}")
     path = folder / DESCRIPTION
     try:
-        content: dict[str, Any] = parsing.from_json(path.read_bytes())
+        content: dict[str, Any] = parsing.from_json(parsing.read(path))
         content = {**content, "experiment": today(content["experiment"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
         raise unreadable(path, error) from None
@@ -54,7 +54,7 @@ def check(folder: Path, description: dict[str, Any], name: str) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
+    with parsing.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -192,7 +192,7 @@ def read_record(record: Path) -> dict[str, Any] | None:
         UserError: when that cannot be read: it may have been evaluated.
     """
     try:
-        table = parsing.from_json(record.read_bytes())
+        table = parsing.from_json(parsing.read(record))
         return {**table, "times": int(table["times"]), "weights": dict(table["weights"])}
     except FileNotFoundError:
         return None

@@ -279,7 +279,7 @@ def _kept(file: File, read: Callable[[dict[str, Any]], _T]) -> _T | None:
     """Return what a file keeps; None if it is absent, of other settings, or damaged."""
     path, settings = file
     try:
-        table = parsing.from_json(path.read_bytes())
+        table = parsing.from_json(parsing.read(path))
         return read(table) if table["settings"] == settings else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -237,7 +237,7 @@ def _problem(code: int, log: Path) -> str:
     """Return what a training said last: its sentences, or the last line of a traceback."""
     said = []
     with suppress(OSError):
-        said = [line for line in log.read_text("utf-8", "backslashreplace").splitlines() if line.strip()]
+        said = [line for line in parsing.read(log).decode("utf-8", "backslashreplace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said[-1:]
     end = f"exit code {code}" if code >= 0 else f"signal {-code}"
     return f"{'; '.join(clip(line, 1000) for line in errors) or 'no word'} ({end}, {log.parent.name}/{log.name})"
@@ -247,7 +247,7 @@ def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
     """Return the jobs and threads that each run was trained with, from trainings.jsonl."""
     found: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
-        for text in (folder / "trainings.jsonl").read_bytes().splitlines():
+        for text in parsing.read(folder / "trainings.jsonl").splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn
                 line = parsing.from_json(text)
                 how = {key: int(line[key]) for key in ("jobs", "threads")}

@@ -147,7 +147,7 @@ def values_of(measured: Measured) -> dict[str, Any]:
 def machine_of(run: StudyRun) -> dict[str, Any]:
     """Return what a run was begun on."""
     try:
-        return dict(parsing.from_json(run.folder.environment.read_bytes())["machine"])
+        return dict(parsing.from_json(parsing.read(run.folder.environment))["machine"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -133,6 +133,55 @@ def test_a_run_that_has_only_begun(full, tmp_path):
     assert data["runs"][0]["text"] is None
 
 
+# Puts a pipe, and then a link to what never ends, in the place of each file of a run, and reads the run.
+ENDLESS = """
+import os, resource, sys, warnings
+from contextlib import suppress
+from pathlib import Path
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.history import history
+from atat_zoo.experiment import from_table
+from atat_zoo.report.again import command
+from atat_zoo.report.collect import collect
+from atat_zoo.report.runs import environment, glance
+from atat_zoo.run import RunFolder
+warnings.simplefilter("ignore")
+run = Path(sys.argv[1])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
+for path in sorted(path for path in run.rglob("*") if path.is_file()):
+    for put in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.rename(run / "kept")
+        put(path)
+        folder = RunFolder(run)
+        for read in (glance, lambda run, _: collect([run]), lambda *_: folder.last_checkpoint(),
+                     lambda *_: (environment(folder), command(folder), folder.began_with()),
+                     lambda *_: history(folder, from_table(folder.table()))):
+            with suppress(UserError):
+                read(run, "run")
+        path.unlink()
+        (run / "kept").rename(path)
+    print(path.relative_to(run))
+"""
+
+
+@pytest.mark.slow
+def test_what_never_ends_is_not_read(full, tmp_path):
+    run = shutil.copytree(full, tmp_path / "run")
+    with RunFolder(run).writing_checkpoint(450, 1) as path:
+        path.write_bytes(b"weights")
+    (run / "model").mkdir()
+    for name in ("model.json", "model.safetensors", "tokenizer.json"):
+        (run / "model" / name).write_text("{}")
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDLESS, str(run)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    read = ended.stdout.split()
+    assert {"metrics.jsonl", "environment.json", "samples.txt", "report/text.json", "model/model.json"} <= set(read)
+    assert "checkpoints/step-00000450.json" in read
+
+
 def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full, tmp_path):
     runs = [shutil.copytree(full, tmp_path / f"seed{i}" / "atat") for i in range(8)]
     names = [run["name"] for run in collect(runs)["runs"]]

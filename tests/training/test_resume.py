@@ -342,10 +342,8 @@ def test_a_checkpoint_that_does_not_say_its_experiment(tiny: Tiny, uninterrupted
     note.write_text(json.dumps({**json.loads(note.read_text()), "experiment": None}))
     shutil.rmtree(note.with_suffix(""))
     said = tiny.atat("train", "--resume", folder.name).stdout
-    assert (
-        f"{note.relative_to(tiny.root)} does not say with which experiment it was trained: {folder.name}/resolved.toml is believed"
-        in said
-    )
+    named = note.relative_to(tiny.root)
+    assert f"{named} does not say with which experiment it was trained: {folder.name}/resolved.toml is believed" in said
     same(tiny, folder.name, uninterrupted)
 
 
