@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang")
+FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang", "drip")
 
 
 class Server:
@@ -58,6 +58,8 @@ class Server:
         request.end_headers()
         if fault == "corrupt":
             content[len(content) // 3] ^= 1
+        while fault == "drip" and content and not self.ended.wait(0.01):
+            request.wfile.write(bytes([content.pop(0)]))
         request.wfile.write(content[: len(content) // 2] if fault == "truncate" else content)
 
 

@@ -123,7 +123,6 @@ def chosen(
     """
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
-    from atat_zoo.run.model_files import described
 
     for text in overrides:
         key, equals, _ = text.partition("=")
@@ -134,9 +133,7 @@ def chosen(
             )
     folder = RunFolder(run)
     experiment = from_overrides(folder.table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
-    model = folder.model_at(step)
-    described(model)
-    tokenizer: TokenizerModel = experiment.parts["tokenizer"].load(model)
+    tokenizer: TokenizerModel = experiment.parts["tokenizer"].load(folder.model_at(step))
     return experiment, tokenizer
 
 

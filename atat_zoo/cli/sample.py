@@ -63,7 +63,7 @@ def sample(
     The first line of --trace has the initial tokens of every text. Each further line is a step: the rows and positions
     that were filled, with their tokens, or those that were masked again.
     """
-    from atat_zoo.generation.layout import Words, prompted
+    from atat_zoo.generation.layout import Words, prompted, refuse_length
 
     # Every mistake is reported before torch is imported.
     console = terminal() if watch else None
@@ -73,6 +73,7 @@ def sample(
     data = experiment.data
     length = length or data.length
     prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
+    refuse_length(experiment.parts["sampler"], number, length, data.length)
     row, _ = prompted(Words(tokenizer), data.special, length, prompt, suffix, seen=data.length)
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
     header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}

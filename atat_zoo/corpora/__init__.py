@@ -259,7 +259,9 @@ class ShardsCorpus:
         gt=0,
     )
     retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
-    timeout: float = param(60.0, help="seconds without an answer over HTTP after which an attempt has failed", gt=0)
+    timeout: float = param(
+        60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
+    )
 
     def built(self) -> Path:
         """See `Corpus`."""

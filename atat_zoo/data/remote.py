@@ -45,6 +45,7 @@ _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _COMMAND = ("pipe:", "|")
 _BLOCK = 1 << 20  # bytes read at once
+_LEAST = 1000  # bytes in a second, below which an answer is given up
 _SMALL = 1 << 28  # bytes of a file that is no shard, at most
 _PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
 _LOOK = 0.05  # seconds between two looks at what another process is fetching
@@ -284,6 +285,9 @@ def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout:
 
 def _blocks(address: str, timeout: float) -> Iterator[bytes]:
     try:
+        if address.lower().startswith(("http://", "https://")):
+            yield from _answered(address, timeout)
+            return
         with _source(address, timeout) as file:
             while block := file.read(_BLOCK):
                 yield block
@@ -299,9 +303,24 @@ def _blocks(address: str, timeout: float) -> Iterator[bytes]:
         raise _FailedError(str(error) or type(error).__name__) from None
 
 
+def _answered(address: str, timeout: float) -> Iterator[bytes]:
+    """Yield what comes over HTTP by Python's own library, whose every read has a time limit; a slow one fails, too."""
+    with urllib.request.urlopen(address, timeout=timeout) as answer:
+        left, some, began = answer.length, 0, time.monotonic()  # None where the length is not announced
+        while left != 0 and (block := answer.read1(min(_BLOCK, left or _BLOCK))):
+            yield block
+            left, some = left and left - len(block), some + len(block)
+            if left != 0 and time.monotonic() - began > timeout:
+                if some < _LEAST * timeout:
+                    raise TimeoutError(f"fewer than {_LEAST:,} bytes of it come in a second")
+                some, began = 0, time.monotonic()
+        if left:  # it raises nothing itself
+            raise OSError(f"its last {left} bytes are missing")
+
+
 @contextmanager
 def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
-    """Open an address: HTTP by Python's own library, whose every read has a time limit; the others by fsspec."""
+    """Open an address that is a command, or of a store, which fsspec reads."""
     _refuse_commands(address)
     if address.startswith(_COMMAND):
         command = address.removeprefix("pipe:").removeprefix("|")
@@ -313,11 +332,6 @@ def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
                     raise OSError(f"the command ends with {code}")
             finally:
                 process.kill()
-    elif address.lower().startswith(("http://", "https://")):
-        with urllib.request.urlopen(address, timeout=timeout) as answer:
-            yield answer
-            if answer.length:  # of what was announced; it raises nothing itself
-                raise OSError(f"its last {answer.length} bytes are missing")
     else:
         import fsspec
 

@@ -17,6 +17,7 @@ import attrs
 
 from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
+from atat_zoo.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.writer import Writer
+    from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
 
 # Maximum of combinations of lengths for one text.
@@ -134,6 +136,21 @@ class Words:
             if self.tokenizer.decode(with_word[:-1]) == piece:
                 return with_word[:-1], opens
         return self.tokenizer.encode(piece), opens
+
+
+def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
+    """Refuse texts that cannot be written, before a row of them is made.
+
+    Raises:
+        UserError: when the sampler would show the denoiser more tokens at once than it has `seen`, or `number` texts of
+            `length` tokens are more than memory holds.
+    """
+    if length > seen and not sampler.blockwise:
+        raise UserError(
+            f"a length of {length} is more than the {seen} tokens the model has learned; ask for at most {seen}, or "
+            'take the sampler "semi_autoregressive", which goes on from block to block'
+        )
+    require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
 
 
 def prompted(

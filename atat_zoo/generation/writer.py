@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import Words, opened, prompted
-from atat_zoo.machine import require
+from atat_zoo.generation.layout import Words, opened, prompted, refuse_length
 from atat_zoo.samplers import Observer, Sample, shifted
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ class Writer:
             if value is not None and value < least:
                 raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
         length = self.length if length is None else length
-        self.refuse_length(sampler, length)
-        require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
+        refuse_length(sampler, number, length, self.length)
         words = Words(self.tokenizer)
         row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
         tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(number, length)
@@ -103,14 +101,6 @@ class Writer:
         sample = writer.fill(sampler, tokens, seed=seed, batch_size=batch_size, observe=observe)
         texts = [self.tokenizer.decode(ids) for ids in sample.tokens.tolist()]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
-
-    def refuse_length(self, sampler: Sampler, length: int) -> None:
-        """Raise `UserError` if the sampler would show the denoiser more tokens at once than its training length."""
-        if length > self.length and not sampler.blockwise:
-            raise UserError(
-                f"a length of {length} is more than the {self.length} tokens the model has learned; ask for at most "
-                f'{self.length}, or take the sampler "semi_autoregressive", which goes on from block to block'
-            )
 
     def fill(
         self,
@@ -130,7 +120,7 @@ class Writer:
 
         from atat_zoo.diffusion.randomness import row_keys
 
-        self.refuse_length(sampler, tokens.shape[1])
+        refuse_length(sampler, len(tokens), tokens.shape[1], self.length)
         seeds = row_keys(seed, "sample", torch.arange(len(tokens), device=tokens.device) if rows is None else rows)
         # One autocast around all batches, so that the weights are cast once.
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.bf16):

@@ -183,8 +183,6 @@ class RunFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._refuse_what_is_no_runs(file)
                 stack.enter_context(locks.locked(file, refuse))
-            except IsADirectoryError as error:
-                raise UserError(f"{file} is a folder, and has to be a file that can be locked; remove it") from error
             except OSError as error:
                 problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
                 raise UserError(f"{problem}; choose another folder with --out") from error

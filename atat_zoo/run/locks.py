@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from atat_zoo.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -38,8 +40,17 @@ def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
     Args:
         path: the file; it is made when it is absent.
         busy: called with what is written in it when another process has the lock; unless it raises, we wait.
+
+    Raises:
+        UserError: when it is a folder, or a link, by which another file would be written.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if not path.is_symlink() and not path.is_dir():
+            raise
+        what = "symbolic link" if path.is_symlink() else "folder"
+        raise UserError(f"{path} is a {what}, and has to be a file that can be locked; remove it") from error
     _held.add(descriptor)
     try:
         if not _taken(descriptor):
@@ -60,7 +71,7 @@ def held(path: Path) -> bool:
     The look itself shares the lock for a moment, which `locked` waits out.
     """
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

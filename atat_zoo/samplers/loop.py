@@ -16,6 +16,7 @@ Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,7 +25,7 @@ import torch
 from atat_zoo.diffusion.positions import positions, to_host
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.diffusion.steps import Step
-from atat_zoo.errors import UserError
+from atat_zoo.errors import Note, UserError
 from atat_zoo.samplers import Observer, Sample
 from atat_zoo.samplers.providers import providers
 
@@ -44,6 +45,9 @@ CLASSES = (
     "this model predicts a text class by class, and the sampler asks for a class before the earlier ones are complete; "
     'choose the sampler "strided"'
 )
+
+
+_MANY = 100  # steps for each masked token: with more, it is said that they are many
 
 
 def run(
@@ -134,6 +138,9 @@ class _Run:
         )
         self.most = parts.pace.most(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
+        if self.most > _MANY * (100 + longest):
+            asked = f"{self.most:,} steps are asked for to fill {longest:,} masked tokens"
+            warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
         self.providers = providers(parts, denoiser, tokens, self.max_nfe)
         self.looks = parts.looks(denoiser.importance_reads)
 

@@ -21,6 +21,7 @@ from atat_zoo.experiment import from_table
 from atat_zoo.model import Model, assemble
 from atat_zoo.registry import Context
 from atat_zoo.samplers.published import UncertaintyGuidedSampler
+from tests.limited import limited
 
 CALL = "from atat_zoo.cli import main; main()"
 L = 16
@@ -175,6 +176,7 @@ MISTAKES = [
     (("sample", "run", "--sampler", "ancestrel"), "did you mean 'ancestral'"),
     (("sample", "run", "--prompt", "x" * 17), "prompt and suffix are 17 tokens together"),
     (("sample", "run", "--prompt", "\udcff"), "--prompt is no UTF-8"),
+    (("sample", "run", "--length", "17"), "a length of 17 is more than the 16 tokens the model has learned"),
     (("sample", "run", "--watch"), "--watch draws on a terminal"),
     (("sample", "run", "--trace", "run"), "--trace run is a folder; name a file in it"),
     (("sample", "run", "--trace", "pipe"), "pipe is a device or a pipe, which cannot be replaced; name a file"),
@@ -217,6 +219,20 @@ def test_a_mistake_is_one_sentence(atat, root, words, said):
     (line,) = err.splitlines()
     assert line.startswith("error: ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("sampler", "said"),
+    [
+        ("ancestral", "a length of 1000000000 is more than the 16 tokens the model has learned; ask for at most 16"),
+        ("semi_autoregressive", "writing 1 texts of 1000000000 tokens needs about 32.0 GB for those tokens alone"),
+    ],
+)
+def test_a_length_beyond_reason_is_refused_before_it_is_made(atat, sampler, said):
+    with limited():
+        code, out, err = atat("sample", "run", "--sampler", sampler, "--length", str(10**9))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert said in err
 
 
 @pytest.mark.slow

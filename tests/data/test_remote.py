@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import shutil
 import time
 from collections import Counter
 from itertools import islice
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -356,6 +358,25 @@ def test_files_that_do_not_come(server: Server, folder: Path, tmp_path: Path) ->
     assert "train-000003.tar: timed out)" in refusal(server.address, tmp_path / "hang", timeout=0.2)
     assert "No such file" in refusal(f"file://{folder}/nothing", tmp_path)
     assert "Connection refused" in refusal("http://127.0.0.1:9", tmp_path)
+
+
+def test_a_server_that_hardly_answers(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its bytes comes in time."""
+    seconds = itertools.count()  # one at each look at the clock
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=time.sleep))
+    assert first_samples(corpus_of(server.address, tmp_path / "whole", timeout=9).built(), 1)
+    server.faults["train-000000.tar"].extend(["drip"] * 2)
+    told = refusal(server.address, tmp_path / "drip", timeout=9)
+    assert "train-000000.tar: fewer than 1,000 bytes of it come in a second)" in told
+
+
+def test_a_lock_that_is_a_link_is_not_written(in_memory: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "lock").symlink_to(tmp_path / "mine")
+    told = refusal(in_memory, tmp_path / "cache")
+    assert told == f"{tmp_path}/cache/lock is a symbolic link, and has to be a file that can be locked; remove it"
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_a_manifest_that_is_none(tmp_path: Path) -> None:

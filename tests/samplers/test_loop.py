@@ -1,15 +1,17 @@
 """What a step costs: the network is asked for no row and no position that cannot change."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
 
 from atat_zoo.diffusion.randomness import fold
+from atat_zoo.errors import Note
 from atat_zoo.registry import Zoo
 from atat_zoo.samplers.draw import CategoricalDraw, ConfidenceTemperedDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
-from atat_zoo.samplers.pace import BinomialPace, FixedPace
+from atat_zoo.samplers.pace import BinomialPace, EverythingPace, FixedPace
 from atat_zoo.samplers.pace.predicted import AdaptivePace
 from atat_zoo.samplers.published import (
     AncestralSampler,
@@ -77,6 +79,23 @@ def test_a_step_that_changes_nothing_is_not_evaluated():
     assert (made.nfe <= 4).all()
     assert made.max_nfe == 4
     assert denoiser.calls <= 12
+
+
+def test_steps_without_number_are_said_before_they_are_taken():
+    class Done(Exception):
+        pass
+
+    def stop(record):
+        raise Done
+
+    z = torch.full((1, 4), 9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # few are not said
+        sample(AncestralSampler(steps=1000), z)
+    asked = "^1,000,000,000 steps are asked for to fill 4 masked tokens, which takes long; lower the sampler's steps$"
+    every = assemble(pace=EverythingPace(steps=10**9))
+    with pytest.warns(Note, match=asked), pytest.raises(Done):
+        sample(every, z, observe=stop)
 
 
 def test_nothing_to_fill_costs_nothing():
