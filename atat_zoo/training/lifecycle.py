@@ -51,13 +51,26 @@ class Progress(Callback):
     """Sets the progress of the model, and updates the state of its parts at each step."""
 
     def __init__(self, model: ZooModel) -> None:
-        self.model = model
+        self.model, self.updating = model, -1
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin the step; Composer begins it again with smaller micro-batches when memory did not suffice."""
+        """Begin the step; Composer begins it again with smaller micro-batches when memory did not suffice.
+
+        Raises:
+            UserError: when it did not for the update of the weights, some of which has been made.
+        """
         self.model.step = int(state.timestamp.batch)
+        if self.updating == self.model.step:
+            raise UserError(
+                f"the GPU's memory does not suffice for the optimizer's update at step {self.updating + 1}, which smaller "
+                "micro-batches do not change; take a smaller backbone, or an optimizer that keeps less of each weight"
+            )
         self.model.meters.reset()
         self.model.objective.begin_step()
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """The gradients are complete: what follows is the update."""
+        self.updating = self.model.step
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Give the step's statistics, summed over ranks, to the parts that have a state."""

@@ -1,4 +1,4 @@
-"""Memory of a training: its peak, its end, and an allocator that reuses freed blocks on a CPU."""
+"""Memory of a training: its peak, its end, where it is scarce, and an allocator that reuses freed blocks on a CPU."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import ctypes
 import os
 import resource
 import sys
-from typing import TYPE_CHECKING
 
 import torch
+from composer import Trainer
 from torch.distributed.checkpoint import state_dict
-
-if TYPE_CHECKING:
-    from composer import Trainer
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
@@ -55,6 +52,26 @@ def peak_memory(device: torch.device) -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+class ZooTrainer(Trainer):  # type: ignore[misc]
+    """Composer's trainer, which repeats no batch after its optimizer step.
+
+    With micro-batches of its own choice, Composer 0.32 halves them and repeats a batch, both where memory did not
+    suffice for it, and after two batches in which the allocator had to make room: the second of them has made its step.
+    Here that second one counts, and the next are computed in halves.
+    """
+
+    @property
+    def num_consecutive_thrashes(self) -> int:
+        """Batches in a row for which the allocator had to make room; never two, at which Composer repeats the last."""
+        return self._thrashes
+
+    @num_consecutive_thrashes.setter
+    def num_consecutive_thrashes(self, count: int) -> None:
+        self._thrashes = count % 2
+        if count == 2:
+            self.state.device_train_microbatch_size = max(1, int(self.state.device_train_microbatch_size) // 2)
 
 
 def let_go(trainer: Trainer) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import torch
-from composer import DataSpec, Trainer
+from composer import DataSpec
 from composer.algorithms import GradientClipping
 
 from atat_zoo.data import manifest as shards
@@ -31,7 +31,7 @@ from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
-from atat_zoo.training.memory import forget_old_shapes, keep_freed_memory, let_go
+from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
 from atat_zoo.training.requirements import check, device_of
 from atat_zoo.training.utilisation import Utilisation
 
@@ -342,13 +342,13 @@ def _trainer(
     callbacks: list[Any],
     loggers: list[Any],
     checkpoint: Path | None,
-) -> Trainer:
+) -> ZooTrainer:
     spec = experiment.train
     optimizer = experiment.parts["optimizer"].build(model)
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
     loading = Loading(checkpoint)
     with loading.guarded():
-        trainer = Trainer(
+        trainer = ZooTrainer(
             model=model,
             train_dataloader=DataSpec(
                 loader,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -51,6 +52,62 @@ def test_what_a_step_saw_before_memory_ran_out_is_not_counted(tiny: Tiny, tmp_pa
     given = train(load(str(tiny.path), short), tmp_path / "given", callbacks=[Smaller()])
     assert tiny.losses(retried.folder.path) == tiny.losses(given.folder.path)
     assert tiny.weights(retried.folder.path) == tiny.weights(given.folder.path)
+
+
+class Thrashing(Callback):
+    """Says in place of a GPU that its allocator had to make room for each of the first three steps."""
+
+    def __init__(self) -> None:
+        self.stepped, self.sizes = list[int](), list[object]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)  # as the torch that Composer's trainer sees
+
+    @property
+    def cuda(self) -> Any:
+        seen = {"num_alloc_retries": min(3, len(self.stepped))}
+        return SimpleNamespace(is_available=lambda: True, memory_stats=lambda: seen, empty_cache=lambda: None)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        state.auto_microbatching = True
+        for optimizer in state.optimizers:
+            optimizer.register_step_post_hook(lambda *_: self.stepped.append(int(state.timestamp.batch)))
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.sizes.append(state.device_train_microbatch_size)
+
+
+@pytest.mark.slow
+def test_a_batch_is_not_repeated_after_its_step_where_memory_is_scarce(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has one step of the optimizer; those after the second are computed in smaller micro-batches."""
+    memory = Thrashing()
+    monkeypatch.setattr("composer.trainer.trainer.torch", memory)
+    wanted = load(str(tiny.path), ["train.steps=5", "train.microbatch_size=8"])
+    train(wanted, tmp_path / "run", callbacks=[memory])
+    assert memory.stepped == [0, 1, 2, 3, 4]
+    assert memory.sizes == [8, 4, 4, 4, 4]
+
+
+class FullInTheStep(Callback):
+    """Says in place of a GPU that memory does not suffice for the optimizer's update."""
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        state.auto_microbatching = True
+
+        def full(*_: object) -> None:
+            raise RuntimeError("CUDA out of memory")
+
+        for optimizer in state.optimizers:
+            optimizer.register_step_post_hook(full)
+
+
+@pytest.mark.slow
+def test_a_step_without_memory_is_not_begun_again(tiny: Tiny, tmp_path: Path) -> None:
+    wanted = load(str(tiny.path), ["train.steps=4", "train.microbatch_size=8"])
+    with pytest.raises(UserError, match=r"memory does not suffice for the optimizer's update at step 1, .* a smaller"):
+        train(wanted, tmp_path / "run", callbacks=[FullInTheStep()])
 
 
 def test_the_rates_of_all_rows_are_counted_whatever_the_micro_batches() -> None:
