@@ -159,8 +159,7 @@ def measured(folder: Path, size: Size, paths: Sequence[str]) -> list[tuple[str, 
         assert other is not None
         longer = speed / other
         rows.append((f"time of a step, `{name}` over `mdlm`", "≤ 1.06", f"{longer:.3f}", longer <= 1.06))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    seconds, share = share_of_network(Model.from_run(mdlm.folder.path, device), size)
+    seconds, share = share_of_network(Model.from_run(mdlm.folder.path, "auto"), size)
     what = f"{size.texts} texts in {size.sampling_steps} steps: share of the time in the network"
     rows.append((what, "≥ 60 %", f"{share:.1%} of {seconds:.1f} s", share >= 0.6))
     rows.append(("tests that wait for a GPU", "pass", *waiting_tests(paths)))

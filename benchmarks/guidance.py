@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=256, help="texts of each setting")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a word that the titles of the settings must have")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--markdown", type=Path, help="a file to write the table into")
     parser.add_argument("--note", default="", help="what is to be said of the numbers, for the file")

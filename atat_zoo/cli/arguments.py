@@ -56,7 +56,13 @@ _OPTIONS = {
     "batch_size": click.option(
         "--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts in a batch."
     ),
-    "device": click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True),
+    "device": click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "gpu"]),
+        default="auto",
+        show_default=True,
+        help="auto: a GPU if there is one.",
+    ),
     "precision": click.option(
         "--precision",
         type=click.Choice(["auto", "fp32", "bf16"]),

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Trainings at a time.")
+@click.option(
+    "--jobs",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Trainings at a time; each has one GPU, which several share where there are fewer.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the runs, what is left of each, and an estimate of the time.")
 @click.option(
     "--write", "page", type=click.Path(path_type=Path), help="Write the tables there as well, and the JSON beside them."

@@ -61,7 +61,7 @@ class Judge(Protocol):
         """Return the judge.
 
         Args:
-            device: `cpu`, `gpu`, or torch's notation.
+            device: `auto`, `cpu`, `gpu`, or torch's notation.
 
         Raises:
             UserError: when its model is missing, or cannot judge.

@@ -137,6 +137,8 @@ def bench(
     """
     import torch
 
+    from atat_zoo.model.model import device_name
+
     report = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
     # The first evaluations of a process are slower, so they are not measured.
@@ -178,7 +180,7 @@ def bench(
         length=length or model.context.length,
         seed=seed,
         threads=torch.get_num_threads(),
-        device=str(model.context.device),
+        device=device_name(model.context.device),
         measured=tuple(results),
         sequences=max((one.policy.sequences for one in results if one.policy), default=0),
         orders=orders,

@@ -72,7 +72,7 @@ class Model:
 
         Args:
             run: the run folder.
-            device: `cpu`, `gpu`, or torch's name of a device.
+            device: `auto`, `cpu`, `gpu`, or torch's name of a device.
             step: the checkpoint whose weights to take, also of a run that is not finished; the final model if None.
 
         Raises:
@@ -368,7 +368,9 @@ def compiled(module: nn.Module) -> nn.Module:
 
 
 def torch_device(name: str) -> str:
-    """Return torch's name of a device, or raise `UserError` when there is none of this name."""
+    """Return torch's name of a device, or raise `UserError` when there is none; `auto` is a GPU if there is one."""
+    if name == "auto":
+        name = "gpu" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device("cuda" if name == "gpu" else name)
     except RuntimeError:
@@ -378,3 +380,8 @@ def torch_device(name: str) -> str:
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise UserError(f"device {name!r}: torch sees {count} of them, counted from 0; use another, or gpu")
     return device.type if device.type == "cpu" else str(device)  # there is one CPU, whatever its number
+
+
+def device_name(device: str | torch.device) -> str:
+    """Return what a time belongs to: `cpu`, or the name that a GPU's driver gives it; `device` is torch's."""
+    return "cpu" if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device)

@@ -29,6 +29,7 @@ from atat_zoo.evaluation.perplexity import byte_counts, finite, method_of
 from atat_zoo.evaluation.policy import measure_policy
 from atat_zoo.evaluation.run import check_evaluation, table_beside
 from atat_zoo.model import Model
+from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of, write_json
 from atat_zoo.run.environment import machine
@@ -200,7 +201,8 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     spec, held = study.samplers, study.held_out
     assert spec is not None
     samplers, here = [unstructure(sampler) for sampler in spec.each], machine()
-    on = {"device": device, "threads": torch.get_num_threads(), **{key: here[key] for key in ("processor", "cores")}}
+    here |= {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
+    on = {key: here[key] for key in ("device", "threads", "processor", "cores")}
     times = _file(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
     orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
     prices = _file(run, "policy", samplers=samplers, **orders)

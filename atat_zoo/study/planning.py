@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.evaluation.history import history
+from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.run.environment import machine
 from atat_zoo.study.conduct import in_order
 from atat_zoo.study.results import machine_of
@@ -94,4 +95,7 @@ def _seconds_per_step(run: StudyRun) -> float | None:
     if any(here[key] != there.get(key) for key in ("processor", "cores")):
         return None
     past = history(run.folder, run.experiment)
+    device = device_name(torch_device("cpu" if run.experiment.train.device == "cpu" else "auto"))
+    if past.computed.get("device", device) != device:
+        return None
     return past.seconds / past.clock[-1][0] if past.seconds else None

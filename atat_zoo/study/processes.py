@@ -64,6 +64,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it."""
+    import torch
+
+    count, given = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) for number in range(count)] if given is None else given.replace(" ", "").split(",")[:count]
+
+
 class InUse(Exception):
     """Another process has the lock; the text says which."""
 
@@ -139,15 +147,17 @@ class _Training:
     claim: ExitStack
     log: Path
     began: float
+    gpu: str | None
 
 
 @attrs.define
 class Workplace:
-    """Where the trainings of a study run."""
+    """Where the trainings of a study run: each on one GPU, which several share where there are fewer than `jobs`."""
 
     folder: Path
     jobs: int
     say: Callable[[str], None]
+    gpus: list[str] = attrs.field(factory=gpus)
 
     @property
     def threads(self) -> int:
@@ -181,7 +191,7 @@ class Workplace:
                         waiting.remove(run)
                         continue
                     try:
-                        active.append(self._start(run))
+                        active.append(self._start(run, self._gpu(run, [each.gpu for each in active])))
                         waiting.remove(run)
                     except InUse as owner:
                         if run.name not in told:
@@ -202,7 +212,11 @@ class Workplace:
                 active = [each for each in active if each.process.poll() is None]
         return failed
 
-    def _start(self, run: StudyRun) -> _Training:
+    def _gpu(self, run: StudyRun, used: list[str | None]) -> str | None:
+        """Return the GPU with the fewest trainings, if there is one and the run is not for a CPU."""
+        return min(self.gpus, key=used.count, default=None) if run.experiment.train.device != "cpu" else None
+
+    def _start(self, run: StudyRun, gpu: str | None) -> _Training:
         with ExitStack() as stack:
             stack.enter_context(claimed(run))
             _orphaned(run)
@@ -212,9 +226,11 @@ class Workplace:
             log.parent.mkdir(exist_ok=True)
             begun = run.folder.exists
             words = ["--resume", str(run.path)] if begun else [run.file, *run.overrides, "--out", str(run.path)]
-            process = launch(["train", *words], log, {"OMP_NUM_THREADS": str(self.threads)})
-            self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps")
-            return _Training(run, process, stack.pop_all(), log, time.monotonic())
+            env = {"OMP_NUM_THREADS": str(self.threads)} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+            process = launch(["train", *words], log, env)
+            where = f" on GPU {gpu}" if gpu else ""
+            self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
+            return _Training(run, process, stack.pop_all(), log, time.monotonic(), gpu)
 
     def _ended(self, training: _Training, *, stopped: bool) -> str:
         """Record the end of a training and release its run; returns why it failed, or an empty text."""

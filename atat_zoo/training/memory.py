@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import sys
+from typing import Any
 
 import torch
 from composer import Trainer
@@ -54,7 +55,7 @@ def peak_memory(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-class ZooTrainer(Trainer):  # type: ignore[misc]
+class ZooTrainer(Trainer):
     """Composer's trainer, which repeats no batch after its optimizer step.
 
     With micro-batches of its own choice, Composer 0.32 halves them and repeats a batch, both where memory did not
@@ -71,7 +72,8 @@ class ZooTrainer(Trainer):  # type: ignore[misc]
     def num_consecutive_thrashes(self, count: int) -> None:
         self._thrashes = count % 2
         if count == 2:
-            self.state.device_train_microbatch_size = max(1, int(self.state.device_train_microbatch_size) // 2)
+            rows: Any = self.state.device_train_microbatch_size
+            self.state.device_train_microbatch_size = max(1, rows // 2)
 
 
 def let_go(trainer: Trainer) -> None:

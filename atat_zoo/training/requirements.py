@@ -11,6 +11,7 @@ import torch
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
+from atat_zoo.model.model import torch_device
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -20,9 +21,7 @@ def device_of(wanted: str) -> str:
     """Return torch's name of the device of this process, from `train.device`."""
     if wanted == "gpu" and not torch.cuda.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    return "cpu" if torch_device(wanted) == "cpu" else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:

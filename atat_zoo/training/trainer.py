@@ -22,6 +22,7 @@ from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_table
 from atat_zoo.model import assemble
+from atat_zoo.model.model import device_name
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.changes import changes
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from composer import Callback
+    from composer import Callback, Trainer
 
     from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.model import Model
@@ -188,8 +189,7 @@ def _run(
         if spec.compile:
             compile_backbone(objective.backbone)
         bf16 = computes_in_bf16(spec.precision, device)
-        name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
-        computes = {"device": name, "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
+        computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
         if fresh and _rank() == 0:
             _begin(experiment, folder, computes, beginning)
         checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
@@ -342,7 +342,7 @@ def _trainer(
     callbacks: list[Any],
     loggers: list[Any],
     checkpoint: Path | None,
-) -> ZooTrainer:
+) -> Trainer:
     spec = experiment.train
     optimizer = experiment.parts["optimizer"].build(model)
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []

@@ -11,6 +11,7 @@ import pytest
 
 from atat_zoo import Zoo, __version__
 from atat_zoo.cli import COMMANDS
+from atat_zoo.cli import atat as group
 from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, manifest
 
@@ -27,6 +28,14 @@ def experiment(tmp_path):
 
 # For a process of its own.
 CALL = "from atat_zoo.cli import main; main()"
+
+
+def test_every_command_takes_a_gpu_if_there_is_one():
+    commands = [group.get_command(None, name) for name in COMMANDS]
+    commands += [each for some in commands for each in getattr(some, "commands", {}).values()]
+    taken = {each.name: option.default for each in commands for option in each.params if option.name == "device"}
+    assert taken.keys() >= {"eval", "sample", "infill", "judge", "compare", "importance", "samplers", "study"}
+    assert set(taken.values()) == {"auto"}
 
 
 # The parts

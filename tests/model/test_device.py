@@ -7,10 +7,21 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.model.model import torch_device
+from atat_zoo.training.requirements import device_of
 
 
 def test_there_is_one_cpu():
     assert torch_device("cpu") == torch_device("cpu:3") == "cpu"
+
+
+@pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
+def test_auto_is_a_gpu_if_there_is_one(monkeypatch, there, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(there))
+    assert torch_device("auto") == device
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert device_of("auto") == ("cuda:3" if there else "cpu")
+    assert device_of("cpu") == "cpu"
 
 
 @pytest.mark.parametrize("name", ["", "foo", "cpu:x", "gpu:0"])

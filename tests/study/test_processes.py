@@ -57,6 +57,70 @@ def test_the_cores_are_shared(monkeypatch):
     assert threads_for(2) == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "there", "found"),
+    [(None, 2, ["0", "1"]), ("3, GPU-5a", 2, ["3", "GPU-5a"]), ("3,7", 1, ["3"]), ("", 0, []), (None, 0, [])],
+)
+def test_the_gpus_are_those_that_this_process_sees(monkeypatch, given, there, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    assert processes.gpus() == found
+
+
+class Ending:
+    """A training that ends when its turn comes."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def poll(self):
+        return self.code
+
+
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "devices", "on"),
+    [
+        (2, ["3", "5"], ["auto"] * 4, ["3", "5", "3", "5"]),
+        (4, ["3", "5"], ["auto", "gpu", "cpu", "auto"], ["3", "5", None, "3"]),  # they share
+        (2, [], ["auto"] * 2, [None, None]),
+    ],
+)
+def test_each_training_has_a_gpu_of_its_own(tmp_path, monkeypatch, jobs, gpus, devices, on):
+    started, alive, said = [], [], []
+
+    def launched(words, log, env):
+        assert len(alive) < jobs
+        started.append(env.get("CUDA_VISIBLE_DEVICES"))
+        alive.append(Ending(None))
+        return alive[-1]
+
+    def sleep(seconds):  # the first of those that run ends
+        alive.pop(0).code = 0
+
+    monkeypatch.setattr(processes, "launch", launched)
+    monkeypatch.setattr(processes.time, "sleep", sleep)
+    runs = [
+        SimpleNamespace(
+            name=f"run{number}",
+            path=tmp_path / f"run{number}",
+            folder=SimpleNamespace(exists=False),
+            finished=False,
+            file="tiny.toml",
+            overrides=(),
+            experiment=SimpleNamespace(train=SimpleNamespace(steps=3, device=device)),
+        )
+        for number, device in enumerate(devices)
+    ]
+    processes.Workplace(folder=tmp_path, jobs=jobs, say=said.append, gpus=gpus).train(runs)
+    assert started == on
+    began = [text for text in said if "training" in text]
+    assert began == [
+        f"run{number}: training, 3 steps" + (f" on GPU {gpu}" if gpu else "") for number, gpu in enumerate(on)
+    ]
+
+
 def test_one_process_claims_a_run(tmp_path):
     run = SimpleNamespace(path=tmp_path / "study" / "a-seed1", name="a-seed1")
     with claimed(run):

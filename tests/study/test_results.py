@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo import Zoo
 from atat_zoo.evaluation.count_table import TableNats
 from atat_zoo.run import RunFolder
-from atat_zoo.study import page, results
+from atat_zoo.run.environment import machine
+from atat_zoo.study import measuring, page, planning, results
 from atat_zoo.study.measuring import PARTS, Measured, rows_of
 
 
@@ -177,3 +180,51 @@ def test_steps_that_take_the_seconds_of_another_arm(tmp_path):
     for run in slow:
         run.finished = False
     assert steps(SimpleNamespace(arms=arms), "same", {"base": base, "slow": slow}) is None
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """One GPU, whose name may change."""
+    names = ["A GPU"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: names[0])
+    return names
+
+
+def test_a_time_is_of_a_gpu_and_a_bound_of_none(tmp_path, monkeypatch, one_gpu):
+    """With another GPU the times are taken again, and said to be of that one; the bounds are not."""
+    taken = []
+    run = run_of(tmp_path, "a", 1, 4.0).run
+    (tmp_path / "a" / "model").mkdir()
+    (tmp_path / "a" / "evaluations").mkdir()
+    (tmp_path / "a" / "model" / "model.safetensors").write_bytes(b"weights")
+    sampler = Zoo.load().spec("sampler", "ancestral")
+    spec = SimpleNamespace(each=[sampler], texts=1, repeat=1, sequences=2, orders=1)
+    study = SimpleNamespace(samplers=spec, held_out=SimpleNamespace(half="claim", seed=0))
+    monkeypatch.setattr(measuring, "_time", lambda *_: taken.append("time") or {"seconds": [1.0]})
+    monkeypatch.setattr(
+        measuring, "_price", lambda *_: taken.append("price") or {"count": [1], "nats": [[1.0]], "nfe": [1.0]}
+    )
+    for name, device, said in (
+        ("A GPU", "auto", "A GPU"),
+        ("A GPU", "gpu", "A GPU"),
+        ("Another", "auto", "Another"),
+        ("Another", "cpu", "cpu"),
+    ):
+        one_gpu[0] = name
+        (written,) = measuring.write_all(study, run, device=device)
+        assert written.on["device"] == said
+    assert taken == ["time", "price", "time", "time"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "known"),
+    [("auto", "A GPU", True), ("auto", "Another", False), ("auto", "cpu", False), ("cpu", "cpu", True)],
+)
+def test_the_time_of_a_step_is_known_of_the_device_that_would_take_it(tmp_path, one_gpu, wanted, there, known):
+    run = run_of(tmp_path, "a", 1, 4.0, seconds=2.0, steps=4).run
+    run.experiment.train = SimpleNamespace(device=wanted)
+    environment = {"machine": machine(), "computes": {"device": there, "precision": "fp32", "ranks": 1}}
+    (tmp_path / "a" / "environment.json").write_text(json.dumps(environment))
+    assert planning._seconds_per_step(run) == (pytest.approx(0.5) if known else None)

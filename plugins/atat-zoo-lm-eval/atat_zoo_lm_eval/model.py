@@ -68,7 +68,7 @@ class RunLM(LM):
         after: int = 0,
         step: int | None = None,
         max_gen_toks: int | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         batch_size: int | str = 1,
         max_batch_size: int | None = None,
         **unknown: Any,
@@ -83,8 +83,8 @@ class RunLM(LM):
             after: masks that follow the continuation, and are not scored: then text goes on in a way that is not known.
             step: the checkpoint whose weights to take; the final model if None.
             max_gen_toks: tokens of a text where the task does not say; half of the training length if None.
-            device: `cpu`, `gpu`, or torch's name of a device; `cuda:0`, which the harness gives if it is not asked, is
-                the CPU where there is no GPU.
+            device: `auto`, `cpu`, `gpu`, or torch's name of a device; `cuda:0`, which the harness gives if it is not
+                asked, is the CPU where there is no GPU.
             batch_size: requests at once.
             max_batch_size: is not read; the harness hands it to every model.
             unknown: refused.
@@ -104,7 +104,7 @@ class RunLM(LM):
         self.draws, self.seed = _whole("draws", draws, 1), _whole("seed", seed, 0)
         self.batch_size, after = _whole("batch_size", batch_size, 1), _whole("after", after, 0)
         if device == "cuda:0" and not torch.cuda.is_available():
-            device = "cpu"
+            device = "auto"
         self.model = run if isinstance(run, Model) else Model.from_run(run, device, step)
         self.module: Any = self.model.module
         self.writer = self.model.writer("fp32")

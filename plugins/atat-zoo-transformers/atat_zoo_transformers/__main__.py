@@ -70,7 +70,12 @@ def export(run: Path, folder: Path, **options: Any) -> None:
     help="Most tokens of an example; no more than a model reads.",
 )
 @click.option("--seed", default=17, show_default=True, help="Of the head, the order of examples and the dropout.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, gpu, or torch's name of a device.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="cpu, gpu, or torch's name of a device; auto: a GPU if there is one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def glue(task: str, data: Path, models: tuple[str, ...], as_json: bool, **recipe: Any) -> None:
     """Train a head for TASK of GLUE on the files in DATA, with each of MODELS, and print the published metrics.

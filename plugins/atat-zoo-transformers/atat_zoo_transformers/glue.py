@@ -134,7 +134,7 @@ class Recipe(NamedTuple):
     learning_rate: float = 2e-5
     length: int = 128
     seed: int = 17
-    device: str = "cpu"
+    device: str = "auto"
 
 
 def glue(task: str, data: Path, models: Sequence[str], recipe: Recipe) -> dict[str, dict[str, float]]:
