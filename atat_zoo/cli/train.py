@@ -37,9 +37,12 @@ def train(
 ) -> int:
     """Train EXPERIMENT, a TOML file or the name of one that ships with the zoo.
 
-    Ctrl-C saves the run after the current step; `--resume RUN` continues it. `init_from=RUN` starts from the final
+    Ctrl-C saves the run after the current step; `--resume RUN` continues it, and `--resume RUN train.steps=600` trains
+    it longer, also a finished one, if no part of it goes by the number of steps. `init_from=RUN` starts from the final
     weights of another run, with its tokenizer and backbone: to continue with other text or other parts.
     """
+    if resume is not None and experiment is not None and "=" in experiment:
+        overrides, experiment = (experiment, *overrides), None
     if (experiment is None) == (resume is None):
         raise UserError("name either an experiment, or a run to continue with --resume RUN")
     if resume is not None and (out or overwrite):
@@ -62,7 +65,7 @@ def train(
         if loaded is not None:
             result = training.train(loaded, folder, overwrite=overwrite, reporter=reporter, callbacks=profiles)
         else:
-            result = training.resume(folder, reporter=reporter, callbacks=profiles)
+            result = training.resume(folder, overrides=overrides, reporter=reporter, callbacks=profiles)
     if not as_json:
         for each in profiles:
             click.echo("\n".join(each.lines()))

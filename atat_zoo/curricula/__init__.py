@@ -119,6 +119,10 @@ class ThreeStageCurriculum:
         if self.thresholds and not 0 <= self.thresholds[0] <= self.thresholds[1] <= 1:
             raise ValueError(f"thresholds must be in [0, 1] and not fall, not {list(self.thresholds)}")
 
+    def extends(self, done: int, steps: int, more: int) -> bool:
+        """Return whether `done` steps of a training of `steps` are those of `more`: the stages are shares of it."""
+        return False
+
     def build(self, context: Context) -> ThreeStageSchedule:
         """Return the schedule of a training of `context.steps` steps."""
         from atat_zoo.curricula.modules import ThreeStageSchedule

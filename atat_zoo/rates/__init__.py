@@ -109,6 +109,10 @@ class _MixedRates:
                 f"uniform_until must not exceed uniform_from, not {self.uniform_until} and {self.uniform_from}"
             )
 
+    def extends(self, done: int, steps: int, more: int) -> bool:
+        """Return whether `done` steps of a training of `steps` are those of `more`: no stretch is a share of it."""
+        return (self.uniform_until, self.uniform_from) == (0, 1)
+
     @property
     def finite_variance(self) -> bool:
         """See `Rates`: with a uniform share f̄ ≥ ρ, and without one it is a matter of f."""

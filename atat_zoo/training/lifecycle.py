@@ -62,8 +62,8 @@ class Progress(Callback):
         self.model.step = int(state.timestamp.batch)
         if self.updating == self.model.step:
             raise UserError(
-                f"the GPU's memory does not suffice for the optimizer's update at step {self.updating + 1}, which needs "
-                "as much with smaller micro-batches; take a smaller backbone, or an optimizer that keeps less of each weight"
+                f"the GPU's memory does not suffice for the optimizer's update at step {self.updating + 1}, which "
+                "needs as much with smaller micro-batches; take a smaller backbone, or an optimizer that keeps less"
             )
         self.model.meters.reset()
         self.model.objective.begin_step()

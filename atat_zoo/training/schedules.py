@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
@@ -30,58 +28,65 @@ class Schedule(Protocol):
         """
         ...
 
-
-def after_warmup(optimizer: Optimizer, warmup_steps: int, steps: int, share: Callable[[float], float]) -> LRScheduler:
-    """Return the schedule that rises to the peak in `warmup_steps`, then is `share(done)` of it.
-
-    Args:
-        optimizer: as in `Schedule.build`.
-        warmup_steps: steps of the rise; the first has 1/warmup_steps of the peak.
-        steps: optimizer steps of the training, including the warm-up.
-        share: maps the completed share of the steps after the warm-up, in [0, 1], to a share of the peak.
-    """
-    from torch.optim.lr_scheduler import LambdaLR
-
-    def rate(step: int) -> float:
-        if step < warmup_steps:
-            return (step + 1) / warmup_steps
-        return share(min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps)))
-
-    return LambdaLR(optimizer, rate)
+    # A run goes on with another number of steps only if its schedule has `extends`; see `extended` in extending.py.
 
 
 def _half_cosine(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
+@component_base
+class WarmedSchedule:
+    """A schedule that rises to the peak in `warmup_steps`, the first with 1/warmup_steps of it, and then is `share`."""
+
+    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
+
+    @abstractmethod
+    def share(self, done: float) -> float:
+        """Return the share of the peak after the share `done` of the steps after the warm-up, both in [0, 1]."""
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the share of the peak at a step of `steps`, warm-up included."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        return self.share(min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps)))
+
+    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
+        """See `Schedule`."""
+        from torch.optim.lr_scheduler import LambdaLR
+
+        return LambdaLR(optimizer, lambda step: self.rate(step, steps))
+
+    def extends(self, done: int, steps: int, more: int) -> bool:
+        """Return whether the first `done` rates of `steps`, and the next, are those of a training of `more` steps."""
+        return all(self.rate(step, steps) == self.rate(step, more) for step in range(done + 1))
+
+
 @component
-class ConstantSchedule:
+class ConstantSchedule(WarmedSchedule):
     """The peak, after the warm-up."""
 
     name = "constant"
     summary = "the peak until the end"
-    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
 
-    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
-        return after_warmup(optimizer, self.warmup_steps, steps, lambda done: 1.0)
+    def share(self, done: float) -> float:
+        """See `WarmedSchedule`."""
+        return 1.0
 
 
 @component_base
-class FallingSchedule:
+class FallingSchedule(WarmedSchedule):
     """A schedule that falls from the peak to a final rate."""
 
-    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
     final_rate: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
 
     @abstractmethod
     def left(self, done: float) -> float:
         """Return the remaining share of the fall, from 1 to 0, after the share `done` of the steps."""
 
-    def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
-        final = self.final_rate
-        return after_warmup(optimizer, self.warmup_steps, steps, lambda done: final + (1 - final) * self.left(done))
+    def share(self, done: float) -> float:
+        """See `WarmedSchedule`."""
+        return self.final_rate + (1 - self.final_rate) * self.left(done)
 
 
 @component

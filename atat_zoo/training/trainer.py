@@ -20,7 +20,7 @@ from atat_zoo.data.counting import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip
-from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.experiment import from_table
 from atat_zoo.model import assemble
 from atat_zoo.model.model import device_name
 from atat_zoo.registry import Context, Zoo
@@ -30,6 +30,7 @@ from atat_zoo.run.environment import describe
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.evaluator import Evaluator
+from atat_zoo.training.extending import CHANGEABLE, check_extends, extended, record
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from composer import Callback, Trainer
 
     from atat_zoo.evaluation.perplexity import Evaluation
+    from atat_zoo.experiment import Experiment
     from atat_zoo.model import Model
     from atat_zoo.run.folder import Checkpoint
 
@@ -115,10 +117,19 @@ def train(
         return _run(experiment, folder, reporter or Silent(), callbacks, fresh=True)
 
 
-def resume(out: Path, *, reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()) -> Result:
-    """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample."""
+def resume(
+    out: Path,
+    *,
+    overrides: Sequence[str] = (),
+    reporter: Reporter | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample.
+
+    `overrides` can change the number of its steps, like `train.steps=600`: see `extended`.
+    """
     folder = _folder(out)
-    experiment = from_table(folder.table(), where=str(folder.resolved))
+    experiment = extended(folder, overrides)
     with _locked(folder):
         return _run(experiment, folder, reporter or Silent(), callbacks, fresh=False)
 
@@ -205,6 +216,8 @@ def _run(
         trainer = _trainer(experiment, model, loader, device, ours, loggers, checkpoint)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
+            if _rank() == 0:
+                record(folder, experiment, done)
             reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
         if int(trainer.state.timestamp.batch) < spec.steps:
             with interruption:
@@ -259,7 +272,10 @@ def _last_checkpoint(folder: RunFolder, experiment: Experiment, reporter: Report
             reporter.message(f"{note} does not say with which experiment it was trained: {folder.resolved} is believed")
         return last
     found = list(changes(from_table(table, where=str(note)).to_table(), experiment.to_table()))
-    if refused := [str(each) for each in found if not each.free]:
+    for each in found:
+        if each.key in CHANGEABLE:  # as `extended` recorded it, or as it was edited
+            check_extends(experiment, folder, last.step, each.was)
+    if refused := [str(each) for each in found if not each.free and each.key not in CHANGEABLE]:
         raise UserError(
             f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
             f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"

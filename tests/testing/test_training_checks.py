@@ -8,10 +8,10 @@ import pytest
 import torch
 from composer import Algorithm, Callback, Event
 from composer.loggers import LoggerDestination
+from torch.optim.lr_scheduler import LambdaLR
 
 from atat_zoo import testing
 from atat_zoo.training.optimizers import AdamWOptimizer
-from atat_zoo.training.schedules import after_warmup
 
 
 class Built:
@@ -69,7 +69,7 @@ def test_a_broken_optimizer_is_named(words: str) -> None:
 @pytest.mark.parametrize("words", SCHEDULES)
 def test_a_broken_schedule_is_named(words: str) -> None:
     def build(optimizer: Any, steps: int) -> Any:
-        return after_warmup(optimizer, 0, steps, SCHEDULES[words])
+        return LambdaLR(optimizer, lambda step: SCHEDULES[words](min(1.0, step / steps)))
 
     with pytest.raises(AssertionError, match=words):
         testing.check_schedule(Built(build))

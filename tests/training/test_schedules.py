@@ -55,3 +55,31 @@ def test_restarts_begin_each_cycle_at_the_peak() -> None:
         assert found[start : start + 10] == pytest.approx(found[4:14])
         assert found[start : start + 10] == sorted(found[start : start + 10], reverse=True)
     assert found[44] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", [*FORMULAS, "restarts"])
+@given(
+    steps=st.integers(1, 40),
+    more=st.integers(1, 60),
+    warmup=st.integers(0, 40),
+    done=st.integers(0, 40),
+    low=st.sampled_from([0.0, 0.5]),
+)
+def test_a_run_goes_on_where_its_rates_do_not_depend_on_the_end(
+    name: str, steps: int, more: int, warmup: int, done: int, low: float
+) -> None:
+    final = {} if name == "constant" else {"final_rate": low}
+    done = min(done, steps, more)
+    made = Zoo.load().spec("schedule", {"use": name, "warmup_steps": warmup, **final})
+    one, other = (rates(n, name, warmup_steps=warmup, **final)[: done + 1] for n in (steps, more))
+    assert made.extends(done, steps, more) == (one == other)
+    if name == "constant" or done <= warmup:
+        assert made.extends(done, steps, more)
+
+
+def test_what_ends_does_not_go_on_and_what_has_not_begun_to_fall_does() -> None:
+    spec = Zoo.load().spec
+    for name in ("cosine", "linear", "wsd", "restarts"):
+        assert not spec("schedule", name).extends(1000, 1000, 1500)
+    assert spec("schedule", {"use": "wsd", "warmup_steps": 0}).extends(790, 1000, 1500)
+    assert not spec("schedule", {"use": "wsd", "warmup_steps": 0}).extends(810, 1000, 1500)

@@ -30,6 +30,10 @@ class PlaceholderSchedule:
         w = self.warmup_steps
         return LambdaLR(optimizer, lambda step: min((step + 1) / w, (w / (step + 1)) ** 0.5))
 
+    def extends(self, done: int, steps: int, more: int) -> bool:
+        """Return whether a run of `steps` can go on to `more` after `done` of them: no rate depends on the end."""
+        return True
+
 
 @hookimpl
 def atat_zoo_schedule() -> list[type]:

@@ -1,0 +1,78 @@
+"""A run that is trained for another number of steps than it was begun with, and the record of that."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo import parsing
+from atat_zoo.errors import UserError, clip
+from atat_zoo.experiment import from_overrides, from_table
+from atat_zoo.run import atomic, write_json, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.run import RunFolder
+
+# What a run may change when it goes on.
+CHANGEABLE = ("train.steps",)
+
+
+def extended(folder: RunFolder, overrides: Sequence[str]) -> Experiment:
+    """Return the experiment of a run with overrides, under which it can go on as if it had been begun with them.
+
+    A schedule says by `extends(done, steps, more)` whether its first `done` rates of a training of `steps`, and the
+    next, are those of a training of `more`; so does any other part that follows the progress of the training.
+
+    Raises:
+        UserError: when another key is overridden, or a part has gone by the end of the training.
+    """
+    for text in overrides:
+        if text.partition("=")[0].strip() not in CHANGEABLE:
+            raise UserError(
+                f"{clip(repr(text))} on the command line: a run goes on as it was begun, but for "
+                f"{', '.join(CHANGEABLE)}; leave it out, or begin another run with init_from={folder.path}"
+            )
+    old = from_table(folder.table(), where=str(folder.resolved)).train.steps
+    made = from_overrides(folder.table(), overrides, str(folder.resolved))
+    if (new := made.train.steps) == old:
+        return made
+    last = folder.last_checkpoint()
+    if last is None:
+        raise UserError(f"train.steps: {folder.path} has no checkpoint to go on from; train it again with --overwrite")
+    if new <= last.step:
+        raise UserError(f"train.steps = {new}: {folder.path} has made {last.step} steps already; choose more")
+    check_extends(made, folder, last.step, old)
+    return made
+
+
+def check_extends(made: Experiment, folder: RunFolder, done: int, old: int) -> None:
+    """Refuse another number of steps after `done` of `old` if a part has gone by the end of the training."""
+    new = made.train.steps
+    for kind in made.kinds:
+        part: Any = made.parts[kind]
+        extends = getattr(part, "extends", None)
+        if not (extends(done, old, new) if extends else kind != "schedule"):
+            raise UserError(
+                f"train.steps = {new}: after {done} of {old} steps, {folder.path} is not what a training of {new} "
+                f"would have been: {kind} {part.name!r} follows the number of steps; begin another run with "
+                f"init_from={folder.path}"
+            )
+
+
+def record(folder: RunFolder, made: Experiment, done: int) -> None:
+    """Write down with how many steps a run goes on after `done`, if they have changed."""
+    old, new = from_table(folder.table(), where=str(folder.resolved)).train.steps, made.train.steps
+    if new == old:
+        return
+    before: Any = {}
+    with suppress(OSError, ValueError, TypeError):
+        before = dict(parsing.from_json(folder.environment.read_bytes()))
+    change = {"train.steps": [old, new], "after_step": done, "when": datetime.now(UTC).isoformat("T", "seconds")}
+    write_json(folder.environment, {**before, "changed": [*before.get("changed", []), change]})
+    # The final model is final no longer; that of the checkpoint stays.
+    atomic.discard(folder.model)
+    write_text(folder.resolved, made.to_toml())
