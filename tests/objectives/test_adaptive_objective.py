@@ -374,6 +374,44 @@ def test_a_step_is_a_function_of_seed_and_index():
     assert not torch.equal(one["masked"], module.loss(batch(5))["masked"])
 
 
+def test_each_mask_of_a_text_has_a_dropout_of_its_own():
+    """Of K identical rows too: only what is dropped differs then."""
+    module = build({"draws": 3}, backbone=BACKBONE | {"dropout": 0.5})
+    given, rows = batch(4), torch.arange(N)
+    module.draw(given, torch.zeros(3 * N, L, dtype=torch.float64))
+    alike = given.tokens[:1].expand(3 * N, L)
+    seen = module.backbone(alike, None).view(3, N, -1)
+    assert all(not torch.equal(seen[i, b], seen[j, b]) for i, j in ((0, 1), (0, 2), (1, 2)) for b in rows)
+
+
+def of_estimator(objective, weights=None, **parts):
+    """The gradient that a step gives to the estimator."""
+    module = build(SHARP | objective, **parts)
+    module.load_state_dict(weights or {}, strict=False)
+    module.loss(batch(3))["loss"].backward()
+    return [p.grad for p in module.estimator.parameters()]
+
+
+def test_an_estimator_that_is_switched_off_learns_nothing():
+    off = {"importance_loss_weight": 0.0}
+    for switched in (off, off | {"learn_importance": True}, off | {"learn_position": True}):
+        for form in FORMS:
+            found = of_estimator(switched | {"form": form})
+            assert all(gradient is None or not gradient.any() for gradient in found)
+
+
+def test_an_estimator_learns_from_the_target_or_from_the_bound():
+    """From the target alone, beside positions that learn from the bound; from the bound alone, whatever the target."""
+    weights = build(SHARP).state_dict() | {"position": torch.zeros(L)}
+    by_target, beside = (of_estimator({"draws": 2, "learn_position": also}, weights) for also in (False, True))
+    for one, other in zip(by_target, beside, strict=True):
+        assert one.any()
+        torch.testing.assert_close(one, other)
+    targets = [of_estimator({"learn_importance": True}, target=target) for target in ("difficulty", "was_masked")]
+    for one, other in zip(*targets, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("name", sorted(EVERY))
 @pytest.mark.parametrize("autocast", [False, True])
 def test_nothing_maskable_is_no_loss_and_no_nan(name, autocast):

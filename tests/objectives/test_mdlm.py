@@ -174,6 +174,17 @@ def test_a_step_is_a_function_of_seed_and_index():
     assert not torch.equal(one["masked"], module.loss(batch(5))["masked"])
 
 
+@pytest.mark.parametrize("correction", ["none", "horvitz_thompson"])
+@pytest.mark.parametrize("parts", [{}, {"target": "was_masked"}, {"masking": "uniform", "curriculum": "none"}], ids=str)
+def test_an_estimator_that_is_switched_off_learns_nothing(correction, parts):
+    """Neither masks nor weights give it a gradient of the model's loss."""
+    for weight in (0.0, 0.1):
+        module = build({"importance_loss_weight": weight, "weight": "nelbo", "correction": correction}, **parts)
+        module.loss(batch(3))["loss"].backward()
+        learns = any(p.grad is not None and p.grad.any() for p in module.estimator.parameters())
+        assert learns == (weight > 0)
+
+
 # Times
 
 

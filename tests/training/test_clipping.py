@@ -1,13 +1,17 @@
-"""Clipping by part: each of the two by its own norm."""
+"""Clipping by the norm of all gradients, and by part: each of the two by its own norm."""
 
 import pytest
 import torch
+from composer import Callback
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from atat_zoo.experiment import load
 from atat_zoo.testing import check_algorithm
+from atat_zoo.training import train
 from atat_zoo.training.algorithms import GradientClippingAlgorithm
+from atat_zoo.training.optimizers import AdamWOptimizer
 
 
 class State:
@@ -60,3 +64,37 @@ def test_without_an_estimator_it_is_clipping_by_norm():
 
 def test_conformance():
     check_algorithm(GradientClippingAlgorithm(by="part", threshold=0.1))
+
+
+class OneStep(Callback):
+    """The weights before and after a step, and its gradients before clipping."""
+
+    def __init__(self):
+        self.before, self.gradients, self.after = [], [], []
+
+    def before_train_batch(self, state, logger):
+        self.before = [p.detach().clone() for p in state.model.parameters()]
+
+    def after_backward(self, state, logger):
+        self.gradients = [p.grad.clone() for p in state.model.parameters()]
+
+    def batch_end(self, state, logger):
+        self.after = [p.detach().clone() for p in state.model.parameters()]
+        self.clipped = [p.grad.clone() for p in state.model.parameters()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [0.0, 0.01, 1e6])
+def test_a_training_clips_the_norm_of_all_gradients(tiny, tmp_path, monkeypatch, clip):
+    """One step of plain descent: w − 0.5 · g · min(1, clip / |g|)."""
+    monkeypatch.setattr(AdamWOptimizer, "build", lambda self, model: torch.optim.SGD(model.parameters(), lr=0.5))
+    words = ["train.steps=1", "train.microbatch_size=8", f"train.clip={clip}", "train.precision=fp32"]
+    words += ["optimizer.use=adamw", "schedule={use='constant', warmup_steps=0}"]
+    step = OneStep()
+    train(load(str(tiny.path), words), tmp_path / "run", callbacks=[step])
+    whole = torch.cat([g.flatten() for g in step.gradients]).norm().item()
+    assert whole > 0.02
+    share = min(1.0, clip / whole) if clip else 1.0
+    assert torch.cat([g.flatten() for g in step.clipped]).norm().item() == pytest.approx(share * whole, rel=1e-3)
+    for before, gradient, after in zip(step.before, step.gradients, step.after, strict=True):
+        torch.testing.assert_close(after, before - 0.5 * share * gradient, rtol=1e-5, atol=1e-7)

@@ -11,6 +11,8 @@ from composer import Callback, Logger, State
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.model import assemble
+from atat_zoo.registry import Context
 from atat_zoo.training import train
 from atat_zoo.training.composer_model import StepMeters
 
@@ -52,6 +54,15 @@ def test_what_a_step_saw_before_memory_ran_out_is_not_counted(tiny: Tiny, tmp_pa
     given = train(load(str(tiny.path), short), tmp_path / "given", callbacks=[Smaller()])
     assert tiny.losses(retried.folder.path) == tiny.losses(given.folder.path)
     assert tiny.weights(retried.folder.path) == tiny.weights(given.folder.path)
+
+
+def test_the_rates_of_a_step_are_strata_of_its_batch_and_not_of_a_micro_batch(tiny: Tiny) -> None:
+    experiment = load(str(tiny.path))
+    assert (experiment.train.batch_size, experiment.train.rows_at_once(1)) == (8, 2)
+    module: Any = assemble(experiment, Context(vocabulary_size=256, length=16, steps=2, seed=5))
+    for step in range(3):
+        times = torch.cat([module.times(rows) for rows in torch.arange(8 * step, 8 * step + 8).split(2)])
+        assert sorted((times.double() * 8).ceil().long().tolist()) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 class Thrashing(Callback):
