@@ -74,7 +74,12 @@ class TrainSpec:
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
     )
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
-    evaluate_every: int = param(0, help="steps between two evaluations; 0 evaluates at the end only", ge=0)
+    evaluate_every: int = param(
+        0, help="steps between two evaluations, the first one before the training; 0 evaluates at the end only", ge=0
+    )
+    evaluate_sequences: int = param(
+        0, help="of evaluation.sequences, how many such an evaluation measures, always the same; 0 for all", ge=0
+    )
     save_every: int = param(500, help="steps between two checkpoints", ge=1)
     loggers: Any = parts("logger", help="destinations of the curves besides metrics.jsonl")
     callbacks: Any = parts("callback", help="additional measurements, and early stopping")

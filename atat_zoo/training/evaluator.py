@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from composer.utils import dist
 
@@ -42,14 +43,19 @@ class Evaluator:
         spec = experiment.evaluation
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
         self.data = data
+        self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
 
-    def __call__(self, step: int) -> Evaluation:
+    def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current weights (their moving average, if there is one) and write the numbers.
 
-        The count table is measured on rank 0 alone.
+        Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. The count table is
+        measured on rank 0 alone.
         """
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
-        rows = torch.arange(len(self.tokens))[rank::ranks]
+        total = len(self.tokens)
+        chosen = torch.arange(total if final else self.sequences)
+        chosen = chosen * total // len(chosen)
+        rows = chosen[rank::ranks]
         with self._weights():
             mine = measure(
                 self.objective,
@@ -66,7 +72,7 @@ class Evaluator:
             Measurement.join(gathered),
             tokenizer=self.context.tokenizer,
             counts=self.context.counts,
-            table=self.table if rank == 0 else None,
+            table=attrs.evolve(self.table, nats=self.table.nats[chosen]) if rank == 0 and self.table else None,
             split=spec.split,
             step=step,
             ema=self.average is not None,

@@ -6,7 +6,8 @@ Composer runs the callbacks of one event in the order of their list, then the lo
 2. `MovingAverage` adds the new weights;
 3. the experiment's callbacks measure, so that
 4. `MetricsWriter` has their values for its line, and stops a training that has diverged before it is evaluated;
-5. `Evaluations` use the moving average, and may tell a callback to stop the training;
+5. `Evaluations` use the moving average, and may tell a callback to stop the training (before the first step, too,
+   where they only measure);
 6. the callbacks passed to `train`.
 
 After all of them, at the event `batch_checkpoint`, `Checkpoints` saves the state, then stops if interrupted.
@@ -344,15 +345,23 @@ class WatchesEvaluations(Protocol):
 
 
 class Evaluations(Callback):
-    """Evaluates every `evaluate_every` steps; loggers and the callbacks that watch evaluations get the result."""
+    """Evaluates before the first step, and every so many steps until the step `last`.
 
-    def __init__(self, every: int, steps: int, evaluate: Callable[[int], Evaluation]) -> None:
-        self.every, self.steps, self.evaluate = every, steps, evaluate
+    Loggers get the results, and the callbacks that watch evaluations those of a step.
+    """
+
+    def __init__(self, every: int, last: int, evaluate: Callable[[int], Evaluation]) -> None:
+        self.every, self.last, self.evaluate = every, last, evaluate
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Evaluate what is there before anything is learned; a run that is continued has this already."""
+        if not int(state.timestamp.batch):
+            log_evaluation(logger, self.evaluate(0))
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Evaluate if it is time, except at the last step: the trainer evaluates the final model."""
+        """Evaluate if it is time, until the step `last`."""
         step = int(state.timestamp.batch)
-        if step % self.every == 0 and step < self.steps:
+        if step % self.every == 0 and step <= self.last:
             evaluation = self.evaluate(step)
             log_evaluation(logger, evaluation)
             perplexity = evaluation.nelbo.value if evaluation.nelbo else math.nan

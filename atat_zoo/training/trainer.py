@@ -330,10 +330,13 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         reporter.training(step, spec.steps, line)
 
     def evaluate(step: int) -> Evaluation:
-        evaluation = evaluator(step)
-        reporter.message(f"step {step}: {evaluation.sentence()}")
+        evaluation = evaluator(step, final=False)
+        at = f"step {step}" if step else f"step 0, {_before(evaluator.experiment)}"
+        reporter.message(f"{at}: {evaluation.sentence()}")
         return evaluation
 
+    # The trainer evaluates the final model; of fewer sequences the curve has its own end.
+    last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
     utilisation = Utilisation.of(evaluator.experiment, evaluator.context, model.bf16)
     skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
     values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
@@ -343,11 +346,19 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         *([average] if average else []),
         *(callback.build() for callback in spec.callbacks),
         lifecycle.MetricsWriter(model, folder, spec, report, *values, utilisation=utilisation),
-        *([lifecycle.Evaluations(spec.evaluate_every, spec.steps, evaluate)] if spec.evaluate_every else []),
+        *([lifecycle.Evaluations(spec.evaluate_every, last, evaluate)] if spec.evaluate_every else []),
     ]
     if spec.loggers:
         folder.logs.mkdir(exist_ok=True)
     return callbacks, [*(logger.build(folder.logs) for logger in spec.loggers), *values]
+
+
+def _before(experiment: Experiment) -> str:
+    """Say what a network is before its first step."""
+    if experiment.init_from is not None:
+        return f"with the weights of {experiment.init_from}"
+    counts = getattr(experiment.parts["backbone"], "neighbours", 0)
+    return "what the counts of neighbouring tokens say alone" if counts else "before the training"
 
 
 def _trainer(

@@ -6,12 +6,15 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 import pytest
 import torch
 
 from atat_zoo.data.neighbours import CountTable
+from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.measuring import measure
 from atat_zoo.experiment import load
 from atat_zoo.model import Model, assemble
 from atat_zoo.objectives import chunks
@@ -19,6 +22,7 @@ from atat_zoo.registry import Context
 from atat_zoo.run import RunFolder
 from atat_zoo.training import resume, train
 from atat_zoo.training.composer_model import ZooModel
+from atat_zoo.training.trainer import Silent, _before
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,33 +115,83 @@ def test_micro_batches_do_not_matter(tiny: Tiny, uninterrupted: Path, change: st
     assert [line["loss"] for line in two] == pytest.approx([line["loss"] for line in one], rel=2e-3)
 
 
+class Listener(Silent):
+    """Keeps the messages."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+
 def test_it_evaluates_on_the_way(tiny: Tiny, tmp_path: Path) -> None:
-    from atat_zoo.training import train
-
-    said: list[str] = []
-
-    class Listener:
-        def building(self, stage: str, done: int, total: int | None) -> None:
-            pass
-
-        def training(self, step: int, steps: int, line: dict[str, object]) -> None:
-            pass
-
-        def message(self, text: str) -> None:
-            said.append(text)
-
-    result = train(
-        load(str(tiny.path), ["train.steps=6", "train.evaluate_every=2"]),
-        tmp_path / "run",
-        reporter=Listener(),
-    )
+    listener = Listener()
+    experiment = load(str(tiny.path), ["train.steps=6", "train.evaluate_every=2"])
+    result = train(experiment, tmp_path / "run", reporter=listener)
     steps = sorted(json.loads(p.read_text())["step"] for p in result.folder.evaluations.iterdir())
-    assert steps == [2, 4, 6]
-    assert [text.partition(":")[0] for text in said] == ["step 2", "step 4"]
-    assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in said)
+    assert steps == [0, 2, 4, 6]
+    assert [text.partition(":")[0] for text in listener.said] == ["step 0, before the training", "step 2", "step 4"]
+    assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in listener.said)
     tables = [json.loads(p.read_text())["count_table"] for p in result.folder.evaluations.iterdir()]
     assert len({table["value"] for table in tables}) == 1
-    assert len({table["difference"] for table in tables}) == 3
+    assert len({table["difference"] for table in tables}) == 4
+
+
+def test_on_the_way_fewer_sequences_are_measured_under_the_masks_of_the_end(tiny: Tiny, tmp_path: Path) -> None:
+    said = ["train.steps=4", "train.evaluate_every=2", "train.evaluate_sequences=4", "train.precision=fp32"]
+    result = train(load(str(tiny.path), said), tmp_path / "run")
+    tables = [json.loads(path.read_text()) for path in result.folder.evaluations.iterdir()]
+    found = {(table["step"], table["sequences"]): table for table in tables}
+    assert sorted(found) == [(0, 4), (2, 4), (4, 4), (4, 8)]
+    assert result.model is not None
+    rows, (data,) = torch.arange(0, 8, 2), (tiny.root / "shards").glob("*/")
+    tokens, maskable = held_out(data, "validation", 8)
+    spec = result.model.experiment.evaluation
+    options = {"seed": 5, "draws": spec.draws, "batch_size": 4, "bound": spec.bound}
+    again = measure(result.model.module, tokens[rows], maskable[rows], rows, **options)
+    nats = float(again.contribution["nelbo"].sum() / maskable[rows].sum())
+    assert found[4, 4]["nats_per_token"] == pytest.approx(nats, rel=1e-5)
+    assert found[4, 4]["count_table"]["value"] == found[0, 4]["count_table"]["value"]
+    assert found[4, 8]["count_table"]["value"] != found[4, 4]["count_table"]["value"]
+
+
+def test_what_the_counts_say_alone_is_measured_once_and_changes_no_step(tiny: Tiny, tmp_path: Path) -> None:
+    """The network starts at zero: before the first step it is the counts, whatever its seed."""
+    counts = ["train.steps=4", "train.save_every=2", "backbone.neighbours=1", 'backbone.output_bias="unigram"']
+    evaluates = load(str(tiny.path), [*counts, "train.evaluate_every=4"])
+    without = train(load(str(tiny.path), counts), tmp_path / "without").folder
+    first, again = Listener(), Listener()
+    measured = train(evaluates, tmp_path / "with", reporter=first).folder
+
+    def recorded(folder: RunFolder) -> list[dict[str, object]]:
+        clock = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
+        return [{key: line[key] for key in line if key not in clock} for line in folder.read_metrics()]
+
+    def weights(folder: RunFolder) -> bytes:
+        return (folder.model / "model.safetensors").read_bytes()
+
+    assert recorded(measured) == recorded(without)
+    assert weights(measured) == weights(without)
+    assert first.said[0].startswith("step 0, what the counts of neighbouring tokens say alone: validation perplexity ")
+    (beginning,) = measured.evaluations.glob("*step00000000.json")
+    perplexity = json.loads(beginning.read_text())["perplexity"]
+    narrower = load(str(tiny.path), [*counts, "train.steps=1", "train.evaluate_every=1", "backbone.width=16"])
+    (other,) = train(narrower, tmp_path / "narrower").folder.evaluations.glob("*step00000000.json")
+    assert json.loads(other.read_text())["perplexity"] == pytest.approx(perplexity, rel=1e-6)
+    # A run that is continued does not measure it again.
+    beginning.unlink()
+    final, kept = weights(measured), measured.checkpoints / "step-00000004"
+    for gone in (kept.with_suffix(".json"), measured.model / "model.json"):
+        gone.unlink()
+    resume(measured.path, reporter=again)
+    assert (weights(measured), beginning.exists()) == (final, False)
+    assert again.said == [f"continuing {measured.path} after step 2 of 4"]
+
+
+def test_a_network_with_other_weights_begins_with_these(tiny: Tiny) -> None:
+    counts = load(str(tiny.path), ["backbone.neighbours=1"])
+    assert _before(attrs.evolve(counts, init_from="runs/a")) == "with the weights of runs/a"
 
 
 def test_a_run_that_is_there_is_not_overwritten(tiny: Tiny, uninterrupted: Path) -> None:
