@@ -11,7 +11,7 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, clip
 from atat_zoo.report.runs import STATES, find, glance
-from atat_zoo.report.wording import NONE, uncertain
+from atat_zoo.report.wording import NONE, lasting, uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,8 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
         click.echo(f"none of the {len(runs)} runs in {folder} is like that" if runs else f"there is no run in {folder}")
         return
     rows = [
-        [run.name, run.objective or NONE, _steps(run), bound_text(run.bound), ago(run.age), run.state] for run in chosen
+        [run.name, run.objective or NONE, _steps(run), bound_text(run.bound), lasting(run.age), run.state]
+        for run in chosen
     ]
     table(["run", "objective", "step", "bound", "age", "state"], [[printable(cell) for cell in row] for row in rows])
     for run in chosen:
@@ -71,11 +72,3 @@ def _steps(run: ListedRun) -> str:
 def bound_text(bound: RecordedBound | None) -> str:
     """Return a bound with its name, and no more digits than its error allows."""
     return NONE if bound is None else f"{bound.quantity} {uncertain(bound.value, bound.stderr)}"
-
-
-def ago(seconds: float) -> str:
-    """Return a time in its largest unit."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"

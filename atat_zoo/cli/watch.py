@@ -67,7 +67,7 @@ def _draw(folder: RunFolder, once: bool) -> None:
         with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
             while not finished:
                 size = shutil.get_terminal_size()
-                if seen != (now := (stamp(folder), folder.in_use, size)):
+                if seen != (now := (stamp(folder), size)):
                     try:
                         text, finished = frame(folder, *size)
                         seen = now

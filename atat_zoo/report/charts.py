@@ -30,6 +30,7 @@ CLOCKS = {
 }
 _FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 _STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
+BINS = 20  # of the mask rates that a line of metrics.jsonl counts
 _HEIGHT, _WIDTH = 240, 640
 CONFIG: Table = {
     "background": "transparent",
@@ -51,7 +52,7 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
     chart = _chart(data, "curves").encode(
         x=_clock(by),
         y=_y("loss:Q", "training loss, nats per token"),
-        color=_runs(data),
+        color=_runs(data, "curves"),
     )
     line = chart.mark_line(strokeWidth=1.5, clip=True)
     return _titled(line + _lone(chart) + _hover(chart, by, ("loss", ".3f")), "Training loss of each run.")
@@ -59,12 +60,12 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
     """Bounds on held-out text as the training recorded them, with a standard error to either side."""
-    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data))
-    y = _y("value:Q", "bound, exponential of nats per token")
+    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data, "bounds"))
+    y = _y("value:Q", "held-out bound, exponential of nats per token")
     tips: list[Any] = ["run:N", "bound:N", alt.Tooltip("said:N", title="value"), alt.Tooltip(f"{by}:Q", format=",.0f")]
     points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
-    line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash("bound:N"))
+    line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash(data, "bounds", "bound"))
     return _titled(line + bars + points, "Bound on held-out text of each run.")
 
 
@@ -87,9 +88,11 @@ def bands(data: Table) -> alt.Chart:
             axis=alt.Axis(labelAngle=0, labelOverlap=True),
         ),
         y=y,
-        color=_runs(data),
+        color=_runs(data, "bands"),
         shape=alt.Shape(
-            "orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=alt.Legend(symbolFillColor="#888")
+            "orders by:N",
+            scale=alt.Scale(range=["circle", "diamond"]),
+            legend=alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None,
         ),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
         tooltip=tips,
@@ -108,7 +111,7 @@ def calibration(data: Table) -> alt.LayerChart:
     chart = _chart(data, "bins").encode(
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
         y=alt.Y("rank:Q", title="mean rank of their loss in its text (0 to 1)", scale=scale),
-        color=_runs(data),
+        color=_runs(data, "bins"),
         tooltip=["run:N", *(alt.Tooltip(f"{key}:Q", format=".2f") for key in ("importance", "rank")), "tokens:Q"],
     )
     points = chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=50, filled=True))
@@ -117,7 +120,7 @@ def calibration(data: Table) -> alt.LayerChart:
 
 def rates(data: Table) -> alt.LayerChart:
     """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
-    chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data))
+    chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data, "rates"))
     title = "share of tokens masked (0 to 1)"
     aim = chart.encode(y=_y("mask_rate_target:Q", title))
     target = aim.mark_line(strokeWidth=1.5, opacity=0.6) + _lone(aim, shape="stroke")
@@ -130,21 +133,21 @@ def rates(data: Table) -> alt.LayerChart:
 
 
 def spread(data: Table) -> alt.Chart:
-    """How often each mask rate was drawn in the recorded steps."""
+    """How often each mask rate was drawn in the recorded steps, the runs side by side."""
     tips: list[Any] = ["run:N", alt.Tooltip("low:Q", format=".2f"), alt.Tooltip("high:Q", format=".2f"), "drawn:Q"]
     chart = _chart(data, "spread").encode(
         x=alt.X(
-            "low:Q",
-            bin="binned",
+            "low:O",
             title="mask rate drawn for a sequence or a block (0 to 1)",
-            scale=alt.Scale(domain=[0, 1]),
+            scale=alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0),
+            axis=alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0),
         ),
-        x2="high:Q",
         y=alt.Y("share:Q", title="share of the draws (0 to 1)", stack=None),
-        color=_runs(data),
+        color=_runs(data, "spread"),
+        xOffset=alt.XOffset("run:N", sort="ascending"),  # as in `bands`
         tooltip=tips,
     )
-    return _titled(chart.mark_bar(opacity=0.6), "Mask rates drawn.").properties(height=160)
+    return _titled(chart.mark_bar(), "Mask rates drawn.").properties(height=160)
 
 
 def stages(data: Table) -> alt.Chart:
@@ -165,7 +168,7 @@ def strength(data: Table) -> alt.LayerChart:
     chart = _chart(data, "strengths").encode(
         x=_clock("step"),
         y=alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)"),
-        color=_runs(data),
+        color=_runs(data, "strengths"),
     )
     line = chart.mark_line(strokeWidth=1.5) + _lone(chart)
     hover = _hover(chart, "step", ("curriculum_strength", ".3~f"))
@@ -176,7 +179,7 @@ def uncertainty(data: Table) -> alt.LayerChart:
     """Uncertainty of the masked places before each evaluation of a sampling: median and the middle half."""
     chart = _chart(data, "uncertainty").encode(
         x=alt.X("evaluation:Q", title="network evaluations", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
-        color=_runs(data),
+        color=_runs(data, "uncertainty"),
         detail="sampler:N",
     )
     title = "entropy of what is still masked, nats"  # the uncertainty that replay.json has
@@ -189,7 +192,9 @@ def uncertainty(data: Table) -> alt.LayerChart:
     half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(
         y=alt.Y("low:Q", title=title), y2="high:Q"
     )
-    middle = chart.mark_line(strokeWidth=1.5).encode(y=alt.Y("median:Q", title=title), strokeDash=_dash("sampler:N"))
+    middle = chart.mark_line(strokeWidth=1.5).encode(
+        y=alt.Y("median:Q", title=title), strokeDash=_dash(data, "uncertainty", "sampler")
+    )
     return _titled(half + middle + _points(chart, "median", tips), "Uncertainty over a sampling.")
 
 
@@ -200,7 +205,7 @@ def frontier(data: Table) -> alt.LayerChart:
             "evaluations:Q", title="network evaluations a text", scale=alt.Scale(type="log", nice=False, padding=20)
         ),
         y=_y("value:Q", f"{POLICY_BOUND}, exponential of nats per token"),
-        color=_runs(data),
+        color=_runs(data, "frontier"),
     )
     tips: list[Any] = ["run:N", "sampler:N", "settings:N", "quantity:N", alt.Tooltip("said:N", title="value")]
     points = chart.mark_point(filled=True, size=70, opacity=1).encode(
@@ -328,16 +333,24 @@ def _y(field: str, title: str) -> alt.Y:
     return alt.Y(field, title=title, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=label))
 
 
-def _runs(data: Table) -> alt.Color:
-    """Return the colours of the runs, which stay when some are hidden."""
-    names = [run["name"] for run in data["runs"]]
-    colours = [PALETTE[i % len(PALETTE)] for i in range(len(names))]
-    legend = alt.Legend() if data.get("legend", len(names) > 1) else None
-    return alt.Color("run:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
+def _runs(data: Table, table: str) -> alt.Color:
+    """Return the colours of the runs, which stay when some are hidden; a legend is of those that have rows."""
+    legend = data.get("legend", len(data["runs"]) > 1)
+    there = {row["run"] for row in data["tables"][table]}
+    colours = {run["name"]: PALETTE[i % len(PALETTE)] for i, run in enumerate(data["runs"])}
+    domain = [name for name in colours if name in there or not legend]
+    scale = alt.Scale(domain=domain, range=[colours[name] for name in domain])
+    return alt.Color("run:N", scale=scale, legend=alt.Legend() if legend else None)
 
 
-def _dash(field: str) -> alt.StrokeDash:
-    return alt.StrokeDash(field, legend=alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888"))
+def _dash(data: Table, table: str, field: str) -> alt.StrokeDash:
+    legend = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888")
+    return alt.StrokeDash(f"{field}:N", legend=legend if _several(data, table, field) else None)
+
+
+def _several(data: Table, table: str, field: str) -> bool:
+    """Return whether a legend tells anything apart; on a page its script finds out, for the rows come later."""
+    return not data.get("legend", True) or len({row[field] for row in data["tables"][table]}) > 1
 
 
 def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:

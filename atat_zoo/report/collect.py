@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ from atat_zoo.evaluation.naming import title
 from atat_zoo.parsing import from_json, read
 from atat_zoo.report import again, recorded
 from atat_zoo.report.recorded import figure, first
-from atat_zoo.report.verdict import table_of_bounds, verdict
-from atat_zoo.report.wording import NONE, number, uncertain
+from atat_zoo.report.verdict import heading, table_of_bounds, verdict
+from atat_zoo.report.wording import NONE, joined, uncertain
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
         rows["spread"] += _spread(one["name"], lines)
         rows["stages"] += _stages(one["name"], lines)
         rows["strengths"] += recorded.evenly(strengths, points)
-        rows["bounds"] += _bounds(one["name"], one["evaluated"], lines)
+        along = recorded.curve(one["evaluated"])
+        rows["bounds"] += _bounds(one["name"], along, lines)
+        if along and (fewer := along[-1]["sequences"]) < (whole := one["evaluated"][-1]["sequences"]):
+            said = (
+                f"{one['name']}: the bound is drawn of {fewer:,} of the {whole:,} sequences that the run is judged by."
+            )
+            notes.setdefault("curves", []).append(said)
         rows["uncertainty"] += [
             {"run": one["name"], **row} for row in (recorded.quartiles(one["replay"]) if one["replay"] else ())
         ]
@@ -84,11 +91,13 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
         if quality := one["quality"]:
             rows["bands"] += _bands(one["name"], quality)
             rows["bins"] += [{"run": one["name"], **each} for each in quality["bins"]]
-        one["evaluated"] = one["evaluated"][-1:]
+    if counted := [one["name"] for one in described if one["counts"]]:
+        said = "counts of neighbouring tokens are in the network from step 0, so the training loss begins low"
+        notes.setdefault("curves", []).append(f"{joined(counted)}: {said}; the bound shows what is learned beyond.")
     data = {
         "format": 1,
         "kind": "runs",
-        "title": names[0] if len(names) == 1 else number(len(names), "run"),
+        "title": heading(described),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "verdict": verdict(described, compared(folders)),
@@ -102,6 +111,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
         ),
     }
     for one in described:
+        one["evaluated"] = one["evaluated"][-1:]
         del one["source"]
     _fit(data)
     return data
@@ -160,16 +170,32 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "tokens": last.get("tokens"),
         "seconds": last.get("seconds"),
         "evaluated": evaluated,
+        "counts": _counted(table),
         "source": source | {"data": {key: source["data"].get(key) for key in _SEQUENCES}},
         "quality": recorded.quality(evaluations),
         "priced": recorded.priced(evaluations),
         "text": recorded.text(folder),
         "replay": recorded.replay(folder),
         "samples": recorded.samples(folder),
+        "sampler": _sampler(table),
         "environment": _environment(folder),
         "command": again.command(folder),
         "resolved": tomli_w.dumps(table),
     }
+
+
+def _counted(table: Table) -> bool:
+    """Return whether counts of neighbouring tokens are in the network when it begins."""
+    backbone = table.get("backbone")
+    return table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("neighbours"))
+
+
+def _sampler(table: Table) -> str:
+    """Return the sampler of samples.txt in words, or an empty text."""
+    with suppress(KeyError, TypeError, AttributeError):
+        chosen = settings(table["sampler"])
+        return f"{table['sampler']['use']}{f' ({chosen})' * bool(chosen)}, seed {table['seed']}"
+    return ""
 
 
 def _newest(folder: RunFolder) -> int | None:
@@ -216,6 +242,7 @@ def _bounds(run: str, evaluated: list[Table], lines: list[Table]) -> list[Table]
     rows = []
     for table in evaluated:
         line = next((line for line in lines if line["step"] >= table["step"]), lines[-1] if lines else {})
+        line = line if table["step"] else {"tokens": 0, "seconds": 0}
         for name, bound in table["bounds"].items():
             value, error = bound["value"], bound["stderr"]
             row = {"run": run, "bound": title(name), "value": value, "said": uncertain(value, error)}

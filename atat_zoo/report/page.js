@@ -4,7 +4,7 @@ const given = JSON.parse(document.getElementById("given").textContent);
 let data = given.data;
 const state = {
   by: "step", hidden: new Set(),
-  text: { run: 0, text: 0, rate: null, token: null },
+  text: { run: null, text: 0, rate: null, token: null },
   replay: { run: 0, text: 0, at: 0, playing: null, touched: false },  // untouched, it stands half way
 };
 
@@ -41,7 +41,7 @@ function table(columns, rows, { label, apart = 0 } = {}) {
 
 const charts = {};
 function chart(name, caption) {
-  const chart = (charts[name] ??= { host: el("div", { class: `chart ${name}` }), view: null, by: null });
+  const chart = (charts[name] ??= { host: el("div", { class: `chart ${name}` }), view: null, lean: null });
   chart.stale = true;
   return el("figure", {}, chart.host, caption ? el("figcaption", {}, caption) : null);
 }
@@ -50,17 +50,21 @@ async function draw(name) {
   const one = charts[name], { table, specs } = given.charts[name];
   const by = specs[state.by] ? state.by : Object.keys(specs)[0];
   one.stale = false;
-  if (one.view && one.by === by) {
-    await one.view.data(table, structuredClone(rowsOf(name))).runAsync();
+  const rows = rowsOf(name), lean = legends(specs[by], rows);
+  if (one.view && one.lean === lean) {
+    await one.view.data(table, structuredClone(rows)).runAsync();
     return;
   }
-  one.by = by;
+  one.lean = lean;
   one.view?.finalize();
   one.view = null;
-  const spec = { ...specs[by], config: given.config, datasets: { ...specs[by].datasets, [table]: structuredClone(rowsOf(name)) } };
+  const spec = { ...JSON.parse(lean), config: given.config, datasets: { ...specs[by].datasets, [table]: structuredClone(rows) } };
   const made = await vegaEmbed(one.host, spec, { actions: false, renderer: "svg", logLevel: 1 /* errors only */ });
   one.view = made.view;
 }
+// A specification without the legends that tell nothing apart.
+const legends = (spec, rows) => JSON.stringify(spec, (key, value) =>
+  (key === "strokeDash" || key === "shape") && value?.field && new Set(rows.map((row) => row[value.field])).size < 2 ? { ...value, legend: null } : value);
 let drawing = Promise.resolve();
 function drawAll() {  // one after the other, so that the page answers in between
   const stale = Object.keys(charts).filter((name) => charts[name].stale && charts[name].host.isConnected);
@@ -84,9 +88,10 @@ function redraw(names) {
   for (const name of names) if (charts[name]) charts[name].stale = true;
   return drawAll();
 }
-function legend() {
+function legend(...tables) {  // of the runs that have rows in these
   if (runs().length < 2) return null;
-  return el("p", { class: "legend" }, ...runs().map((run, i) => state.hidden.has(run.name) ? null :
+  const there = new Set(tables.flatMap((name) => data.tables[name].filter(shown).map((row) => row.run)));
+  return el("p", { class: "legend", "data-of": tables.join() }, ...runs().map((run, i) => !there.has(run.name) ? null :
     el("span", { dir: "auto" }, el("i", { class: "dot", style: { "--c": colour(i) } }), run.name)));
 }
 
@@ -98,7 +103,7 @@ function toggles() {
       on: { click: (event) => {
         if (!state.hidden.delete(run.name)) state.hidden.add(run.name);
         event.currentTarget.setAttribute("aria-pressed", String(!state.hidden.has(run.name)));
-        for (const each of document.querySelectorAll(".legend")) each.replaceWith(legend());
+        for (const each of document.querySelectorAll(".legend")) each.replaceWith(legend(...each.dataset.of.split(",")));
         redraw(Object.keys(charts));
       } },
     }, el("i", { class: "dot", style: { "--c": colour(i) } }), run.name)));
@@ -141,19 +146,25 @@ function render() {
   const focused = document.activeElement, home = focused?.closest("section, #head")?.id;
   const place = home ? [...document.getElementById(home).querySelectorAll(FOCUSED)].indexOf(focused) : -1;
   document.getElementById("head").replaceChildren(...[
-    el("p", { class: "eyebrow" }, data.kind === "study" ? "Study" : "Report", given.live ? " · live" : ""),
+    el("p", { class: "eyebrow" }, data.kind === "study" ? "Study" : runs().length > 1 ? "Comparison" : "Report", given.live ? " · live" : ""),
     el("h1", { dir: "auto" }, data.title),
+    data.now ? el("p", { class: "now" }, data.now.join(" · ")) : null,
     ...data.verdict.map((sentence, i) => el("p", { class: i < 1 ? "lead" : null, dir: "auto" }, ...words(sentence))),
     data.overview && runs().length > 1 ? table(data.overview.columns, data.overview.rows, { label: "Runs and their bounds" }) : null,
     el("nav", { "aria-label": "Sections" }, ...listed().map((one) => el("a", { href: `#${one.id}` }, one.title)))].filter((each) => each));
+  for (const id of bodies.keys()) if (!listed().some((one) => one.id === id)) {
+    document.getElementById(id).remove();
+    bodies.delete(id);
+  }
   for (const one of listed()) {
     const slice = JSON.stringify(one.of());
     let body = bodies.get(one.id);
     if (!body) {
       body = { host: el("div", {}), notes: el("div", {}), slice: null };
       bodies.set(one.id, body);
-      document.getElementById("main").append(el("section", { id: one.id, "aria-labelledby": `${one.id}-title` },
-        el("h2", { id: `${one.id}-title` }, one.title), body.host, body.notes));
+      const after = listed().slice(listed().indexOf(one) + 1).map((each) => document.getElementById(each.id)).find((each) => each);
+      document.getElementById("main").insertBefore(el("section", { id: one.id, "aria-labelledby": `${one.id}-title` },
+        el("h2", { id: `${one.id}-title` }, one.title), body.host, body.notes), after ?? null);
     }
     body.notes.replaceChildren(...(data.notes[one.id] || []).map((sentence) => el("p", { class: "note", dir: "auto" }, sentence)));
     if (body.slice === slice) continue;
@@ -165,7 +176,9 @@ function render() {
     "Charts: Vega-Lite.");
   if (place >= 0 && !focused.isConnected) document.getElementById(home).querySelectorAll(FOCUSED)[place]?.focus({ preventScroll: true });
 }
-const listed = () => [...(data.kind === "study" ? ofStudy : sections), reproduce];
+const something = (each) => Boolean(each && (each.length ?? 1));
+// A page that follows a run has no section before there is something in it; another says which command records it.
+const listed = () => [...(data.kind === "study" ? ofStudy : sections), reproduce].filter((one) => !given.live || one.of().some(something));
 
 function curves() {
   const clocks = [["step", "steps"], ["tokens", "tokens"], ["seconds", "seconds"]];
@@ -174,15 +187,15 @@ function curves() {
   return [
     toggles(),
     el("div", { class: "controls" }, "against", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
-    curves.length ? chart("loss", "As recorded. Objectives weigh their losses differently: only bounds compare runs.") : null,
-    bounds.length ? chart("bound", "Bars: one standard error over the held-out sequences to either side.") : missing("No bound on held-out text is recorded.", "atat eval RUN"),
+    bounds.length ? chart("bound", "Bound on held-out text. Bars: one standard error over its sequences to either side; along a curve these are the same ones, so that changes are surer.") : given.live ? null : missing("No bound on held-out text is recorded.", "atat eval RUN"),
+    curves.length ? chart("loss", "Training loss as recorded. Objectives weigh their losses differently: only bounds compare runs.") : null,
   ];
 }
 
 const lacks = (what) => missing(what, "atat report RUN --compute");
 const having = (key) => runs().map((run, i) => [i, run.name]).filter(([i]) => runs()[i][key]);
-function settle(place, having) {  // a run that has it
-  if (!having.some(([i]) => i === place.run)) place.run = having[0][0];
+function settle(place, having) {  // a run that has it, at first one with an estimator
+  if (!having.some(([i]) => i === place.run)) place.run = (having.find(([i]) => runs()[i].text?.estimator) ?? having[0])[0];
 }
 
 function texts() {
@@ -287,7 +300,7 @@ function importance() {
     return [missing("Not recorded; a run without an importance estimator has none.", "atat importance RUN")];
   }
   return [
-    legend(),
+    legend("bands", "bins"),
     data.tables.bands.length ? chart("bands", "Within a band tokens are about equally frequent: what importance knows beyond frequency shows there.") : null,
     data.tables.bins.length ? chart("calibration", "Dashed: importance equal to the rank of the loss.") : null,
   ];
@@ -296,20 +309,20 @@ function curriculum() {
   const has = (key) => data.tables.rates.some((row) => row[key] !== null);
   if (!data.tables.rates.length && !data.tables.stages.length) return [el("p", { class: "missing" }, "No mask rate and no stage of a curriculum is recorded: this objective has none, or no step is done.")];
   return [
-    legend(),
-    data.tables.stages.length ? chart("stages", "Stage of the curriculum") : el("p", { class: "note" }, "No curriculum."),
+    legend("strengths", "rates", "spread"),
+    data.tables.stages.length ? chart("stages", "Stage of the curriculum") : given.live ? null : el("p", { class: "note" }, "No curriculum."),
     data.tables.strengths.length ? chart("strength", "A token weighs exp(strength · importance), over its mean in the sequence: easy tokens more below 0, hard ones above.") : null,
     has("mask_rate") ? chart("rates", "Dots: masked tokens of a step's batch. Line: what the step's rates asked for.") : null,
-    data.tables.spread.length ? chart("spread", "Rates drawn for every row of the recorded steps.") : null,
+    data.tables.spread.length ? chart("spread", "Rates drawn for every row of the recorded steps, runs side by side.") : null,
   ];
 }
 function uncertainty() {
   if (!data.tables.uncertainty.length) return [lacks("No sampling is recorded.")];
-  return [legend(), chart("uncertainty", "Line: median over the places that are still masked. Area: their middle half.")];
+  return [legend("uncertainty"), chart("uncertainty", "Line: median over the places that are still masked. Area: their middle half.")];
 }
 function frontier() {
   if (!data.tables.frontier.length) return [missing("No sampler has been priced.", "atat report RUN --compute --frontier")];
-  return [legend(), chart("frontier", "Further down is better, further left is cheaper; a sampler is named where no other is both. The bound is exact where a sampler's order is deterministic."), priced()];
+  return [legend("frontier"), chart("frontier", "Further down is better, further left is cheaper; a sampler is named where no other is both. The bound is exact where a sampler's order is deterministic."), priced()];
 }
 function priced() {
   const several = runs().length > 1, columns = ["sampler", "evaluations", "value", "of", "settings"];
@@ -320,7 +333,9 @@ function priced() {
 function samples() {
   const those = runs().filter((run) => run.samples);
   if (!those.length) return [missing("No text is recorded.", "atat train … evaluation.samples=3")];
-  return those.flatMap((run) => [runs().length > 1 ? el("h3", { dir: "auto" }, run.name) : null, el("pre", { dir: "auto", tabindex: 0, role: "region", "aria-label": "Samples" }, run.samples)]);
+  return those.flatMap((run) => [runs().length > 1 ? el("h3", { dir: "auto" }, run.name) : null,
+    run.sampler ? el("p", { class: "note", dir: "auto" }, `Written by the sampler ${run.sampler}.`) : null,
+    el("pre", { dir: "auto", tabindex: 0, role: "region", "aria-label": "Samples" }, run.samples)]);
 }
 function experiment() {
   const { columns, rows, apart } = data.experiment;

@@ -33,6 +33,7 @@ def page(data: Table, *, live: str | None = None) -> str:
     given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": charts.PALETTE}
     hashes = " ".join(_hash(each) for each in (library, script))
     parts = {
+        "head": _head(data),
         "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),
         # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
         "policy": f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
@@ -44,6 +45,23 @@ def page(data: Table, *, live: str | None = None) -> str:
         "script": script,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
+
+
+def _head(data: Table) -> str:
+    """Return what is read without JavaScript, which puts its own in this place: the title, the verdict, the bounds."""
+
+    def words(text: str) -> str:
+        return re.sub("`(.*?)`", r"<code>\1</code>", html.escape(text.encode("utf-8", "replace").decode()))
+
+    said = [
+        f'<h1 dir="auto">{words(data["title"])}</h1>',
+        *(f'<p dir="auto">{words(each)}</p>' for each in data["verdict"]),
+    ]
+    for block in [data["overview"]] if data.get("overview") else data.get("blocks", []):
+        rows = [("th", block["columns"]), *(("td", row) for row in block["rows"])]
+        cells = ("".join(f"<{tag}>{words(each)}</{tag}>" for each in row) for tag, row in rows)
+        said.append(f'<div class="scroll"><table>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>')
+    return "\n".join(said)
 
 
 @cache

@@ -83,7 +83,7 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
 
 
 def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return those of `evaluated` that the training itself recorded, one a step.
+    """Return those of `evaluated` that the training itself recorded; the last is the one that a run is judged by.
 
     Other evaluations are of another split, or under other masks.
 
@@ -93,17 +93,26 @@ def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> 
     spec = experiment["evaluation"]
     own = {"split": spec["split"], "seed": experiment["seed"]}
     drawn = {"draws": spec["draws"], "method": spec["bound"]["use"]}
-    found: dict[int, Table] = {}
+    found = []
     for each in evaluations:  # with more sequences later
         same = own | (drawn if each["draws"] else {})  # nothing is drawn for a likelihood
         fits = each["sequences"] <= (spec["sequences"] or each["sequences"])
         if fits and all(each[key] == value for key, value in same.items()):
-            found[each["step"]] = each
-    return list(found.values())
+            found.append(each)
+    return found
+
+
+def curve(evaluations: Sequence[Table]) -> list[Table]:
+    """Return those of `evaluated`, one a step, that were measured on the same text: of most steps, or of most text."""
+    alike: dict[tuple[Any, ...], dict[int, Table]] = {}
+    for each in evaluations:
+        alike.setdefault(conditions(each), {})[each["step"]] = each
+    steps = max(alike.values(), key=lambda found: (len(found), first(found.values())["sequences"]), default={})
+    return list(steps.values())
 
 
 def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return the evaluations that a curve can be drawn through, by step; the last is the one that a run is judged by.
+    """Return the evaluations that tell of a run, by step; the last is the one that it is judged by.
 
     They are the training's own; where there are none, those under the conditions of the last.
 

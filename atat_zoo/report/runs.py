@@ -108,7 +108,7 @@ def _changed(path: Path) -> float:
 
 
 def bounds(run: RunFolder, table: Mapping[str, Any] | None = None) -> list[RecordedBound]:
-    """Return the bounds that the training itself recorded, one a step.
+    """Return the bounds that the training itself recorded; the last is the one that the run is judged by.
 
     `table` is the run's, where it is read already.
 

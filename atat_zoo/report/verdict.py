@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import clip
 from atat_zoo.evaluation.naming import TABLE, title
-from atat_zoo.report.recorded import conditions
+from atat_zoo.report.recorded import conditions, curve
 from atat_zoo.report.wording import NONE, interval, joined, number, uncertain
 
 if TYPE_CHECKING:
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 _ERROR = "± is one standard error over sequences"
+
+
+def heading(runs: list[Table]) -> str:
+    """Return what a page of these runs compares: `perplexity of b and c against a`; of one run its name."""
+    names = [run["name"] for run in runs]
+    if len(names) == 1:
+        return names[0]
+    others, bounds = names[1:], {_first(run)[0] for run in runs if run["evaluated"]}
+    what = f"{bounds.pop()} of " if len(bounds) == 1 else ""
+    shown = joined([*others[:3], *([f"{len(others) - 3} more"] if others[3:] else [])])
+    return f"{what[:1].upper()}{what[1:]}{shown} against {names[0]}"
 
 
 def verdict(runs: list[Table], comparison: Table | None) -> list[str]:
@@ -62,7 +73,22 @@ def _one(run: Table) -> Iterator[str]:
                 f"That is {uncertain(abs(beside['percent']), beside['percent_stderr'])} % {low} than a "
                 f"{TABLE} model of {beside['reads']}, {uncertain(beside['value'], beside['stderr'])} on the same."
             )
+        yield from _beginning(run)
     yield from _unfinished(run)
+
+
+def _beginning(run: Table) -> Iterator[str]:
+    """Say what there was before the first step, beside what there is on the same text."""
+    along = curve(run["evaluated"])
+    began, last = along[0], along[-1]
+    if began["step"] or not last["step"]:
+        return
+    fewer = last["sequences"] < run["evaluated"][-1]["sequences"]
+    where = f"On {last['sequences']:,} of these sequences it" if fewer else "It"
+    counts = ", which is what the counts of neighbouring tokens say alone" * run["counts"]
+    # Of the same sequences and masks: the errors are hardly those of the difference.
+    then, now = (uncertain(next(iter(each["bounds"].values()))["value"], None) for each in (began, last))
+    yield f"{where} was {then} before the first step{counts}, and is {now} after step {last['step']:,}."
 
 
 def _unfinished(run: Table) -> Iterator[str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import textwrap
 import threading
 from contextlib import suppress
+from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
@@ -19,15 +21,18 @@ from urllib.parse import urlsplit
 from atat_zoo.errors import UserError
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
-from atat_zoo.report.recorded import figure, thin
-from atat_zoo.report.runs import FINISHED, bounds, glance
-from atat_zoo.report.wording import uncertain
+from atat_zoo.report.recorded import curve, evaluated, figure, first, of_training, tables, thin
+from atat_zoo.report.runs import FINISHED, TRAINING, glance, recorded
+from atat_zoo.report.wording import lasting, uncertain
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from atat_zoo.report.runs import ListedRun
+
+_RECENT = 10  # lines of metrics.jsonl by which the time that is left is estimated
 _HERE = "127.0.0.1"
 # By which this machine is called here. Another name that leads here is that of a page which wants to read ours.
 _NAMES = ("localhost", _HERE, "::1")
@@ -37,7 +42,7 @@ def stamp(run: RunFolder) -> str:
     """Return what changes whenever a file changes that the page or the terminal shows."""
     shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
     folders = (run.evaluations.glob("*.json"), (run.path / "report").glob("*.json"))
-    said = []
+    said: list[Any] = [run.in_use]
     for path in chain(shown, *map(sorted, folders)):
         with suppress(OSError):
             state = path.stat()
@@ -77,7 +82,8 @@ class PageServer(ThreadingHTTPServer):
         with self._lock:
             tag = stamp(self.run)  # before the files are read: what changes meanwhile is found at the next look
             if tag != self._tag:
-                self._data, self._tag = json.dumps(collect([self.run.path]), allow_nan=False).encode(), tag
+                data = collect([self.run.path]) | {"now": now(self.run, glance(self.run.path, ""))}
+                self._data, self._tag = json.dumps(data, allow_nan=False).encode(), tag
             return self._tag, self._data
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -139,8 +145,26 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing of requests."""
 
 
+def now(run: RunFolder, seen: ListedRun) -> list[str]:
+    """Return how far a run is, how fast, at which learning rate, how long it takes yet, and when it last said so."""
+    lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("seconds")) is not None]
+    said = [seen.state, f"step {seen.step}/{seen.steps}"]
+    if lines:
+        last, before = lines[-1], lines[-_RECENT] if len(lines) >= _RECENT else {"step": 0, "seconds": 0.0}
+        said += [f"{last['tokens_per_second']:,.0f} tokens/s"] if "tokens_per_second" in last else []
+        rate = figure(last.get("learning_rate"))
+        said += [] if rate is None or seen.state == FINISHED else [f"learning rate {rate:.2g}"]
+        if seen.state == TRAINING and seen.steps and last["step"] > before["step"]:
+            each = (last["seconds"] - before["seconds"]) / (last["step"] - before["step"])
+            said.append(f"about {lasting(max(0, seen.steps - last['step']) * each)} left")
+    with suppress(OSError):
+        at = datetime.fromtimestamp(run.metrics.stat().st_mtime).astimezone()
+        said.append(f"updated at {at:%H:%M:%S %Z}")
+    return said
+
+
 def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
-    """Return loss and bounds against steps as text of that many columns and lines, and whether the run is finished.
+    """Return bounds and loss against steps as text of that many columns and lines, and whether the run is finished.
 
     Raises:
         UserError, OSError: when the run is not there, or not for a moment.
@@ -151,19 +175,23 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
     if seen.problem:
         raise UserError(seen.problem)
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("loss")) is not None]
-    curves = {"loss, nats per token": [(line["step"], line["loss"]) for line in thin(lines, "loss")]}
-    for bound in bounds(run):
-        curves.setdefault(bound.quantity, []).append((bound.step, bound.value))
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for table in curve(of_training(evaluated(tables(run)), run.table())):
+        bound = first(recorded(table).values())
+        curves.setdefault(f"{bound.quantity} of {table['sequences']:,} sequences", []).append((bound.step, bound.value))
+    curves["training loss, nats per token"] = [(line["step"], line["loss"]) for line in thin(lines, "loss")]
     drawn = {title: points for title, points in curves.items() if len(points) > 1}
-    speed = f"  {lines[-1]['tokens_per_second']:,.0f} tokens/s" if lines and "tokens_per_second" in lines[-1] else ""
-    said = [f"{seen.name}  {seen.objective}  {seen.state}  step {seen.step}/{seen.steps}{speed}"]
+    parts = [seen.name, str(seen.objective), *now(run, seen)]
+    whole = textwrap.wrap("  ".join(part.replace(" ", "\xa0") for part in parts), max(30, width))
+    said = [line.replace("\xa0", " ") for line in whole]
     if seen.bound:
         said.append(f"{seen.bound.quantity} {uncertain(seen.bound.value, seen.bound.stderr)} at step {seen.bound.step}")
+    each = max(8, (height - 1 - len(said)) // max(1, len(drawn)))
     for title, points in drawn.items():
         plotext.clear_figure()
         plotext.theme("clear")
         plotext.limit_size(False, False)
-        plotext.plot_size(max(30, width), max(8, (height - 3) // len(drawn)))
+        plotext.plot_size(max(30, width), each)
         plotext.title(f"{title}, against steps")
         plotext.xlim(0, seen.steps)
         plotext.xticks([(seen.steps or 0) * quarter // 4 for quarter in range(5)])

@@ -49,7 +49,7 @@ def write_run(path: Path, *, objective: str = "mdlm", steps: int = 30, finished:
     run.resolved.write_text(RESOLVED.format(name=path.name, objective=objective))
     for step in range(10, steps + 1, 10):
         line = {"step": step, "loss": 90 / step, "tokens": 512 * step, "tokens_per_second": 64.0, "seconds": 8.0 * step}
-        run.append_metrics(line)
+        run.append_metrics(line | {"learning_rate": 0.002 / step})
     if finished:
         run.model.mkdir()
         (run.model / "model.json").write_text("{}")

@@ -24,7 +24,7 @@ from atat_zoo.report.runs import bounds
 from atat_zoo.report.verdict import verdict
 from atat_zoo.report.wording import uncertain
 from atat_zoo.run import RunFolder
-from tests.report.run_folders import HOSTILE, make
+from tests.report.run_folders import HOSTILE, make, write_evaluation
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,42 @@ def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(ful
     assert "not recorded" in " ".join(collect([copy, other])["verdict"])
 
 
+def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(full, tmp_path):
+    """The verdict is of all sequences; those that were measured on the way are fewer, the last of them as well."""
+    run = RunFolder(shutil.copytree(full, tmp_path / "full"))
+    whole = json.loads((run.evaluations / "00000450.json").read_text())
+    for path in run.evaluations.glob("000*.json"):
+        path.unlink()
+    (run.evaluations / "whole.json").write_text(json.dumps(whole))
+    for step, value in ((0, 82.71), (450, 58.03)):
+        write_evaluation(run, value, file=f"{step}", step=step, sequences=64, draws=4, tokens=4096)
+    data = collect([run.path])
+    rows = [[row[key] for key in ("step", "tokens", "seconds", "value")] for row in data["tables"]["bounds"]]
+    assert rows == [[0, 0, 0, 82.71], [450, 1_843_200, 562.5, 58.03]]
+    assert f"{title('nelbo')} 55.9 ± 1.2." in data["verdict"][0]
+    began = "On 64 of these sequences it was 82.7 before the first step, which is what the counts of neighbouring"
+    assert data["verdict"][3] == f"{began} tokens say alone, and is 58.0 after step 450."
+    of_sequences, of_counts = data["notes"]["curves"]
+    assert of_sequences == "full: the bound is drawn of 64 of the 768 sequences that the run is judged by."
+    assert of_counts.startswith("full: counts of neighbouring tokens are in the network from step 0, so the training ")
+    other = make(tmp_path / "other", experiment="baselines/mdlm", estimator=False)
+    write_evaluation(RunFolder(other), 190.0, file="0", step=0, sequences=768, draws=4, tokens=49152, stderr=1.2444)
+    data = collect([other])
+    assert data["verdict"][3] == "It was 190 before the first step, and is 55.9 after step 450."
+    assert "curves" not in data["notes"]
+
+
+def test_the_title_says_what_is_compared_and_the_samples_which_sampler_wrote_them(full, tmp_path):
+    others = [make(tmp_path / name, experiment="atat", seed=i) for i, name in enumerate("abcde", 1)]
+    data = collect([full, others[0]])
+    assert data["title"] == f"{title('nelbo').capitalize()} of a against full"
+    assert data["runs"][1]["sampler"].startswith("strided (")
+    assert data["runs"][1]["sampler"].endswith(", seed 17")
+    assert "offset = random" in data["runs"][1]["sampler"]
+    data = collect([full, *others, make(tmp_path / "f", bound="SEDD")])
+    assert data["title"] == "a, b, c and 3 more against full"
+
+
 @pytest.mark.parametrize("bound", ["nelbo", "adaptive", "SEDD"])
 def test_a_bound_has_the_name_of_its_objective(tmp_path, bound):
     data = collect([make(tmp_path / "run", bound=bound)])
@@ -200,6 +236,7 @@ def test_what_differs_between_runs_comes_first(full, tmp_path):
 
 def test_what_is_left_out_of_a_table_is_said_under_its_section_beside_what_is_said_there(full):
     data = collect([full])
+    of_curves = list(data["notes"]["curves"])
     data["notes"]["curriculum"] = ["said before"]
     for name, section in {"rates": "curriculum", "bins": "importance", "uncertainty": "uncertainty"}.items():
         before = list(data["notes"].get(section, []))
@@ -209,7 +246,7 @@ def test_what_is_left_out_of_a_table_is_said_under_its_section_beside_what_is_sa
         said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
         assert data["notes"][section] == [*before, said]
         data["tables"][name] = []
-    assert "curves" not in data["notes"]
+    assert data["notes"]["curves"] == of_curves
 
 
 def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
@@ -217,7 +254,7 @@ def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
     assert len(data["tables"]["curves"]) <= recorded.POINTS
     kept = len(data["tables"]["curves"])
     said = f"long: {kept} of 10,000 recorded lines are drawn; the extremes of every stretch are kept."
-    assert data["notes"]["curves"] == [said]
+    assert data["notes"]["curves"][0] == said
     assert len(data["tables"]["rates"]) == recorded.POINTS
     assert "800 of 10,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
 
@@ -271,6 +308,7 @@ def test_what_is_of_an_older_step_is_said_to_be_and_older_prices_are_left_out(fu
     run = shutil.copytree(full, tmp_path / "full")
     newest = collect([run])
     against = {"experiment": ["All are held against the experiment mdlm: a run does not record what it extends."]}
+    against["curves"] = newest["notes"]["curves"]
     assert newest["notes"] == {**against, "frontier": ["full: of step 450."]}
     table = json.loads((run / "evaluations" / "samplers-2x16.json").read_text())
     (run / "evaluations" / "samplers-old.json").write_text(json.dumps(table | {"step": 300}))

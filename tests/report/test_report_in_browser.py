@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, n
 
 def test_what_a_run_wrote_is_text(browser, pages):
     with opened(browser, pages / "hostile.html") as page:
-        assert page.title() == "2 runs · atat report"
+        assert page.title() == "Perplexity of <svg onload=alert(1)> against <img src=x onerror=alert(1)> · atat report"
         assert page.locator("img, main script, iframe, object, [onerror]").count() == 0
         shown = page.locator("#text .tokens").first.evaluate(
             "(one) => [...one.children].map((each) => each.textContent)"
@@ -95,6 +96,46 @@ def test_what_a_run_wrote_is_text(browser, pages):
         names = page.locator("#curves .chip").all_text_contents()
         assert names == ["<img src=x onerror=alert(1)>", "<svg onload=alert(1)>"]
         page.locator("#curves .chart .mark-symbol path").last.hover(force=True)
+
+
+def test_the_held_out_bound_comes_first_and_without_a_legend_of_one_thing(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        drawn = page.locator("#curves .chart").evaluate_all("(all) => all.map((one) => one.classList[1])")
+        assert drawn == ["bound", "loss"]
+        assert page.locator(".bound .role-legend").count() == 0
+        assert page.locator(".uncertainty .role-legend-label text").all_text_contents() == ["ancestral", "strided"]
+
+
+def test_a_section_begins_with_a_run_that_has_what_it_shows_and_names_no_other(browser, pages):
+    """The first of eight runs has no estimator."""
+    with opened(browser, pages / "eight.html") as page:
+        assert page.locator("#text h3").all_text_contents() == ["Importance", "Loss at mask rate 0.5"]
+        assert page.locator("#importance .legend span").all_text_contents() == [f"run{i}" for i in range(1, 8)]
+        assert page.locator("#uncertainty .legend span").count() == 8
+        page.get_by_role("button", name="run3").click()
+        assert "run3" not in page.locator("#importance .legend").text_content()
+        assert page.locator("#samples .note").first.text_content().startswith("Written by the sampler ")
+
+
+def test_the_rates_of_runs_stand_side_by_side(browser, pages):
+    with opened(browser, pages / "eight.html") as page:
+        bars = page.locator("#curriculum .spread .mark-rect path").evaluate_all(
+            "(all) => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
+        )
+        assert len(bars) == len(page.evaluate("data.tables.spread")) == 8 * 14
+        bars.sort()
+        assert all(right <= left + 0.01 for (_, right), (left, _) in pairwise(bars))
+
+
+def test_the_verdict_is_read_without_javascript(browser, pages):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((pages / "hostile.html").as_uri())
+    assert page.locator("h1").text_content().startswith("Perplexity of <svg")
+    assert "lowest first: <img src=x onerror=alert(1)> 55.9 ± 1.2" in page.locator("#head").text_content()
+    assert page.locator("#head td").count() == 14
+    assert "drawn by JavaScript" in page.locator("#main").text_content()
+    context.close()
 
 
 def test_a_long_run_asks_no_more_of_the_browser_than_is_seen(browser, pages):

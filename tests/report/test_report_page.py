@@ -54,6 +54,26 @@ def test_a_page_may_fetch_nothing_and_a_live_one_only_from_its_host(data):
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?https?:""", page(data).partition("<script")[0])
 
 
+def test_the_verdict_is_words_of_the_page_itself(data):
+    """Without JavaScript, too."""
+    head = page(data).partition("<main")[0].partition("<header")[2]
+    for said in (data["title"], *data["verdict"], *(each for row in data["overview"]["rows"] for each in row)):
+        assert html.escape(said) in re.sub("</?code>", "`", head)
+
+
+def test_a_legend_is_of_what_a_chart_has(data):
+    """The second run has no estimator."""
+
+    def colours(chart):
+        return chart(data).to_dict(validate=False)["encoding"]["color"]
+
+    assert colours(charts.bands)["scale"] == {"domain": ["one"], "range": [charts.PALETTE[0]]}
+    assert colours(charts.spread)["scale"]["domain"] == ["one", "two"]
+    assert '"strokeDash": {"field": "bound", "legend": null' in json.dumps(charts.bound(data).to_dict(validate=False))
+    several = json.dumps(charts.uncertainty(data).to_dict(validate=False))
+    assert '"strokeDash": {"field": "sampler", "legend": {' in several
+
+
 def test_a_title_that_is_markup_is_a_title(data):
     text = page({**data, "title": "</title><script>alert(1)</script>"})
     assert "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; · atat report</title>" in text

@@ -22,7 +22,8 @@ import pytest
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.report.collect import collect
-from atat_zoo.report.watch import PageServer, frame
+from atat_zoo.report.runs import glance
+from atat_zoo.report.watch import PageServer, frame, now
 from tests.report.run_folders import write_evaluation, write_run
 
 if TYPE_CHECKING:
@@ -226,9 +227,15 @@ def test_a_frame_has_the_curves_and_where_the_run_is(tmp_path: Path) -> None:
     with run.lock():
         text, finished = frame(run, 60, 30)
     assert not finished
-    assert text.startswith(f"run  mdlm  training  step 20/30  64 tokens/s\n{PERPLEXITY} 57.7 ± 1.2 at step 20\n")
-    for title in ("loss, nats per token", PERPLEXITY):
-        assert f" {title}, against steps\n" in text
+    first, second, third, fourth, *_ = text.split("\n")
+    assert first == "run  mdlm  training  step 20/30  64 tokens/s"
+    assert second == "learning rate 0.0001  about 1 min left"
+    assert re.fullmatch(r"updated at \d\d:\d\d:\d\d \S+", third)
+    assert fourth == f"{PERPLEXITY} 57.7 ± 1.2 at step 20"
+    assert re.findall(r" (\S.*), against steps\n", text) == [
+        f"{PERPLEXITY} of 8 sequences",
+        "training loss, nats per token",
+    ]
     assert "9.0" in text  # the loss at step 10, and that at step 20
     assert "4.5" in text
     assert max(map(len, text.split("\n"))) <= 60
@@ -241,6 +248,17 @@ def test_a_run_that_has_just_begun_has_a_frame(tmp_path: Path, steps: int) -> No
     pytest.importorskip("plotext")
     run = write_run(tmp_path / "run", steps=steps)
     assert frame(run, 60, 30)[0].splitlines()[0].startswith(f"run  mdlm  stopped  step {steps}/30")
+
+
+def test_the_time_that_is_left_is_told_by_the_last_steps_of_a_training(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=10)  # at 8 s a step
+    for i in range(1, 11):
+        run.append_metrics({"step": 10 + i, "loss": 1.0, "seconds": 80.0 + 2 * i})
+    with run.lock():
+        said = now(run, glance(run.path, "run"))
+    assert said[:3] == ["training", "step 20/30", "about 20 s left"]
+    assert said[3].startswith("updated at ")
+    assert not any("left" in each for each in now(run, glance(run.path, "run")))  # it has stopped
 
 
 def test_where_there_is_no_terminal_one_frame_is_printed(atat: Atat, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import time
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 STEPS = 60
 # Where the points of the curve of the loss are from left to right, and how many bounds are drawn.
-LINE = 'document.querySelector("#curves .mark-line path")?.getAttribute("d") ?? ""'
+LINE = 'document.querySelector("#curves .loss .mark-line path")?.getAttribute("d") ?? ""'
 CURVE = rf"[...({LINE}).matchAll(/[ML]([-\d.]+),/g)].map((point) => Number(point[1]))"
 MARKS = ".mark-symbol:not(.role-legend-symbol) path"
-BOUNDS = f"""(document.querySelectorAll("#curves figure")[1]?.querySelectorAll("{MARKS}").length ?? 0)"""
+BOUNDS = f"""document.querySelectorAll("#curves .bound {MARKS}").length"""
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120) -> None:
@@ -94,6 +95,17 @@ def test_a_page_follows_a_run_that_is_killed_and_continued_and_a_server_that_is_
             page.wait_for_selector("html[data-drawn]")
             page.evaluate("window.same = true")
             drawn(first)
+            assert page.evaluate(BOUNDS) == 1  # before the first step
+            # What there is not yet has no section, not one that says so.
+            assert page.locator(".missing").count() == 0
+            sections = page.locator("main section").evaluate_all("(all) => all.map((one) => one.id)")
+            assert sections == ["curves", "curriculum", "experiment", "environment", "commands"]
+            shown = page.locator(".now").text_content()
+            assert re.fullmatch(
+                rf"training · step {first}/60 · [\d,]+ tokens/s · learning rate [\de.-]+ · about \d+ \w+ left · "
+                r"updated at \d\d:\d\d:\d\d \S+",
+                shown,
+            )
             grown = train_until(first + 1)
             assert first < grown < STEPS
             drawn(grown)  # while it trains
@@ -103,9 +115,12 @@ def test_a_page_follows_a_run_that_is_killed_and_continued_and_a_server_that_is_
     out, err = continued.communicate()
     assert continued.returncode == 0, out + err
     with watched(run, port):
-        page.wait_for_function(f"{BOUNDS} >= 3", timeout=60_000)
+        page.wait_for_function(f"{BOUNDS} >= 4", timeout=60_000)
         drawn(STEPS)
-        assert page.evaluate(BOUNDS) == 3
+        assert page.evaluate(BOUNDS) == 4
+        order = page.locator("main section").evaluate_all("(all) => all.map((one) => one.id)")
+        assert order == ["curves", "curriculum", "samples", "experiment", "environment", "commands"]
+        assert page.locator(".now").text_content().startswith(f"finished · step {STEPS}/{STEPS} · ")
         assert page.evaluate("window.same")  # the page was not loaded again
     page.close()
     # The browser itself says that nobody answered it between the two servers.
