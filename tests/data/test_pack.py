@@ -97,6 +97,12 @@ def test_a_long_document_counts_with_its_first_piece() -> None:
     assert packer.totals.dropped == 2 * PIECE - 4
 
 
+def test_a_long_document_ends_once() -> None:
+    packer, rows = packed(["a" * (PIECE + 5), "b"], chunk=1 << 16, special="document", remainder="pad")
+    assert np.flatnonzero(rows == 257).tolist() == [PIECE + 5, PIECE + 7]
+    assert (packer.totals.documents, packer.totals.special_tokens) == (2, 2)
+
+
 @given(documents, st.integers(1, 3), st.sampled_from(["drop", "pad"]), st.integers(1, 8), forms)
 def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remainder: str, limit: int, form: str) -> None:
     _, whole = packed(texts, chunk, remainder=remainder, rows=form)

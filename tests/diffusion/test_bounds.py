@@ -259,6 +259,16 @@ def test_exactly_k_of_the_maskable_tokens_are_masked(n, padding, draws, seed):
     assert torch.equal(estimate.loss_count, torch.stack(watched.where).sum(0))
 
 
+@pytest.mark.parametrize("how", [by_k, by_t, by_steps])
+def test_the_time_is_that_of_the_share_of_text_that_is_masked(how):
+    """Padding and given tokens do not count, so a text has the same times however long its row is."""
+    x, watched = torch.zeros(4, 9, dtype=torch.int64), Watched(2)
+    maskable = torch.arange(9) < torch.tensor([[3], [5], [9], [0]])
+    how(watched, x, maskable, 6, mask_id=2)
+    for where, t in zip(watched.where, watched.t, strict=True):
+        torch.testing.assert_close(t, where.sum(1) / torch.tensor([3, 5, 9, 1]))
+
+
 def test_k_and_the_masks_are_uniform():
     watched = Watched(2)
     x = torch.zeros(30_000, 4, dtype=torch.int64)

@@ -115,6 +115,12 @@ def test_more_orders_are_tighter_and_still_a_bound(seed, orders):
     torch.testing.assert_close(one.nats, one.contribution.sum(1), rtol=1e-13, atol=0)
 
 
+def test_the_orders_differ():
+    """Else the mean inside the logarithm would be that of one order, which is the bound of one."""
+    found = priced(AncestralSampler(steps=2), Hashed(2), orders=8)
+    assert (found.nats < found.contribution.sum(1) - 1e-3).all()
+
+
 def test_a_deterministic_sampler_has_one_order():
     calls = Hashed(2)
     found = priced(LeftToRightSampler(), calls, orders=64)

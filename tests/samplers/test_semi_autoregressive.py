@@ -169,11 +169,12 @@ def test_steps_are_shared_among_the_blocks(steps, most):
     assert int(made.nfe.max()) <= most
 
 
-def test_blocks_of_one_key_do_not_repeat():
-    """With a model that knows nothing every block would be the same if their draws were."""
+@pytest.mark.parametrize("window", [10, 15, None])
+def test_blocks_of_one_key_do_not_repeat(window):
+    """With a model that knows nothing every block would be the same if their draws were, at the same place of it."""
     z = torch.full((1, 40), 9)
     made = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1)).sample(
-        FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9),
+        FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9, window=window),
         z,
         torch.tensor([1]),
     )
