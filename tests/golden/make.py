@@ -69,6 +69,7 @@ def record() -> dict[str, Any]:
                 "shards": _shards(),
                 "training": trained,
                 "texts": _texts(),
+                "drawn": drawn(),
                 "bounds": _bounds(),
                 "resolved": _resolved(),
             }
@@ -125,21 +126,41 @@ def _shards() -> dict[str, str]:
     }
 
 
-def _texts() -> dict[str, dict[str, list[Any]]]:
-    """Return what every named sampler writes, by model, sampler and seed."""
+def _wanted() -> list[tuple[str, str, Any]]:
+    """Return model, name and value of every named sampler, and of every part that a sampler can have."""
     from atat_zoo import Zoo
 
     named = Zoo.load().names("sampler")
     wanted: list[tuple[str, Any]] = [(OWN_MODEL.get(name, "mdlm"), name) for name in named]
     wanted += [(model, sampler) for model, samplers in WRITTEN.items() for sampler in samplers]
-    # Every part that a sampler can have, in the place of the one that `combination` has by itself.
+    # Every part in the place of the one that `combination` has by itself.
     for kind in CHOICES:
         for part in Zoo.load().names(kind):
             wanted.append(("mdlm", {"use": "combination", kind: part}))
+    return [
+        (model, each if isinstance(each, str) else " ".join(map(str, each.values())), each) for model, each in wanted
+    ]
+
+
+def _texts() -> dict[str, dict[str, list[Any]]]:
+    """Return what every named sampler writes, by model, sampler and seed."""
     found: dict[str, dict[str, list[Any]]] = {}
-    for model, sampler in wanted:
-        name = sampler if isinstance(sampler, str) else " ".join(str(value) for value in sampler.values())
+    for model, name, sampler in _wanted():
         found.setdefault(model, {})[name] = texts(Path("runs") / model, sampler)
+    return found
+
+
+def drawn() -> dict[str, list[Any]]:
+    """Return what every sampler draws from logits that are a hash in float64, the same on every processor."""
+    import torch
+
+    from atat_zoo import Zoo
+    from atat_zoo.testing.toys import Hashed, hashed_importance
+
+    found: dict[str, list[Any]] = {}
+    for _, name, sampler in _wanted():
+        model, spec = Hashed(9, importance=hashed_importance), Zoo.load().spec("sampler", sampler)
+        found[name] = spec.sample(model, torch.full((4, 16), 9), torch.arange(4)).tokens.tolist()
     return found
 
 

@@ -28,12 +28,35 @@ def test_a_difference_is_seen() -> None:
     other["resolved"]["each"]["a/new experiment"] = {"seed": 1}
     assert differences(RECORD, other) == []
     text = other["texts"]["mdlm"].pop("ancestral")
-    assert differences(RECORD, other) == ["texts.mdlm.ancestral is gone"]
+    rows = [f"texts.mdlm.ancestral{row} is gone" for row in ("", "[0][0]", "[0][1]", "[1][0]", "[1][1]")]
+    assert differences(RECORD, other) == rows
     other["texts"]["mdlm"]["ancestral"] = text
+    other["texts"]["mdlm"]["ancestral"][1][0][3] += 1
+    assert [line.partition(":")[0] for line in differences(RECORD, other)] == ["texts.mdlm.ancestral[1][0]"]
+    other["texts"]["mdlm"]["ancestral"][1][0][3] -= 1
     other["training"]["mdlm"]["metrics"][-1]["loss"] *= 1 + 1e-3
     assert differences(RECORD, other) != []
     other["machine"]["torch"] = "another"
     assert [line.partition(":")[0] for line in differences(RECORD, other)] == ["training.mdlm.metrics[2].loss"]
+
+
+def test_on_another_processor_most_texts_are_the_same_and_all_that_are_drawn_from_given_logits() -> None:
+    other = {**json.loads(json.dumps(RECORD)), "resolved": {"each": renamed(RECORD["resolved"])}}
+    other["machine"]["processor"] = "another"
+    names = list(other["texts"]["mdlm"])
+    for name in names[:10]:
+        other["texts"]["mdlm"][name][0][0][0] += 1
+    assert differences(RECORD, other) == []
+    other["drawn"]["ancestral"][1][3] += 1
+    assert [line.partition(":")[0] for line in differences(RECORD, other)] == ["drawn.ancestral[1][3]"]
+    other["drawn"]["ancestral"][1][3] -= 1
+    for name in names:
+        other["texts"]["mdlm"][name] = [[[0]]]
+    assert len(differences(RECORD, other)) > len(names)
+
+
+def test_what_every_sampler_draws_from_given_logits() -> None:
+    assert make.drawn() == RECORD["drawn"]
 
 
 @pytest.fixture
@@ -51,7 +74,7 @@ def test_an_old_run_still_loads_samples_and_evaluates(old_run: Path) -> None:
         "shards": {},
         "training": {},
         "resolved": {"common": {}, "each": {}},
-        "texts": {"atat": make.texts(old_run, None)},
+        "texts": {"atat": {"": make.texts(old_run, None)}},
         "bounds": make.bounds(old_run),
     }
     then = json.loads((HERE / "run-0.1.json").read_text(encoding="utf-8"))
