@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help quickstart test test-fast test-browser test-new test-plugins attack docs lint golden bench gpu study study-all baselines samplers clean
+.PHONY: help quickstart test test-fast test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
 	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
+	@echo "make mutants      change one expression at a time, and see whether a test fails: N=200 of them (half an hour), or N=all; SEED=1"
 	@echo "make docs         the documentation as a site, build/site/index.html: guides, every part, the results (a minute; offline)"
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
@@ -47,6 +48,10 @@ $(VENV)/installed-dev: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
+$(VENV)/installed-mutants: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
+	@touch $@
+
 quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
 	$(BIN)/atat report runs/quickstart --compute
@@ -68,6 +73,10 @@ test-plugins: $(VENV)/installed-test
 # N=100: 300 kills, 200 trainings that are killed 20 times each, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
 attack: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
+
+# What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room.
+mutants: $(VENV)/installed-mutants
+	$(BIN)/python -m tests.mutants $(ONLY) --number $(or $(N),200) --seed $(or $(SEED),1)
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/site

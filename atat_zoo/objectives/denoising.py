@@ -136,10 +136,6 @@ class DenoisingModule(nn.Module):
         """
         return self.states(z, t).at(masked)
 
-    def predictions(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return logits at the masked positions of z, float32 or wider, [N, V]; see `places`."""
-        return self.score(self.places(z, t, masked, x), self.counted(x[masked]))
-
     def each(self, states: States, x: Tensor, losses: Losses, *known: Tensor) -> dict[str, Tensor]:
         """Return functions of the logits of N places, [N] by name, a bounded number of places at a time.
 

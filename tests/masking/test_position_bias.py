@@ -24,7 +24,7 @@ def step(masked):
 
 def test_u_shape_by_hand():
     torch.testing.assert_close(UShapeBias().build(CONTEXT).values(5), torch.tensor([1.0, 0.25, 0.0, 0.25, 1.0]))
-    assert UShapeBias().build(CONTEXT).values(1).tolist() == [1.0]
+    assert UShapeBias(exponent=3.0).build(CONTEXT).values(1).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("length", [2, 3, 100, 1023])
@@ -44,9 +44,9 @@ def test_running_brings_the_means_to_the_unit_interval():
     bias = RunningBias().build(CONTEXT)
     assert bias.values(4).tolist() == [0, 0, 0, 0]
     batch = step([[True, True, True, False], [True, False, True, False]])
-    loss = torch.tensor([[1.0, 4.0, 3.0, 0.0], [3.0, 0.0, 3.0, 0.0]])
+    loss = torch.tensor([[1.0, 4.0, 3.0, 0.0], [3.0, 0.0, 3.0, 0.0]]) / 100
     bias.update(bias.statistics(batch, loss), 0.0)
-    # Means 2, 4, 3; the position never masked takes the mean over all draws, 14/5.
+    # Means 2, 4, 3 in hundredths; the position never masked takes the mean over all draws, 14/5.
     torch.testing.assert_close(bias.values(4), torch.tensor([0.0, 1.0, 0.5, 0.4]))
 
 

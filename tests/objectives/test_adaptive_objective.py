@@ -100,6 +100,8 @@ def test_the_loss_is_its_formula(form, weight, draws):
         assert float(found["reverse_loss"]) == pytest.approx(reverse, rel=1e-4, abs=1e-6)
         total = diffusion + 0.7 * reverse + 0.1 * float(found["importance_loss"])
         assert float(found["loss"].detach()) == pytest.approx(total, rel=1e-4)
+        importance = module.importance(given.tokens, given.maskable, None)
+        torch.testing.assert_close(found["importance"], importance.detach().repeat(draws, 1))
 
 
 def test_with_uniform_weights_simple_is_the_plain_cross_entropy_of_mdlm():

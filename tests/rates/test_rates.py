@@ -105,6 +105,7 @@ def test_the_uniform_share_is_exact_and_both_parts_are_stratified(share, locatio
     torch.testing.assert_close(levels.rate[uniform], (u[uniform] / max(share, 1e-300)).float())
     rest = bell.quantile((u[~uniform] - share) / (1 - share) if share < 1 else u[~uniform])
     torch.testing.assert_close(levels.rate[~uniform], rest.float())
+    torch.testing.assert_close(levels.t, levels.rate)
     density = share + (1 - share) * bell.density(levels.rate.double())
     inner = (levels.rate > 1e-6) & (levels.rate < 1 - 1e-3)
     torch.testing.assert_close((1 / (levels.rate * levels.weight))[inner], density[inner].float(), rtol=1e-3, atol=0)
@@ -156,8 +157,9 @@ def nelbo_at(rate):
 )
 def test_whatever_the_rates_the_weighted_loss_is_the_bound(rates, noise):
     built = rates.build(CONTEXT) if hasattr(rates, "build") else rates
-    u = (torch.arange(2**18, dtype=torch.float64) + 0.5) / 2**18
-    levels = built.levels(u, Zoo.load().spec("noise", noise), 0.5)
+    u, noise = (torch.arange(2**18, dtype=torch.float64) + 0.5) / 2**18, Zoo.load().spec("noise", noise)
+    levels = built.levels(u, noise, 0.5)
+    torch.testing.assert_close(levels.rate, 1 - noise.alpha(levels.t), rtol=0, atol=1e-6)
     found = (levels.weight.double() * nelbo_at(levels.rate.double())).mean()
     assert float(found) == pytest.approx(ENTROPY, abs=2e-3)
 

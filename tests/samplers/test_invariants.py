@@ -126,7 +126,9 @@ def test_a_model_says_what_it_thinks_of_visible_tokens_in_the_same_evaluation(mo
     log_probs, own = denoise.everywhere(z, None, masked, ~masked)
     assert torch.equal(log_probs, denoise(z, None, masked))
     # The head's own distribution at a visible position, which SUBS never shows.
-    everywhere = model.module.predictions(z, None, torch.ones_like(masked), z).log_softmax(-1).unflatten(0, z.shape)
+    everywhere = (
+        model.module.score(model.module.states(z, None).at(masked | ~masked)).log_softmax(-1).unflatten(0, z.shape)
+    )
     expected = everywhere[~masked].gather(1, z[~masked].unsqueeze(1)).squeeze(1)
     assert torch.allclose(own, expected, atol=1e-5)
     assert (own < 0).all()
