@@ -127,9 +127,12 @@ class RunScorer(ChunkJudge):
         self.module: Any = model.module
         self.device = model.context.device
         self.title = f"{name} ({model.experiment.parts['objective'].name}, step {model.step})"
-        bos = model.tokenizer.bos if is_framed(model.experiment.data.special) else None
-        self.start, self.skipped = bos, int(bos is not None)
-        self.length = model.context.length - self.skipped
+        data = model.experiment.data
+        framed = is_framed(data.special)
+        self.start, self.skipped = model.tokenizer.bos if framed else None, int(framed)
+        # Where every full sequence ended with EOS, the model has never seen text.
+        ended = framed or (data.special == "document" and data.rows == "document")
+        self.length = model.context.length - self.skipped - ended
         self.batch_size = model.experiment.evaluation.batch_size
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

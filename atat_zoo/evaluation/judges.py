@@ -77,7 +77,8 @@ class RunJudge:
     in. One longer than the run's sequences is cut into chunks of L tokens, each
     scored separately, so the first tokens of a chunk have little context.
     If the run's sequences begin with BOS, so does every chunk, and BOS is not
-    counted. The feature of a text is the mean of the hidden states that predict its tokens.
+    counted; if they end with EOS, its place stays free. The feature of a text is
+    the mean of the hidden states that predict its tokens.
     """
 
     name = "run"

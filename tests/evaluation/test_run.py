@@ -63,13 +63,24 @@ def test_a_short_text_is_padded_and_a_long_one_cut(run):
     assert nats[0].item() == pytest.approx(sum(judge.nats([text[:16], text[16:32], text[32:]])[0].tolist()), rel=1e-5)
 
 
-def test_where_sequences_begin_with_bos_chunks_do_and_bos_is_not_counted(root):
-    run = make_run(root, "bos", data={"special": "sequence"})
-    text = "the old man saw"  # 15 characters: with BOS one chunk of 16
+@pytest.mark.parametrize("special", ["sequence", "both"])
+def test_where_sequences_stand_between_bos_and_eos_chunks_have_room_for_both(root, special):
+    run = make_run(root, f"framed-{special}", data={"special": special})
+    text = "the old man saw a sea"
+    nats, tokens = RunJudge(path=str(run)).build("cpu").nats([text, text[:14]])
+    assert tokens.tolist() == [21, 14]
+    # At the place of EOS the judge has never seen text: a full chunk of 16 is BOS and 14 tokens of text.
+    chunks = [likelihood(run, [[256, *part.encode()]])[0, 1:].sum().item() for part in (text[:14], text[14:])]
+    assert nats.tolist() == pytest.approx([sum(chunks), chunks[0]], rel=1e-5)
+
+
+def test_where_documents_are_rows_that_end_with_eos_its_place_stays_free(root):
+    run = make_run(root, "documents", data={"special": "document", "rows": "document"})
+    text = "the old man saw a sea"
     nats, tokens = RunJudge(path=str(run)).build("cpu").nats([text])
-    assert tokens.tolist() == [15]
-    assert nats.item() == pytest.approx(likelihood(run, [[256, *text.encode()]])[0, 1:].sum().item(), rel=1e-5)
-    assert nats.item() != pytest.approx(likelihood(run, [list(text.encode())]).sum().item(), rel=1e-3)
+    assert tokens.tolist() == [21]
+    chunks = [likelihood(run, [list(part.encode())]).sum().item() for part in (text[:15], text[15:])]
+    assert nats.item() == pytest.approx(sum(chunks), rel=1e-5)
 
 
 def test_a_feature_is_the_mean_of_the_hidden_states(run):
