@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from atat_zoo.diffusion.positions import Where
@@ -83,6 +85,8 @@ class Denoiser(Protocol):
         mask_id: m. Predictable tokens are the ids below it.
         reads_time: whether the prediction depends on t; false by default.
         window: maximum number of tokens that it sees at once; no limit if None, the default.
+        frame: special tokens at the beginning and at the end of every full window of its training, which a window of a
+            longer text has, too; none by default. A `Writer` sets it.
         block_size: tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an
             autoregressive model; None, the default, for one that does not read block by block.
         stride: number of classes, for a model that predicts position i, of class i mod stride, from earlier classes;
@@ -97,6 +101,7 @@ class Denoiser(Protocol):
     mask_id: int
     reads_time: bool = False
     window: int | None = None
+    frame: tuple[Sequence[int], Sequence[int]] = ((), ())
     block_size: int | None = None
     stride: int | None = None
     estimates_importance: bool = False

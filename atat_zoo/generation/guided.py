@@ -38,7 +38,7 @@ class Guided(Denoiser):
         """Take a denoiser, a change of its log-probabilities, and optionally an importance that replaces its own."""
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
-        self.block_size, self.stride = denoiser.block_size, denoiser.stride
+        self.block_size, self.stride, self.frame = denoiser.block_size, denoiser.stride, denoiser.frame
         self.estimates_importance = importance is not None or denoiser.estimates_importance
         self.importance_reads = "x" if importance is not None else denoiser.importance_reads
         self.gives_order_weights = denoiser.gives_order_weights

@@ -160,7 +160,8 @@ def prompted(
 
     Args:
         words: the model's tokenizer.
-        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS.
+        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS, if the model sees all
+            of it.
         length: tokens in the row.
         prompt: the text at the beginning.
         suffix: the text at the end.
@@ -174,7 +175,7 @@ def prompted(
         UserError: when prompt and suffix do not fit.
     """
     tokenizer = words.tokenizer
-    first, last = ends(tokenizer, special)
+    first, last = ends(tokenizer, special) if length <= seen else ([], [])
     ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
     before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]
     given = len(before) + len(after) + opens

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import Words, opened, prompted, refuse_length
+from atat_zoo.generation.layout import Words, ends, opened, prompted, refuse_length
 from atat_zoo.samplers import Observer, Sample, shifted
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Writer:
         denoiser: p_θ.
         tokenizer: text to ids; the mask is its `vocabulary_size`.
         length: tokens in a text of its training data.
-        special: as in `[data]`; with "sequence" or "both", BOS and EOS are given at the two ends.
+        special: as in `[data]`; with "sequence" or "both", BOS and EOS are given at the two ends of a text, or, if it
+            is longer than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
         cost: passes through a network per evaluation.
         device: the denoiser's device.
         bf16: whether its network computes in bf16, by autocast; log-probabilities are always float32.
@@ -56,6 +57,10 @@ class Writer:
     cost: int = 1
     device: str | torch.device = "cpu"
     bf16: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        """Tell the denoiser what stands at the ends of its windows."""
+        self.denoiser.frame = ends(self.tokenizer, self.special)
 
     def write(
         self,
@@ -74,7 +79,8 @@ class Writer:
         Args:
             sampler: a sampler's specification.
             number: how many texts.
-            length: L, tokens in a text, special tokens and prompt included; the training length if None.
+            length: L, tokens in a text, prompt included, and BOS and EOS where they are given at its ends; the training
+                length if None.
             seed: the same seed writes the same texts. Text n does not depend on their number, except for the rounding
                 of a network that computes several texts at once.
             prompt: the beginning of every text.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -21,6 +21,37 @@ if TYPE_CHECKING:
     from atat_zoo.samplers.revealed import Revealed
 
 
+class Block(NamedTuple):
+    """The places [start, stop) of a text, and [low, high), the part of the text that is seen with them."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+
+
+def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) -> list[Block]:
+    """Return the blocks of a text of L tokens, from left to right, each in a row that has room for some of them.
+
+    What is cached of a row cannot be moved, so when it is full another one begins with half of its text. A row has
+    `begin` tokens before the text, and its blocks begin at multiples of the size, as those of the model do.
+    """
+    found: list[Block] = []
+    low = start = 0
+    while start < length:
+        if cached:
+            low = start - room // 2 if start == low + room else low
+            stop = min(start + size - (begin + start - low) % size, low + room, length)
+            high = low + room
+        else:
+            stop = min(start + size, length)
+            high = min(max(stop, room), length)
+            low = max(0, high - room)
+        found.append(Block(start, stop, low, high))
+        start = stop
+    return found
+
+
 @component
 class SemiAutoregressiveSampler(FillingSampler):
     """Blocks from left to right, each filled by another sampler; texts of any length.
@@ -29,6 +60,10 @@ class SemiAutoregressiveSampler(FillingSampler):
     caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2). That is exact: the distribution is the
     same as when each step reads the complete text. Any other model sees a window of its training length, which ends
     with the block or begins with the text (Sahoo et al., arXiv:2406.07524, section 4.4).
+
+    If every sequence of the training stood between BOS and EOS, each window of a longer text does, and its text is
+    between them: they are given and no part of the text. With cached keys a window then does not slide. When it is
+    full the next one begins, with the second half of its text, which is read anew.
 
     An evaluation of a block counts as one. Reading a finished block predicts nothing and is not counted; an
     autoregressive model that reads a token predicts the next, so it makes one pass per token.
@@ -93,11 +128,13 @@ class SemiAutoregressiveSampler(FillingSampler):
             UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.
         """
         import torch
+        import torch.nn.functional as F
 
         from atat_zoo.diffusion.positions import to_host
         from atat_zoo.diffusion.randomness import fold
         from atat_zoo.errors import UserError
         from atat_zoo.samplers.loop import run
+        from atat_zoo.samplers.revealed import Revealed
 
         for sentence in self.misfits():
             raise UserError(sentence)
@@ -107,33 +144,46 @@ class SemiAutoregressiveSampler(FillingSampler):
         if own is not None and own % size:
             raise UserError(f"sampler.size = {size} does not divide the model's blocks of {own} tokens; leave it out")
         window = denoiser.window or max(length, 1)
-        blocks = -(-length // size)
-        z = tokens.clone()
-        padded = torch.nn.functional.pad(tokens == denoiser.mask_id, (0, blocks * size - length))
-        open_ = to_host(padded.view(batch, blocks, size).any(2).any(0)).tolist()
-        decoder: BlockDecoder | None = denoiser.begin(batch, window) if own is not None and any(open_) else None
-        nfe, most, steps, read = torch.zeros_like(seeds), 0, 0, 0
-        for block in range(blocks):
-            if not open_[block]:
+        # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
+        first, last = denoiser.frame if length > window else ((), ())
+        begin, framed = len(first), bool(first or last)
+        room = window - begin - len(last) if framed or own is None else length
+        blocks = blocks_of(length, size, room, begin, cached=own is not None)
+        z, true = tokens.clone(), revealed
+        if framed:
+            edge = tokens.new_tensor([*first, *([denoiser.mask_id] * room), *last])
+            if revealed is not None:  # its places are those of the text: before it come those of BOS
+                pads = (begin, window)
+                true = Revealed(F.pad(revealed.tokens, pads), F.pad(revealed.nats, pads))
+        masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
+        decoder: BlockDecoder | None = None
+        nfe, most, steps, read, row_of = torch.zeros_like(seeds), 0, 0, 0, 0
+        for number, (start, stop, low, high) in enumerate(blocks):
+            if not any(masked[start:stop]):
                 continue
-            start, stop = block * size, min((block + 1) * size, length)
-            if decoder is not None and own is not None:
-                low = start // own * own
-                high = min(low + own, length)
-                if read < low:
+            row = z[:, low:high]
+            if framed:
+                row = edge.repeat(batch, 1)
+                row[:, begin : begin + min(high, length) - low] = z[:, low:high]
+            before = low - begin  # place of the row's first token in the text
+            if own is not None:
+                if decoder is None or low != row_of:
+                    decoder, read, row_of = denoiser.begin(batch, window), 0, low
+                block = (start - before) // own * own
+                if read < block:
                     with torch.no_grad():
-                        decoder.read(z[:, read:low])
-                    read = low
-            else:
-                high = min(max(stop, window), length)
-                low = max(0, high - window)
-            within = torch.zeros_like(z[:, low:high], dtype=torch.bool)
-            within[:, start - low : stop - low] = True
-            parts, seen = self.parts_of(block, blocks), z[:, low:high]
-            observer = observe and shifted(observe, positions=low, steps=steps)
-            true = revealed and revealed.at(slice(low, high))
-            keys = fold(seeds, block)
-            sample = run(parts, decoder or denoiser, seen, keys, fill=within, observe=observer, revealed=true)
-            z[:, low:high] = sample.tokens
+                        decoder.read(row[:, read:block])
+                    read = block
+                row, before = row[:, block : block + own], before + block
+            within = torch.zeros_like(row, dtype=torch.bool)
+            within[:, start - before : stop - before] = True
+            parts = self.parts_of(number, len(blocks))
+            observer = observe and shifted(observe, positions=before, steps=steps)
+            seen = true and true.at(slice(before + begin, before + begin + row.shape[1]))
+            keys = fold(seeds, number)
+            sample = run(parts, decoder or denoiser, row, keys, fill=within, observe=observer, revealed=seen)
+            z[:, start:stop] = sample.tokens[:, start - before : stop - before]
             nfe, most, steps = nfe + sample.nfe, most + sample.max_nfe, steps + parts.pace.most(stop - start)
+        if framed and revealed is not None and true is not None:
+            revealed.nats.copy_(true.nats[:, begin : begin + length])
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

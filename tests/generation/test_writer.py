@@ -76,6 +76,28 @@ def test_longer_than_the_denoiser_sees_at_once():
         writer().write(AncestralSampler(), length=31)
 
 
+@pytest.mark.parametrize("special", ["sequence", "both"])
+def test_a_text_longer_than_the_framed_sequences_of_the_training_is_plain_text(special):
+    """A model that is sure of EOS at the last place that it sees, and sees BOS and EOS at the ends of each window."""
+
+    def look(tokens, t, where):
+        assert (tokens[:, [0, -1]] == torch.tensor([8, 9])).all()
+        assert tokens.shape[1] == 12
+        sure = torch.where((where[1] == 11)[:, None], torch.arange(10) == 9, torch.arange(10) == where[1][:, None] % 8)
+        return torch.where(sure, 0.0, -torch.inf)
+
+    made = writer(denoiser=FunctionDenoiser(look, 10, window=12), special=special).write(
+        SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2)),
+        number=2,
+        length=31,
+        prompt="abc",
+        suffix="h",
+    )
+    assert made.sample.tokens.shape == (2, 31)
+    assert (made.sample.tokens < 8).all()
+    assert all(len(text) == 31 and text.startswith("abc") and text.endswith("h") for text in made.texts)
+
+
 def test_a_tokenizer_without_special_tokens():
     tokenizer = Letters()
     tokenizer.bos = tokenizer.eos = None

@@ -8,6 +8,7 @@ from atat_zoo import UserError
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.experiment import from_table
 from atat_zoo.samplers.published import AncestralSampler, CombinationSampler, LeftToRightSampler
+from atat_zoo.samplers.revealed import Revealed
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.sampling import check_sampler, noisy
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
@@ -90,6 +91,96 @@ def test_within_the_training_length_it_sees_the_whole_text():
 )
 def test_it_is_a_sampler_whatever_is_within(within):
     check_sampler(SemiAutoregressiveSampler(size=3, within=within), 15)
+
+
+BOS, EOS = 7, 8
+
+
+def ending(tokens, t, where):
+    """BOS and EOS are sure at the first and the last place of what is seen; of the rest 0 to 6, each the one before."""
+    row, place = pairs(where)
+    likely = torch.where(place == tokens.shape[1] - 1, EOS, torch.where(place == 0, BOS, (place + 1) % 7))
+    return torch.full((len(row), 9), -9.0).scatter(1, likely[:, None], 9.0).log_softmax(-1)
+
+
+def framed(denoiser, frame=((BOS,), (EOS,))):
+    denoiser.frame = frame
+    return denoiser
+
+
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text(size):
+    """Of every block but the first ones the last place is the last that is seen, where every sequence had EOS."""
+    sampler = SemiAutoregressiveSampler(size=size, within=AncestralSampler(steps=2))
+    z = torch.full((3, 37), 9)
+    bare = sampler.sample(FunctionDenoiser(ending, 9, window=8), z, torch.arange(3)).tokens
+    last = torch.tensor([stop - 1 for stop in [*range(size, 37, size), 37] if stop >= 8])
+    assert (bare[:, last] == EOS).all()
+    made = sampler.sample(framed(FunctionDenoiser(ending, 9, window=8)), z, torch.arange(3)).tokens
+    assert (made < BOS).all()
+    # Within the training length the ends are the text's own, and none are given.
+    within = sampler.sample(framed(FunctionDenoiser(ending, 9, window=37)), z, torch.arange(3)).tokens
+    assert (within[:, 0] == BOS).all()
+    assert (within[:, -1] == EOS).all()
+
+
+def test_a_text_that_ends_in_the_middle_keeps_its_end():
+    """EOS is not forbidden: documents in running text end with it."""
+
+    def documents(tokens, t, where):
+        likely = torch.where(pairs(where)[1] == 3, EOS, 2)
+        return torch.full((len(likely), 9), -9.0).scatter(1, likely[:, None], 9.0).log_softmax(-1)
+
+    sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
+    made = sampler.sample(framed(FunctionDenoiser(documents, 9, window=8)), torch.full((1, 9), 9), torch.arange(1))
+    # The third place is the fourth of the first window, and not in a block of a later one.
+    assert made.tokens.tolist() == [[2, 2, EOS, 2, 2, 2, 2, 2, 2]]
+
+
+def test_the_window_that_slides_stands_between_its_ends():
+    denoiser = framed(Windows(6), ((1,), (2,)))
+    z = torch.full((1, 11), 9)
+    sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
+    made = sampler.sample(denoiser, z, torch.tensor([4]))
+    assert made.nfe.tolist() == [6]
+    low = [0, 0, 2, 4, 6, 7]
+    for number, (tokens, asked) in enumerate(denoiser.shown):
+        start, stop = 2 * number, min(2 * number + 2, 11)
+        assert (tokens[0, 0].item(), tokens[0, -1].item(), tokens.shape[1]) == (1, 2, 6)
+        assert (asked - 1 + low[number]).tolist() == list(range(start, stop))
+        assert torch.equal(tokens[0, 1 : 1 + start - low[number]], made.tokens[0, low[number] : start])
+        assert (tokens[0, 1 + start - low[number] : -1] == 9).all()
+    # The policy of the same steps pays for each token what it has under the window that was shown.
+    revealed = Revealed(made.tokens)
+    steps = []
+    sampler.reveal(framed(Hashed(9, window=6), ((1,), (2,))), z, torch.tensor([4]), revealed, observe=steps.append)
+    assert [place for step in steps for place in step["positions"]] == list(range(11))
+    for first, (tokens, asked) in zip(low, denoiser.shown, strict=True):
+        where, text = (torch.zeros_like(asked), asked), asked - 1 + first
+        paid = -Hashed(9)(tokens, None, where).gather(1, made.tokens[0, text, None])[:, 0]
+        torch.testing.assert_close(revealed.nats[0, text], paid)
+
+
+@pytest.mark.parametrize("length", [L + 1, 2 * L - 2, 3 * L + 1])
+@pytest.mark.parametrize(("use", "size"), [("block", 3), ("block", 12), ("autoregressive", 1)])
+def test_with_cached_keys_a_full_row_is_followed_by_one_with_half_of_its_text(use, size, length):
+    """Greedy, against rows that are read anew for every token: BOS, the text so far, masks, EOS."""
+    built = module(use, size=size)
+    sampler = SemiAutoregressiveSampler(within=GREEDY)
+    z = torch.full((3, length), V)
+    z[:, 0] = torch.tensor([0, 3, 4])
+    made = sampler.sample(framed(built.denoiser(), ((1,), (2,))), z, torch.arange(3))
+    text, room = z.clone(), L - 2
+    low = 0
+    while (text == V).any():
+        part = text[:, low : low + room]
+        row = torch.nn.functional.pad(part, (1, room - part.shape[1] + 1), value=V)
+        row[:, 0], row[:, -1] = 1, 2
+        filled = GREEDY.sample(built.denoiser(), row, torch.arange(3)).tokens
+        text[:, low : low + room] = filled[:, 1 : 1 + part.shape[1]]
+        low += room - room // 2
+    assert torch.equal(made.tokens, text)
+    assert made.nfe.tolist() == [length - 1] * 3
 
 
 def test_one_at_a_time_reproduces_the_joint():
