@@ -95,7 +95,7 @@ def _zero_shot(
         raise UserError(f"--bound policy: --corpus {ZERO_SHOT} compares another; name one corpus, or leave it out")
     if given.get("split"):
         raise UserError(f"--split: --corpus {ZERO_SHOT} takes the splits of the published figures; leave it out")
-    from atat_zoo.evaluation.zero_shot import differences, evaluate_all, table
+    from atat_zoo.evaluation.zero_shot import PUBLISHED, differences, evaluate_all, table
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
@@ -106,7 +106,7 @@ def _zero_shot(
     differing = differences(model, spec)
     if as_json:
         found = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
-        published = {row.of.recipe: row.of.published for row in rows}
+        published = {row.of.recipe: dict(zip(PUBLISHED, row.of.published, strict=True)) for row in rows}
         problems = {row.of.recipe: row.problem for row in rows if row.problem}
         others = {"published": published, "differences": differing, "not_evaluated": problems}
         print_json({"run": str(run), "corpora": found, **others})

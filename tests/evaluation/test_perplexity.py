@@ -22,8 +22,8 @@ from atat_zoo.evaluation import evaluate_run
 from atat_zoo.evaluation.measuring import Measurement, measure
 from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.evaluation.run import text_of
-from atat_zoo.evaluation.zero_shot import differences
-from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.evaluation.zero_shot import SETS, differences
+from atat_zoo.experiment import EvaluationSpec, load
 from atat_zoo.model import Model
 from atat_zoo.noise import LinearNoise
 from atat_zoo.run import RunFolder
@@ -361,3 +361,16 @@ def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
     assert found.tokens == own.maskable.sum()
     assert found.nelbo.value == pytest.approx(model.context.vocabulary_size)
     assert any(line.startswith('data.rows = "document", not "packed"') for line in differences(model, spec))
+
+
+def test_the_recipe_of_the_published_figures_differs_from_them_only_in_how_wikitext_is_read():
+    weights = torch.nn.Linear(13_000, 13_000, bias=False, device="meta")
+    model = SimpleNamespace(
+        experiment=load("owt-small/mdlm"),
+        context=SimpleNamespace(length=1024),
+        tokenizer=SimpleNamespace(vocabulary_size=50_257),
+        module=SimpleNamespace(backbone=weights),
+    )
+    (said,) = differences(model, EvaluationSpec(sequences=0))
+    assert said.startswith("WikiText is read article by article")
+    assert {each.recipe: each.published for each in SETS}["lambada"] == (51.28, 49.86, 47.52)
