@@ -24,12 +24,16 @@ _Command = TypeVar("_Command", bound="Callable[..., object]")
 NONE = "—"
 _LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
+ZERO_SHOT = "zero-shot"  # a value of `--corpus`
 HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_seed")
 _OPTIONS = {
     "run": click.argument("run", type=click.Path(path_type=Path)),
     "overrides": click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
     "step": click.option(
         "--step", type=click.IntRange(1), help="Take the weights of this checkpoint, also of an unfinished run."
+    ),
+    "text": click.option(
+        "--corpus", "text", help="Other text: files, the name of a corpus, zero-shot, or a table {use = …}."
     ),
     "split": click.option(
         "--split", type=click.Choice(["validation", "test"]), help="Held-out text; the experiment's when absent."

@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, NONE, options, with_bound, with_options
-from atat_zoo.cli.console import Bars, markdown, print_json, table
+from atat_zoo.cli.arguments import (
+    HELD_OUT,
+    NONE,
+    ZERO_SHOT,
+    corpus,
+    options,
+    with_bound,
+    with_options,
+)
+from atat_zoo.cli.console import Bars, markdown, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
+from atat_zoo.study.schema import differences
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.compare import Comparison, Difference, Row
+
+# What two runs may differ in without a difference of their models.
+_BESIDE = re.compile(
+    r"name|requires|data\.(root|workers|sequences_per_member|dtype)|(evaluation|sampler|guidance)\..*|"
+    r"train\.(device|compile|peak_flops|log_every|evaluate_every|save_every|loggers|callbacks|checkpoints_kept)"
+)
+_NEIGHBOURS = "backbone.neighbours"
+_NAMED = 6  # differences that are named of two runs
+
+
+class Shown(NamedTuple):
+    """What is printed of a comparison."""
+
+    json: dict[str, Any]
+    tables: list[tuple[list[str], list[list[str]]]]  # columns and rows
+    notes: list[str]
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
 @click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare with; the first when absent.")
 @click.option("--reach", type=click.FloatRange(1), help="Value to reach; the worst final one when absent.")
-@options("step", *HELD_OUT, "device", "markdown", "json")
+@options("step", "text", *HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
     baseline: Path | None,
     step: int | None,
+    text: str | None,
     seed: int | None,
     reach: float | None,
     device: str,
@@ -36,11 +64,25 @@ def compare(
 
     Every run is measured on the same held-out sequences with the same masks, so a difference between two runs
     is far more precise than either number. The defaults of options come from the experiment of the baseline.
+
+    --corpus compares them on other text, as in `atat eval`; `--corpus zero-shot` on the seven corpora of the field's
+    table, beside what was published.
     """
     if len(runs) < 2:
         raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
     number = _number_of(runs, baseline)
     given = with_bound(given)
+    if text == ZERO_SHOT:
+        from atat_zoo.cli.zero_shot import check, of_runs
+
+        check(given)
+        if reach is not None:
+            raise UserError(f"--reach: --corpus {ZERO_SHOT} shows no costs of training; leave it out")
+    other = (
+        dict(zip(("corpus", "corpus_name", "all_of_corpus"), corpus(text), strict=True))
+        if text and text != ZERO_SHOT
+        else {}
+    )
     from atat_zoo.evaluation import compare as comparing
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
@@ -48,22 +90,24 @@ def compare(
     base = RunFolder(runs[number])
     experiment = from_table(base.table(), where=str(base.resolved))
     spec = with_options(experiment.evaluation, given)
-    seed = experiment.seed if seed is None else seed
+    shared: dict[str, Any] = {"baseline": number, "seed": experiment.seed if seed is None else seed}
     with Bars(silent=as_json or as_markdown) as bars:
-        progress = bars.evaluating
-        measured = comparing.measure_runs(
-            runs, spec, baseline=number, seed=seed, device=device, step=step, progress=progress
-        )
-    comparison = comparing.compare(measured, spec, baseline=number, seed=seed, reach=reach)
+        measuring = shared | {"device": device, "step": step, "progress": bars.evaluating}
+        if text == ZERO_SHOT:
+            shown = of_runs(runs, spec, **measuring)
+        else:
+            measured = comparing.measure_runs(runs, spec, **measuring, **other)
+            other.pop("corpus", None)
+            comparison = comparing.compare(measured, spec, reach=reach, **shared, **other)
+            tables = [quality(comparison), training(comparison)]
+            shown = Shown(as_table(comparison), tables, notes(comparison))
     if as_json:
-        print_json(comparison.to_table())
+        print_json(shown.json)
         return
-    show = markdown if as_markdown else table
-    show(*quality(comparison))
-    click.echo("")
-    show(*training(comparison))
-    click.echo("")
-    for line in notes(comparison):
+    for each in shown.tables:
+        (markdown if as_markdown else table)(*each)
+        click.echo("")
+    for line in shown.notes:
         click.echo(line + ("  " if as_markdown else ""))
 
 
@@ -77,6 +121,55 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
     raise UserError(
         f"--baseline {baseline} is none of the runs{nearest(str(baseline), known)} (they are: {', '.join(known)})"
     )
+
+
+def as_table(comparison: Comparison) -> dict[str, Any]:
+    """Return the numbers, and of each run what its experiment has that the baseline's has not."""
+    found, differing = comparison.to_table(), _differing(comparison)
+    for row in found["runs"]:
+        row["differs"] = {key: list(values) for key, values in differing.get(row["run"], {}).items()}
+    return found
+
+
+def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return for each run but the baseline the keys in which their models' experiments differ, with both values."""
+    base = next(row.run for row in comparison.rows if row.run.name == comparison.baseline)
+    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for row in comparison.rows:
+        every = {key: (own, his) for key, own, his in differences(row.run.experiment, base.experiment)}
+        # Of two parts there is nothing in common but their name.
+        others = [key.removesuffix("use") for key in every if key.endswith(".use")]
+        found[row.run.name] = {
+            key: values
+            for key, values in every.items()
+            if not _BESIDE.fullmatch(key)
+            and (key.endswith(".use") or key == _NEIGHBOURS or not key.startswith(tuple(others)))
+        }
+    return found
+
+
+def differing(comparison: Comparison) -> list[str]:
+    """Return a line for each run whose experiment differs from the baseline's, which says in what."""
+    lines, base = [], comparison.baseline
+    for name, found in _differing(comparison).items():
+        said = []
+        own, his = (value or 0 for value in found.pop(_NEIGHBOURS, (0, 0)))
+        if own != his:
+            (more, most), (less, least) = sorted([(name, own), (base, his)], key=lambda each: -each[1])
+            counts = "whose counts of the training text are part of the network"
+            said.append(f"{more} has {_NEIGHBOURS} = {most}, {counts}; {less} has {least or 'none'}")
+        if found:
+            values = [f"{key} ({_value(a)}, not {_value(b)})" for key, (a, b) in list(found.items())[:_NAMED]]
+            rest = f" and {len(found) - _NAMED} more, which `atat diff` lists" if len(found) > _NAMED else ""
+            said.append(f"{name} differs from {base} in {', '.join(values)}{rest}")
+        lines += [". ".join(said) + "."] if said else []
+    return lines
+
+
+def _value(value: Any) -> str:
+    value = value.get("use") if isinstance(value, dict) else value
+    text = "none" if value is None else printable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def quality(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -96,7 +189,7 @@ def quality(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
                 row.run.name,
                 row.run.objective,
                 *(f"{v.value:.2f} ± {v.stderr:.2f}" if v else NONE for v in values),
-                *_difference(row.differences[comparison.quantity]),
+                *difference_of(row.differences[comparison.quantity]),
                 f"{own.bits_per_byte:.4f}",
                 *("{:.4f} ± {:.4f}".format(*row.scores[name]) if name in row.scores else NONE for name in scores),
             ]
@@ -104,7 +197,8 @@ def quality(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def _difference(difference: Difference | None) -> tuple[str, str]:
+def difference_of(difference: Difference | None) -> tuple[str, str]:
+    """Return a difference in nats per token and as a ratio, each with its interval."""
     if difference is None:
         return NONE, NONE
     one = difference.to_table()
@@ -161,21 +255,30 @@ def _tables(comparison: Comparison) -> list[str]:
     return [f"{table}; {'; '.join(runs)}." for table, runs in beside.items()]
 
 
+def conditions(comparison: Comparison, text: str) -> list[str]:
+    """Return on what and how the runs were compared."""
+    from atat_zoo.evaluation.naming import title
+
+    weights = {"EMA" if row.run.ema else "final" for row in comparison.rows}
+    draws = "1 draw" if comparison.draws == 1 else f"{comparison.draws} draws"
+    return [
+        f"{title(comparison.quantity)}: of {text}, the same for every run; {draws} each by {comparison.method}, the "
+        f"same masks (seed {comparison.seed}); {' and '.join(sorted(weights))} weights; ± one standard error over "
+        "sequences.",
+        f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
+        "A run is one training: how far another seed's would lie is not in them.",
+    ]
+
+
 def notes(comparison: Comparison) -> list[str]:
     """Return the conditions of the comparison and how to read it, one or two sentences per line."""
     from atat_zoo.evaluation.naming import PERPLEXITY, title
     from atat_zoo.evaluation.perplexity import LIKELIHOOD
 
     what = title(comparison.quantity)
-    weights = {"EMA" if row.run.ema else "final" for row in comparison.rows}
-    draws = "1 draw" if comparison.draws == 1 else f"{comparison.draws} draws"
-    lines = [
-        f"{what}: of {comparison.sequences:,} sequences of {comparison.split} text, {comparison.tokens:,} tokens, "
-        f"the same for every run; {draws} each by {comparison.method}, the same masks (seed {comparison.seed}); "
-        f"{' and '.join(sorted(weights))} weights; ± one standard error over sequences.",
-        f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
-        "A run is one training: how far another seed's would lie is not in them.",
-    ]
+    where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
+    text = f"{comparison.sequences:,} sequences of {where} text, {comparison.tokens:,} tokens"
+    lines = [*conditions(comparison, text), *differing(comparison)]
     if any(row.scores for row in comparison.rows):
         lines.append(
             "Scores of the predictions at masked tokens, averaged over the same masks with the bound's weights; "
@@ -188,7 +291,7 @@ def notes(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         for name, difference in row.differences.items():
             if name != comparison.quantity and difference is not None:
-                nats, ratio = _difference(difference)
+                nats, ratio = difference_of(difference)
                 lines.append(
                     f"{title(name)} of {row.run.name} against the {what} of {comparison.baseline}: "
                     f"{nats} nats per token, {ratio}."

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, chosen, corpus, options, with_bound, with_options
+from atat_zoo.cli.arguments import (
+    HELD_OUT,
+    ZERO_SHOT,
+    chosen,
+    corpus,
+    options,
+    with_bound,
+    with_options,
+)
 from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation import naming
@@ -18,13 +26,9 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.evaluation.policy import PolicyValue
 
-ZERO_SHOT = "zero-shot"
-
 
 @click.command("eval")
-@options("run", "overrides", "step")
-@click.option("--corpus", "text", help="Other text: files, the name of a corpus, zero-shot, or a table {use = …}.")
-@options(*HELD_OUT, "sampler", "orders", "device", "json")
+@options("run", "overrides", "step", "text", *HELD_OUT, "sampler", "orders", "device", "json")
 def evaluate(
     run: Path,
     overrides: tuple[str, ...],
@@ -54,7 +58,9 @@ def evaluate(
         raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
     given = with_bound(given)
     if text == ZERO_SHOT:
-        _zero_shot(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
+        from atat_zoo.cli.zero_shot import of_run
+
+        of_run(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
         return
     other, name, everything = corpus(text) if text else (None, "", False)
     from atat_zoo.evaluation import evaluate_run
@@ -85,40 +91,6 @@ def evaluate(
         print_json({"run": str(run), **evaluation.to_table(), **({naming.POLICY: found.to_table()} if found else {})})
     else:
         click.echo("\n".join(lines(evaluation) + (policy_lines(found) if found else [])))
-
-
-def _zero_shot(
-    run: Path, given: dict[str, Any], *, step: int | None, seed: int | None, policy: bool, device: str, as_json: bool
-) -> None:
-    """Print the table of the seven corpora, and what differs from the published one."""
-    if policy:
-        raise UserError(f"--bound policy: --corpus {ZERO_SHOT} compares another; name one corpus, or leave it out")
-    if given.get("split"):
-        raise UserError(f"--split: --corpus {ZERO_SHOT} takes the splits of the published figures; leave it out")
-    from atat_zoo.evaluation.zero_shot import PUBLISHED, differences, evaluate_all, table
-    from atat_zoo.model import Model
-
-    model = Model.from_run(run, device, step)
-    spec = with_options(model.experiment.evaluation, given)
-    with Bars(silent=as_json) as bars:
-        seed = model.experiment.seed if seed is None else seed
-        rows = list(evaluate_all(model, run, spec, seed=seed, progress=bars.evaluating))
-    differing = differences(model, spec)
-    if as_json:
-        found = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
-        published = {row.of.recipe: dict(zip(PUBLISHED, row.of.published, strict=True)) for row in rows}
-        problems = {row.of.recipe: row.problem for row in rows if row.problem}
-        others = {"published": published, "differences": differing, "not_evaluated": problems}
-        print_json({"run": str(run), "corpora": found, **others})
-        return
-    for line in table(rows):
-        click.echo(line)
-    click.echo("what differs from the published figures (arXiv:2406.07524):")
-    for text in differing:
-        click.echo(f"  {text}")
-    for row in rows:
-        if row.problem:
-            click.echo(f"{row.of.title}: {row.problem}")
 
 
 def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:

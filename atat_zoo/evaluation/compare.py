@@ -20,7 +20,7 @@ from atat_zoo.evaluation.count_table import TableFigure, TableNats
 from atat_zoo.evaluation.history import History, history
 from atat_zoo.evaluation.naming import PERPLEXITY, title
 from atat_zoo.evaluation.perplexity import BoundValue, bound_value, byte_counts, finite, method_of
-from atat_zoo.evaluation.run import check_evaluation, held_out_text, measure_model, table_beside
+from atat_zoo.evaluation.run import check_evaluation, measure_model, table_beside, text_of
 from atat_zoo.evaluation.scores import SCORES
 from atat_zoo.model import Model
 from atat_zoo.parsing import read
@@ -52,6 +52,7 @@ class ComparedRun:
     # scores of its predictions by name: for each sequence the weighted sum and the sum of weights, [n, 2]
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)
     table: TableNats | None = None  # the count table of its training shards, None if there is none
+    experiment: Mapping[str, Any] = attrs.field(factory=dict)  # as a table, with every parameter
 
 
 def measure_runs(
@@ -63,25 +64,31 @@ def measure_runs(
     device: str = "cpu",
     step: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **other: Any,
 ) -> list[ComparedRun]:
     """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
 
     `baseline` is the index of the run whose held-out text the others must have, `seed` that of the masks. `step` is the
     checkpoint of every run to measure; their final models if None. `progress` is called with the completed and the
-    total number of sequences, over all runs.
+    total number of sequences, over all runs. `other` names other text for all, by the keywords of `text_of`.
 
     Raises:
         UserError: when a run has no such model, or its held-out tokens are not the baseline's.
     """
     first = runs[baseline]
-    text = held_out_text(Model.from_run(first, step=step), first, spec.split, spec.sequences)
-    tokens, maskable, _ = text
-    data = []
+    if other:
+        check_runs(runs, spec, baseline=baseline, step=step)
+    text = text_of(Model.from_run(first, step=step), first, spec, **other)
+    tokens, maskable = text.tokens, text.maskable
+    data: list[Path | None] = []
     for run in runs:  # mistakes are reported before anything is measured
+        if other:
+            data.append(None)
+            continue
         model = Model.from_run(run, step=step)
         check_evaluation(model, run, spec)
-        own = text if run == first else held_out_text(model, run, spec.split, spec.sequences)
-        _check_same(first, run, step, (tokens, maskable), own[:2])
+        own = text if run == first else text_of(model, run, spec)
+        _check_same(first, run, step, (tokens, maskable), (own.tokens, own.maskable))
         data.append(own.data)
     compared = []
     for number, (run, name, shards) in enumerate(zip(runs, _names(runs), data, strict=True)):
@@ -107,10 +114,32 @@ def measure_runs(
                 without_embeddings=without,
                 history=history(RunFolder(run), model.experiment, until=model.step),
                 scores=measured.scores,
-                table=table_beside(model, shards, tokens, maskable, spec, seed=seed),
+                table=table_beside(model, shards, tokens, maskable, spec, seed=seed) if shards else None,
+                experiment=model.experiment.to_table(),
             )
         )
     return compared
+
+
+def check_runs(runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | None) -> None:
+    """Check that runs read any text as the same sequences; the arguments are those of `measure_runs`.
+
+    Raises:
+        UserError: when a run has no such model, cannot be evaluated so, or reads it otherwise than the baseline.
+    """
+    first = runs[baseline]
+    ours = Model.from_run(first, step=step)
+    for run in runs:
+        theirs = Model.from_run(run, step=step)
+        check_evaluation(theirs, run, spec)
+        _check_tokenizers(first, run, step)
+        for key in ("length", "special", "rows"):
+            here, there = (getattr(model.experiment.data, key) for model in (ours, theirs))
+            if here != there:
+                raise UserError(
+                    f'{run} has data.{key} = "{there}", {first} "{here}", so the same text makes other sequences; '
+                    "compare runs that agree in it"
+                )
 
 
 def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
@@ -133,15 +162,22 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
+_ADVICE = "compare runs of one corpus, tokenizer and data.length"
+
+
+def _check_tokenizers(first: Path, run: Path, step: int | None) -> None:
+    one, other = (read(RunFolder(path).model_at(step) / TOKENIZER) for path in (first, run))
+    if one != other:
+        raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
+
+
 def _check_same(
     first: Path, run: Path, step: int | None, ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]
 ) -> None:
     """Refuse a run whose held-out tokens differ from the baseline's, and state the difference."""
-    one, other = (read(RunFolder(path).model_at(step) / TOKENIZER) for path in (first, run))
+    _check_tokenizers(first, run, step)
     (n, length), (m, other_length) = ours[0].shape, theirs[0].shape
-    if one != other:
-        what = f"has another tokenizer than {first}: nats per token are of other tokens"
-    elif length != other_length:
+    if length != other_length:
         what = f"reads sequences of {other_length} tokens, {first} of {length}: data.length differs"
     elif n != m:
         what = f"has {m} held-out sequences, {first} has {n}"
@@ -149,7 +185,7 @@ def _check_same(
         what = f"has other held-out text than {first}: its corpus or its held-out share differs"
     else:
         return
-    raise UserError(f"{run} {what}; compare runs of one corpus, tokenizer and data.length")
+    raise UserError(f"{run} {what}; {_ADVICE}")
 
 
 @attrs.frozen(kw_only=True)
@@ -197,7 +233,8 @@ class Comparison:
     quantity: str  # the bound whose differences are shown: `nelbo`, or the estimate of `--bound`
     baseline: str  # name of the run that the others are compared with
     reach: float | None  # the perplexity to reach, or None when no run recorded one
-    split: str  # which held-out split
+    corpus: str  # the source of the text; empty for that of the baseline's experiment
+    split: str  # which held-out split; `all` for all text of a corpus
     method: str  # how the bound was estimated
     sequences: int  # n
     draws: int  # masks drawn for each
@@ -243,11 +280,13 @@ def compare(
     seed: int,
     baseline: int = 0,
     reach: float | None = None,
+    corpus_name: str = "",
+    all_of_corpus: bool = False,
 ) -> Comparison:
     """Compare measured runs with one of them.
 
     `baseline` is the index of that run, `reach` a perplexity, or None for the final one of the worst run. `seed` is
-    that of the masks; the bootstrap has a fixed seed.
+    that of the masks; the bootstrap has a fixed seed. Other text than the baseline's is named as in `text_of`.
 
     Raises:
         UserError: when a run lacks the bound that the baseline is measured with.
@@ -283,7 +322,8 @@ def compare(
         quantity=quantity,
         baseline=base.name,
         reach=reach,
-        split=spec.split,
+        corpus=corpus_name,
+        split="all" if all_of_corpus else spec.split,
         method=spec.bound.name,
         sequences=len(base.count),
         draws=spec.draws,

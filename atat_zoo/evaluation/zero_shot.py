@@ -5,21 +5,21 @@ Each is a recipe in experiments/corpora, evaluated on the split of the published
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import attrs
 
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.compare import check_runs, compare, measure_runs
 from atat_zoo.evaluation.naming import PERPLEXITY
 from atat_zoo.evaluation.perplexity import number
 from atat_zoo.evaluation.run import check_evaluation, evaluate_run, text_of
 from atat_zoo.experiment import recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.model import Model
 
@@ -49,11 +49,20 @@ LENGTH, VOCABULARY, TOKENS, PARAMETERS = 1024, 50_257, 524e9, 169e6
 
 
 class OnCorpus(NamedTuple):
-    """A corpus and what was found on it."""
+    """A corpus and what was found on it, of one run or of several."""
 
     of: ZeroShot
-    found: Evaluation | None  # None if it cannot be evaluated
+    found: Any  # an `Evaluation` or a `Comparison`; None if it cannot be evaluated
     problem: str  # why there is nothing, as a file that is not here
+
+
+def _texts(spec: EvaluationSpec) -> Iterator[tuple[ZeroShot, EvaluationSpec, dict[str, Any]]]:
+    """Yield each corpus, the evaluation of its split, and what it is for `text_of`."""
+    for each in SETS:
+        entire, on = each.split == "all", cast("Any", spec)
+        if not entire:
+            on = attrs.evolve(on, split=each.split)
+        yield each, on, {"corpus": recipe(each.recipe), "corpus_name": each.recipe, "all_of_corpus": entire}
 
 
 def evaluate_all(
@@ -70,18 +79,32 @@ def evaluate_all(
         UserError: when the run cannot be evaluated so on any text.
     """
     check_evaluation(model, run, spec)
-    for each in SETS:
-        corpus = recipe(each.recipe)
-        entire = each.split == "all"
-        on: Any = spec
-        if not entire:
-            on = attrs.evolve(on, split=each.split)
+    for each, on, corpus in _texts(spec):
         try:
-            text = text_of(model, run, on, corpus=corpus, corpus_name=each.recipe, all_of_corpus=entire)
+            text = text_of(model, run, on, **corpus)
         except UserError as error:
             yield OnCorpus(each, None, str(error))
             continue
         yield OnCorpus(each, evaluate_run(model, run, on, seed=seed, text=text, progress=progress), "")
+
+
+def compare_all(
+    runs: Sequence[Path], spec: EvaluationSpec, *, seed: int, baseline: int, step: int | None, **options: Any
+) -> Iterator[OnCorpus]:
+    """Compare runs on each corpus of the table that can be read; see `measure_runs`.
+
+    Raises:
+        UserError: when the runs cannot be compared so on any text.
+    """
+    check_runs(runs, spec, baseline=baseline, step=step)
+    for each, on, corpus in _texts(spec):
+        try:
+            measured = measure_runs(runs, on, seed=seed, baseline=baseline, step=step, **options, **corpus)
+        except UserError as error:
+            yield OnCorpus(each, None, str(error))
+            continue
+        del corpus["corpus"]
+        yield OnCorpus(each, compare(measured, on, seed=seed, baseline=baseline, **corpus), "")
 
 
 def differences(model: Model, spec: EvaluationSpec) -> list[str]:

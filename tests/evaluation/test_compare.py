@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 
 import attrs
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from atat_zoo.cli.compare import notes, quality
+from atat_zoo.cli.compare import as_table, notes, quality
 from atat_zoo.cli.compare import training as cost
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.compare import ComparedRun, compare, measure_runs, sizes
@@ -18,13 +19,14 @@ from atat_zoo.experiment import EvaluationSpec, load
 from atat_zoo.model import Model
 from atat_zoo.run import RunFolder
 from atat_zoo.training import train
+from tests import fixtures
 
 N = 50
 COUNT = torch.arange(N) % 7 + 10
 HARD = 3 + torch.sin(torch.arange(N).double())
 
 
-def subject(name="a", gap=0.0, evaluated=(), objective="mdlm", **bounds):
+def subject(name="a", gap=0.0, evaluated=(), objective="mdlm", experiment=None, **bounds):
     return ComparedRun(
         name=name,
         objective=objective,
@@ -43,6 +45,7 @@ def subject(name="a", gap=0.0, evaluated=(), objective="mdlm", **bounds):
             evaluated=tuple(evaluated),
             computed={"device": "cpu"},
         ),
+        experiment=experiment or {},
     )
 
 
@@ -175,6 +178,42 @@ def test_the_notes_say_what_was_compared():
     )
 
 
+def experiment(name="a", seed=1, neighbours=0, objective="mdlm", **train):
+    return {
+        "name": name,
+        "seed": seed,
+        "objective": {"use": objective, **({"weight": "nelbo"} if objective == "mdlm" else {"rate": 0.15})},
+        "backbone": {"use": "dit", "neighbours": neighbours},
+        "train": {"steps": 10, "log_every": 5, **train},
+        "evaluation": {"sequences": 8},
+    }
+
+
+def test_what_the_runs_differ_in_is_said_and_what_counts_are():
+    base = subject("a", experiment=experiment(neighbours=2))
+    bare = subject("b", gap=1.5, experiment=experiment("b", seed=2))
+    other = subject("c", experiment=experiment("c", neighbours=3, objective="mlm", steps=9, log_every=1))
+    same = subject("d", experiment=experiment("d", neighbours=2))
+    comparison = found(base, bare, other, same)
+    said = notes(comparison)
+    counts = "whose counts of the training text are part of the network"
+    assert f"a has backbone.neighbours = 2, {counts}; b has none. b differs from a in seed (2, not 1)." in said
+    (of_c,) = (line for line in said if line.startswith("c "))
+    assert of_c == (
+        f"c has backbone.neighbours = 3, {counts}; a has 2. "
+        'c differs from a in objective.use ("mlm", not "mdlm"), train.steps (9, not 10).'
+    )
+    assert not any(line.startswith("d ") for line in said)
+    assert [row["differs"] for row in as_table(comparison)["runs"]] == [
+        {},
+        {"seed": [2, 1], "backbone.neighbours": [0, 2]},
+        {"objective.use": ["mlm", "mdlm"], "backbone.neighbours": [3, 2], "train.steps": [9, 10]},
+        {},
+    ]
+    many = subject("e", experiment=experiment(neighbours=2, **{f"a{i}": 0 for i in range(8)}))
+    assert any(line.endswith(" and 2 more, which `atat diff` lists.") for line in notes(found(base, many)))
+
+
 def test_a_diverged_run_has_a_row_too():
     table = found(subject("a"), subject("b", gap=1e6)).to_table()
     assert table["runs"][1]["perplexity"] is None
@@ -246,6 +285,63 @@ def test_it_reads_as_text_and_as_markdown(tiny, trained, other_seed):
     assert set(lines[1]) == set("|- ")
     assert lines[2].startswith("| trained | mdlm |")
     assert len({line.count("|") for line in lines[:4]}) == 1
+
+
+@pytest.mark.slow
+def test_runs_are_compared_on_other_text(tiny, trained, other_seed, tmp_path):
+    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog " * 20)
+    words = ("--corpus", str(tmp_path / "fox.txt"), "--sequences", "0", "--seed", "5", "--json")
+    said = json.loads(tiny.atat("compare", "trained", "other-seed", *words).stdout)
+    assert (said["corpus"], said["split"], said["tokens"]) == (f"{tmp_path.name}/fox.txt", "all", 880)
+    assert said["runs"][1]["differs"] == {"seed": [6, 5]}
+    assert said["runs"][1]["bounds"]["nelbo"]["difference"]["narrower"] > 1
+    assert said["runs"][0]["count_table"] is None
+    for row in said["runs"]:
+        alone = json.loads(tiny.atat("eval", row["run"], *words).stdout)
+        assert row["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-12)
+    text = tiny.atat("compare", "trained", "other-seed", *words[:-1]).stdout
+    assert f"sequences of {tmp_path.name}/fox.txt, all text, 880 tokens, the same for every run" in text
+    train(load(str(tiny.path), ["train.steps=1", "evaluation.samples=0", "data.length=8"]), tmp_path / "shorter")
+    refused = tiny.atat("compare", "trained", str(tmp_path / "shorter"), *words, check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert 'has data.length = "8", trained "16", so the same text makes other sequences' in refused.stderr
+
+
+@pytest.fixture
+def corpora(tiny):
+    fixtures.write_all(tiny.root)
+    yield
+    shutil.rmtree(tiny.root / "corpora")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("corpora")
+def test_runs_are_compared_on_the_fields_table(tiny, trained, other_seed):
+    words = ("compare", "trained", "other-seed", "--corpus", "zero-shot", "--sequences", "4")
+    (tiny.root / "corpora/lambada/lambada_test.jsonl").unlink()
+    said = json.loads(tiny.atat(*words, "--json").stdout)
+    assert [name for name, each in said["corpora"].items() if each is None] == ["lambada"] == [*said["not_evaluated"]]
+    ptb = said["corpora"]["ptb"]
+    assert (ptb["corpus"], ptb["split"]) == ("ptb", "validation")
+    assert [row["run"] for row in ptb["runs"]] == ["trained", "other-seed"]
+    assert said["published"]["ptb"] == {"AR": 82.05, "SEDD": 100.09, "MDLM": 95.26}
+    assert list(said["differences"]) == ["trained", "other-seed"]
+    lines = tiny.atat(*words).stdout.splitlines()
+    columns = ["corpus", "split", "trained", "other-seed", *(f"{name}, published" for name in ("AR", "SEDD", "MDLM"))]
+    assert columns in [re.split("  +", line) for line in lines]
+    (row,) = (line for line in lines if line.startswith("PTB"))
+    percent = ptb["runs"][1]["bounds"]["nelbo"]["difference"]["percent"]
+    assert f"{ptb['runs'][0]['perplexity']:.2f} ± " in row
+    assert f", {percent:+.2f} % [" in row
+    assert row.split()[-3:] == ["82.05", "100.09", "95.26"]
+    (missing,) = (line for line in lines if line.startswith("LAMBADA "))
+    assert missing.count("not evaluated") == 2
+    assert "other-seed differs from trained in seed (6, not 5)." in lines
+    assert "  sequences of 16 tokens, not 1024" in lines
+    for option in (["--split", "test"], ["--reach", "9"]):
+        refused = tiny.atat(*words, *option, check=False)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"{option[0]}: --corpus zero-shot " in refused.stderr
 
 
 @pytest.mark.slow
