@@ -21,7 +21,7 @@ from atat_zoo.cli.arguments import (
 )
 from atat_zoo.cli.console import Bars, markdown, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.study.schema import differences
+from atat_zoo.run.changes import changes
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.compare import Comparison, Difference, Row
@@ -136,7 +136,7 @@ def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
     base = next(row.run for row in comparison.rows if row.run.name == comparison.baseline)
     found: dict[str, dict[str, tuple[Any, Any]]] = {}
     for row in comparison.rows:
-        every = {key: (own, his) for key, own, his in differences(row.run.experiment, base.experiment)}
+        every = {key: (own, his) for key, own, his, _ in changes(row.run.experiment, base.experiment)}
         # Of two parts there is nothing in common but their name.
         others = [key.removesuffix("use") for key in every if key.endswith(".use")]
         found[row.run.name] = {

@@ -38,7 +38,7 @@ PUBLISHED = ("AR", "SEDD", "MDLM")
 SETS = (
     ZeroShot("ptb", "PTB", "validation", (82.05, 100.09, 95.26)),
     ZeroShot("wikitext103", "WikiText", "validation", (25.75, 34.28, 32.83)),
-    ZeroShot("lm1b", "LM1B", "test", (51.25, 68.20, 67.01)),
+    ZeroShot("lm1b", "LM1B", "validation", (51.25, 68.20, 67.01)),
     ZeroShot("lambada", "LAMBADA", "all", (51.28, 49.86, 47.52)),
     ZeroShot("ag_news", "AG News", "test", (52.09, 62.09, 61.15)),
     ZeroShot("pubmed", "PubMed", "validation", (49.01, 44.53, 41.89)),

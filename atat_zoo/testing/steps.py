@@ -55,7 +55,8 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
     def holds_mean(drawn: Rows, progress: float) -> None:
         step, _ = masked_step(drawn)
         for ready in variants(curriculum, drawn):
-            weights = ready.weights(step, drawn.importance, progress)
+            weigh = ready.weights
+            weights = weigh(step, drawn.importance, progress)
             assert weights.dtype == torch.float32, f"weights are float32, not {weights.dtype}"
             holds((weights > 0) & weights.isfinite(), "weights are positive and finite")
             count = step.maskable.sum(-1)
@@ -65,7 +66,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
             assert ready.stage(progress), "a stage has a name"
             if isinstance(ready, Tilting):
                 sure = drawn.importance.round()
-                found, told = (ready.weights(step, sure, progress), tilt(sure, ready.strength(progress), step.maskable))
+                found, told = weigh(step, sure, progress), tilt(sure, ready.strength(progress), step.maskable)
                 holds((found - told).abs() <= 1e-5 * told, "importance 1 weighs exp(strength) times importance 0")
 
     check_adaptive(

@@ -48,8 +48,8 @@ class Evaluator:
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current weights (their moving average, if there is one) and write the numbers.
 
-        Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. The count table is
-        measured on rank 0 alone.
+        Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. What is not the
+        network's work is done on rank 0 alone, and every rank gets the result.
         """
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
         total = len(self.tokens)
@@ -68,20 +68,24 @@ class Evaluator:
                 bound=spec.bound,
             )
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
-        evaluation = summarise(
-            Measurement.join(gathered),
-            tokenizer=self.context.tokenizer,
-            counts=self.context.counts,
-            table=attrs.evolve(self.table, nats=self.table.nats[chosen]) if rank == 0 and self.table else None,
-            split=spec.split,
-            step=step,
-            ema=self.average is not None,
-            draws=spec.draws,
-            seed=self.experiment.seed,
-            method=method_of(self.experiment, spec.bound),
-        )
-        if rank == 0:
-            evaluation.record(self.folder, required=True)
+        made: list[Any] = [None]
+        if rank == 0:  # decoding and ranking take as long for one rank as for all
+            made[0] = summarise(
+                Measurement.join(gathered),
+                tokenizer=self.context.tokenizer,
+                counts=self.context.counts,
+                table=attrs.evolve(self.table, nats=self.table.nats[chosen]) if self.table else None,
+                split=spec.split,
+                step=step,
+                ema=self.average is not None,
+                draws=spec.draws,
+                seed=self.experiment.seed,
+                method=method_of(self.experiment, spec.bound),
+            )
+            made[0].record(self.folder, required=True)
+        if ranks > 1:
+            dist.broadcast_object_list(made)
+        evaluation: Evaluation = made[0]
         return evaluation
 
     @cached_property

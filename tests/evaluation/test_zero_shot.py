@@ -53,7 +53,7 @@ def test_the_fields_table(tiny, trained):
     fixtures.write_all(tiny.root)
     found = evaluated(tiny, trained, "--corpus", "zero-shot", "--sequences", "4")
     assert not found["not_evaluated"]
-    assert {name for name, each in found["corpora"].items() if each["split"] == "test"} == {"lm1b", "ag_news"}
+    assert {name for name, each in found["corpora"].items() if each["split"] == "test"} == {"ag_news"}
     assert (found["corpora"]["lambada"]["split"], found["corpora"]["ptb"]["split"]) == ("all", "validation")
     assert found["published"]["wikitext103"] == {"AR": 25.75, "SEDD": 34.28, "MDLM": 32.83}
     lines = tiny.atat("eval", str(trained), "--corpus", "zero-shot", "--sequences", "4").stdout.splitlines()
