@@ -117,6 +117,6 @@ class EarlyStopperCallback:
 
     def build(self) -> ComposerCallback:
         """See `Callback`."""
-        from atat_zoo.training.lifecycle import PatienceStopper
+        from atat_zoo.training.evaluator import PatienceStopper
 
         return PatienceStopper(self.patience)

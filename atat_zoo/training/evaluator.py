@@ -1,13 +1,15 @@
-"""The held-out evaluation of a training: all ranks measure, rank 0 writes."""
+"""The held-out evaluation of a training: when it is, on all ranks, and who is told; rank 0 writes."""
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
 import torch
+from composer import Callback, Logger, State
 from composer.utils import dist
 
 from atat_zoo.data.sequences import held_out
@@ -17,7 +19,7 @@ from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
 from atat_zoo.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from atat_zoo.experiment import Experiment
@@ -130,3 +132,74 @@ class Evaluator:
         eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
         with eager, self.average.swapped() if self.average else nullcontext():
             yield
+
+
+@runtime_checkable
+class WatchesEvaluations(Protocol):
+    """A callback that gets the held-out perplexity of each evaluation during the training."""
+
+    def evaluated(self, perplexity: float, state: State) -> None:
+        """Receive the perplexity; NaN for an objective without one."""
+        ...
+
+
+class Evaluations(Callback):
+    """Evaluates before the first step, and every so many steps until the step `last`.
+
+    Loggers get the results, and the callbacks that watch evaluations those of a step.
+    """
+
+    def __init__(self, every: int, last: int, evaluate: Callable[[int], Evaluation]) -> None:
+        self.every, self.last, self.evaluate = every, last, evaluate
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Evaluate what is there before anything is learned; a run that is continued has this already."""
+        if not int(state.timestamp.batch):
+            log_evaluation(logger, self.evaluate(0))
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Evaluate if it is time, until the step `last`."""
+        step = int(state.timestamp.batch)
+        if step % self.every == 0 and step <= self.last:
+            evaluation = self.evaluate(step)
+            log_evaluation(logger, evaluation)
+            perplexity = evaluation.nelbo.value if evaluation.nelbo else math.nan
+            for callback in state.callbacks:
+                if isinstance(callback, WatchesEvaluations):
+                    callback.evaluated(perplexity, state)
+
+
+def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
+    """Log the exponential of each bound; that of `nelbo` is the perplexity."""
+    bounds = {f"{evaluation.split}/{name}": bound.value for name, bound in evaluation.bounds.items()}
+    logger.log_metrics(bounds, evaluation.step)
+
+
+class PatienceStopper(Callback):
+    """Stops after `patience` evaluations without a new best perplexity; a resumed run continues the count."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.best, self.waited = math.inf, 0
+
+    def evaluated(self, perplexity: float, state: State) -> None:
+        """Count an evaluation; see `WatchesEvaluations`."""
+        self.waited = 0 if perplexity < self.best else self.waited + 1
+        self.best = min(self.best, perplexity)
+        self._stop(state)
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Do not continue a run that was already stopped."""
+        self._stop(state)
+
+    def _stop(self, state: State) -> None:
+        if self.waited >= self.patience:
+            state.stop_training()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best perplexity and the count of evaluations since, for the checkpoint."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.best, self.waited = state["best"], state["waited"]

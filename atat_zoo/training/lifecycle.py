@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from composer import Callback, Logger, State
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.experiment import TrainSpec
     from atat_zoo.run import RunFolder
     from atat_zoo.training.composer_model import ZooModel
@@ -333,74 +332,3 @@ def _largest(number: int, state: State) -> int:
 def _device_of(state: State) -> torch.device:
     parameter: Tensor = next(state.model.parameters())
     return parameter.device
-
-
-@runtime_checkable
-class WatchesEvaluations(Protocol):
-    """A callback that gets the held-out perplexity of each evaluation during the training."""
-
-    def evaluated(self, perplexity: float, state: State) -> None:
-        """Receive the perplexity; NaN for an objective without one."""
-        ...
-
-
-class Evaluations(Callback):
-    """Evaluates before the first step, and every so many steps until the step `last`.
-
-    Loggers get the results, and the callbacks that watch evaluations those of a step.
-    """
-
-    def __init__(self, every: int, last: int, evaluate: Callable[[int], Evaluation]) -> None:
-        self.every, self.last, self.evaluate = every, last, evaluate
-
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Evaluate what is there before anything is learned; a run that is continued has this already."""
-        if not int(state.timestamp.batch):
-            log_evaluation(logger, self.evaluate(0))
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Evaluate if it is time, until the step `last`."""
-        step = int(state.timestamp.batch)
-        if step % self.every == 0 and step <= self.last:
-            evaluation = self.evaluate(step)
-            log_evaluation(logger, evaluation)
-            perplexity = evaluation.nelbo.value if evaluation.nelbo else math.nan
-            for callback in state.callbacks:
-                if isinstance(callback, WatchesEvaluations):
-                    callback.evaluated(perplexity, state)
-
-
-def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
-    """Log the exponential of each bound; that of `nelbo` is the perplexity."""
-    bounds = {f"{evaluation.split}/{name}": bound.value for name, bound in evaluation.bounds.items()}
-    logger.log_metrics(bounds, evaluation.step)
-
-
-class PatienceStopper(Callback):
-    """Stops after `patience` evaluations without a new best perplexity; a resumed run continues the count."""
-
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-        self.best, self.waited = math.inf, 0
-
-    def evaluated(self, perplexity: float, state: State) -> None:
-        """Count an evaluation; see `WatchesEvaluations`."""
-        self.waited = 0 if perplexity < self.best else self.waited + 1
-        self.best = min(self.best, perplexity)
-        self._stop(state)
-
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Do not continue a run that was already stopped."""
-        self._stop(state)
-
-    def _stop(self, state: State) -> None:
-        if self.waited >= self.patience:
-            state.stop_training()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the best perplexity and the count of evaluations since, for the checkpoint."""
-        return {"best": self.best, "waited": self.waited}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
-        self.best, self.waited = state["best"], state["waited"]

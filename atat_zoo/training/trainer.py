@@ -19,18 +19,16 @@ from atat_zoo.data.build import build
 from atat_zoo.data.counting import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.errors import UserError, clip
-from atat_zoo.experiment import from_table
+from atat_zoo.errors import UserError
 from atat_zoo.model import assemble
 from atat_zoo.model.model import device_name
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
-from atat_zoo.run.changes import changes
 from atat_zoo.run.environment import describe
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.evaluator import Evaluator
-from atat_zoo.training.extending import CHANGEABLE, check_extends, extended, record
+from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
+from atat_zoo.training.continuing import extended, last_checkpoint, record
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
@@ -163,7 +161,7 @@ def _run(
 ) -> Result:
     spec = experiment.train
     device = device_of(experiment.train.device)
-    last = None if fresh else _last_checkpoint(folder, experiment, reporter)
+    last = None if fresh else last_checkpoint(folder, experiment, reporter.message if _rank() == 0 else None)
     check(experiment, device, _ranks())
     # A run with a checkpoint no longer needs the run of its initial weights.
     beginning = Beginning.of(experiment) if fresh else None
@@ -225,7 +223,7 @@ def _run(
         step = int(trainer.state.timestamp.batch)
         evaluation = None if interruption.step is not None else evaluator(step)
         if evaluation:
-            lifecycle.log_evaluation(trainer.logger, evaluation)
+            log_evaluation(trainer.logger, evaluation)
         trainer.close()
         let_go(trainer)
         if evaluation is None:
@@ -254,35 +252,6 @@ def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], 
     environment = {"seed": experiment.seed, "computes": computes, **source, **describe(Zoo.load().plugins)}
     write_json(folder.environment, environment)
     write_text(folder.resolved, experiment.to_toml())
-
-
-def _last_checkpoint(folder: RunFolder, experiment: Experiment, reporter: Reporter) -> Checkpoint | None:
-    """Return the checkpoint of an interrupted run.
-
-    Raises:
-        UserError: when it is that of another experiment.
-    """
-    last = folder.last_checkpoint()
-    if last is None:
-        return None
-    note = last.path.with_suffix(".json")
-    table = folder.trained_with(last)
-    if table is None:
-        if _rank() == 0:
-            reporter.message(f"{note} does not say with which experiment it was trained: {folder.resolved} is believed")
-        return last
-    found = list(changes(from_table(table, where=str(note)).to_table(), experiment.to_table()))
-    for each in found:
-        if each.key in CHANGEABLE:  # as `extended` recorded it, or as it was edited
-            check_extends(experiment, folder, last.step, each.was)
-    if refused := [str(each) for each in found if not each.free and each.key not in CHANGEABLE]:
-        raise UserError(
-            f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
-            f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"
-        )
-    if found and _rank() == 0:
-        reporter.message(f"changed since step {last.step}: {clip(', '.join(map(str, found)))}")
-    return last
 
 
 def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], reporter: Reporter) -> Path | None:
@@ -346,7 +315,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         *([average] if average else []),
         *(callback.build() for callback in spec.callbacks),
         lifecycle.MetricsWriter(model, folder, spec, report, *values, utilisation=utilisation),
-        *([lifecycle.Evaluations(spec.evaluate_every, last, evaluate)] if spec.evaluate_every else []),
+        *([Evaluations(spec.evaluate_every, last, evaluate)] if spec.evaluate_every else []),
     ]
     if spec.loggers:
         folder.logs.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from atat_zoo import Zoo
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.training import resume, train
-from atat_zoo.training.lifecycle import PatienceStopper
+from atat_zoo.training.evaluator import PatienceStopper
 
 if TYPE_CHECKING:
     from pathlib import Path

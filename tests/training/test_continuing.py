@@ -12,7 +12,7 @@ import pytest
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.training import resume, train
-from atat_zoo.training.extending import extended
+from atat_zoo.training.continuing import extended, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +65,17 @@ def test_a_run_that_goes_on_is_not_finished(tiny: Tiny, tmp_path: Path) -> None:
     assert resume(run.path).step == 9
     straight = trained(tiny, tmp_path / "straight", "train.steps=9")
     assert tiny.weights(run.path) == tiny.weights(straight.path)
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_before_its_next_checkpoint_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+    """Its last checkpoint is still that of a training of fewer steps."""
+    run = trained(tiny, tmp_path / "run", "train.steps=3")
+    record(run, extended(run, ["train.steps=5"]), 3)
+    assert resume(run.path).step == 5
+    run.resolved.write_text(run.resolved.read_text().replace('use = "constant"', 'use = "linear"', 1))
+    with pytest.raises(UserError, match="is not what the checkpoint of step 5 was trained with"):
+        resume(run.path)
 
 
 def finished(tiny: Tiny, uninterrupted: Path, folder: Path, *words: str) -> Path:

@@ -1,4 +1,4 @@
-"""A run that is trained for another number of steps than it was begun with, and the record of that."""
+"""What a run goes on from, and with: its checkpoint, whose experiment must be its own, and another number of steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import from_overrides, from_table
 from atat_zoo.run import atomic, write_json, write_text
+from atat_zoo.run.changes import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from atat_zoo.experiment import Experiment
     from atat_zoo.run import RunFolder
+    from atat_zoo.run.folder import Checkpoint
 
 # What a run may change when it goes on.
 CHANGEABLE = ("train.steps",)
@@ -61,6 +63,37 @@ def check_extends(made: Experiment, folder: RunFolder, done: int, old: int) -> N
                 f"would have been: {kind} {part.name!r} follows the number of steps; begin another run with "
                 f"init_from={folder.path}"
             )
+
+
+def last_checkpoint(
+    folder: RunFolder, experiment: Experiment, message: Callable[[str], None] | None
+) -> Checkpoint | None:
+    """Return the checkpoint of an interrupted run.
+
+    Raises:
+        UserError: when it is that of another experiment.
+    """
+    last = folder.last_checkpoint()
+    if last is None:
+        return None
+    note = last.path.with_suffix(".json")
+    table = folder.trained_with(last)
+    if table is None:
+        if message:
+            message(f"{note} does not say with which experiment it was trained: {folder.resolved} is believed")
+        return last
+    found = list(changes(from_table(table, where=str(note)).to_table(), experiment.to_table()))
+    for each in found:
+        if each.key in CHANGEABLE:  # as `extended` recorded it, or as it was edited
+            check_extends(experiment, folder, last.step, each.was)
+    if refused := [str(each) for each in found if not each.free and each.key not in CHANGEABLE]:
+        raise UserError(
+            f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
+            f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"
+        )
+    if found and message:
+        message(f"changed since step {last.step}: {clip(', '.join(map(str, found)))}")
+    return last
 
 
 def record(folder: RunFolder, made: Experiment, done: int) -> None:
