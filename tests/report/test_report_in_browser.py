@@ -212,7 +212,7 @@ def test_a_chart_that_cannot_be_drawn_is_said_and_the_others_are_drawn(browser, 
     page.wait_for_selector(DRAWN, state="attached")
     page.evaluate("given.charts.loss.specs.tokens = { mark: 5 }")
     page.get_by_role("button", name="tokens").click()
-    first, second = (page.locator("#curves .chart").nth(i) for i in range(2))
+    first, second = (page.locator(f"#curves .chart.{name}") for name in ("loss", "bound"))
     second.get_by_text("training tokens").wait_for()
     assert first.text_content() == "This chart cannot be drawn."
     page.get_by_role("button", name="steps").click()
