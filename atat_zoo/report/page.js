@@ -311,7 +311,7 @@ function curriculum() {
   return [
     legend("strengths", "rates", "spread"),
     data.tables.stages.length ? chart("stages", "Stage of the curriculum") : given.live ? null : el("p", { class: "note" }, "No curriculum."),
-    data.tables.strengths.length ? chart("strength", "A token weighs exp(strength · importance), over its mean in the sequence: easy tokens more below 0, hard ones above.") : null,
+    data.tables.strengths.length ? chart("strength", "A token of importance 1 weighs exp(strength) times one of importance 0: easy tokens more below 0, hard ones above.") : null,
     has("mask_rate") ? chart("rates", "Dots: masked tokens of a step's batch. Line: what the step's rates asked for.") : null,
     data.tables.spread.length ? chart("spread", "Rates drawn for every row of the recorded steps, runs side by side.") : null,
   ];
