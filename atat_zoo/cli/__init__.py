@@ -37,8 +37,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What can be wrong with a disk, and says no name.
-NAMELESS = frozenset({errno.EIO, errno.ESTALE})
 
 
 class _Lazy(click.Group):
@@ -104,11 +102,10 @@ def run(command: click.Command, name: str) -> None:
         if error.errno in FULL:
             problem = f"{error.filename or 'what this prints or writes'} cannot be written: {error.strerror}; free some"
             _say(f"error: {problem} space, then run it again")
-        elif error.filename is None and error.errno not in NAMELESS:
-            raise
         else:  # a name that is too long, links in a circle, no permission, a folder in place of a file
-            what = clip(error.filename or "a file that this reads or writes")
-            _say(f"error: {what}: {error.strerror}; name another one, or mend it")
+            what = clip(error.filename or "a file or connection that this uses")
+            reason = clip(error.strerror or str(error) or type(error).__name__)
+            _say(f"error: {what}: {reason}; name another one, or mend it")
         code = 2
     except Exception as error:
         from atat_zoo.machine import ran_out
@@ -149,7 +146,9 @@ def _show(
 ) -> None:
     """Print a warning that is for the user as a sentence."""
     if issubclass(category, Note):
-        _say(f"note: {message}")
+        from atat_zoo.cli.console import printable
+
+        _say(printable(f"note: {message}"))
     else:
         _show_others(message, category, filename, lineno, file, line)
 

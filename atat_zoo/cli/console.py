@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text))  # which JSON leaves
 
 
 def on_terminal() -> bool:
@@ -34,7 +35,8 @@ def echo_text(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """Print a table: with rich on a terminal, in aligned columns elsewhere."""
+    """Print a table: with rich on a terminal, in aligned columns elsewhere; names in it may be anybody's."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     if on_terminal():
         from rich.console import Console
         from rich.table import Table

@@ -59,7 +59,7 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
         [run.name, run.objective or NONE, _steps(run), bound_text(run.bound), lasting(run.age), run.state]
         for run in chosen
     ]
-    table(["run", "objective", "step", "bound", "age", "state"], [[printable(cell) for cell in row] for row in rows])
+    table(["run", "objective", "step", "bound", "age", "state"], rows)
     for run in chosen:
         if run.problem:
             click.echo(f"{printable(run.name)}: {printable(run.problem)}")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from atat_zoo.cli.arguments import options
-from atat_zoo.cli.console import print_json, table
+from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import KINDS, Zoo, manifest
 
@@ -34,7 +34,8 @@ def list_(kind: str | None, as_json: bool) -> None:
     table(["kind", "name", "summary"], [[e.kind, e.name, e.summary + origin[e.distribution]] for e in entries])
     for plugin in menu.plugins:
         if plugin.status == "broken":
-            click.echo(f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}", err=True)
+            said = f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}"
+            click.echo(printable(said), err=True)
 
 
 @zoo.command()
@@ -48,10 +49,10 @@ def show(kind: str, name: str, as_json: bool) -> None:
         keys = ("kind", "name", "summary", "path", "distribution", "refs", "parameters")
         print_json({key: getattr(entry, key) for key in keys})
         return
-    click.echo(f"{entry.kind} {entry.name}: {entry.summary}")
-    click.echo(f"from {entry.distribution}, {entry.path}")
+    click.echo(printable(f"{entry.kind} {entry.name}: {entry.summary}"))
+    click.echo(printable(f"from {entry.distribution}, {entry.path}"))
     if entry.refs:
-        click.echo(f"see {', '.join(entry.refs)}")
+        click.echo(printable(f"see {', '.join(entry.refs)}"))
     click.echo("")
     if entry.parameters:
         rows = [[n, p["type"], _default(p), p["help"] + _bounds(p)] for n, p in entry.parameters.items()]

@@ -8,6 +8,8 @@ not imported.
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,13 +96,16 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
             read = manifest.read(own, plugin.distribution)
             _refuse_newer(read.contract)
             return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
-        module = point.load()
-        _refuse_newer(getattr(module, "CONTRACT", 1))
-        entries = hook_entries(module, plugin.distribution)
+        with redirect_stdout(sys.stderr):  # standard output may be JSON
+            module = point.load()
+            _refuse_newer(getattr(module, "CONTRACT", 1))
+            entries = hook_entries(module, plugin.distribution)
         if not entries:
             raise ImportError(f"{point.module} offers no parts; mark its functions with @hookimpl")
         return attrs.evolve(plugin, entries=entries)
-    except (Exception, SystemExit) as error:  # a plugin may fail in any way, and breaks only itself
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may fail in any way, and breaks only itself
         return broken(plugin, error)
 
 

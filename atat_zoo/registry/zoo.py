@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -82,8 +84,11 @@ class Zoo:
         """Import a part and return its class."""
         entry = self.describe(kind, name)
         try:
-            return entry.load()
-        except (Exception, SystemExit) as error:  # a plugin's module may fail in any way
+            with redirect_stdout(sys.stderr):  # standard output may be JSON
+                return entry.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin's module may fail in any way
             raise UserError(
                 f"{kind} {name!r} of {entry.distribution} cannot be imported from {entry.path}: "
                 f"{type(error).__name__}: {error}; reinstall {entry.distribution}"

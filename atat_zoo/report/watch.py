@@ -193,8 +193,12 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
         plotext.limit_size(False, False)
         plotext.plot_size(max(30, width), each)
         plotext.title(f"{title}, against steps")
-        plotext.xlim(0, seen.steps)
-        plotext.xticks([(seen.steps or 0) * quarter // 4 for quarter in range(5)])
-        plotext.plot(*zip(*points, strict=True), marker="braille")
-        said += plotext.uncolorize(plotext.build()).split("\n")
+        try:
+            plotext.xlim(0, seen.steps)
+            plotext.xticks([(seen.steps or 0) * quarter // 4 for quarter in range(5)])
+            plotext.plot(*zip(*points, strict=True), marker="braille")
+            said += plotext.uncolorize(plotext.build()).split("\n")
+        except (ArithmeticError, ValueError):  # values so large or small that their differences are no numbers
+            (first, one), (last, other) = points[0], points[-1]
+            said.append(f"{title}: cannot be drawn; {one:g} at step {first}, {other:g} at step {last}")
     return "\n".join(line.rstrip() for line in said).rstrip(), seen.state == FINISHED

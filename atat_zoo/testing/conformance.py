@@ -97,7 +97,9 @@ class Case:
             self.run()
         except unittest.SkipTest:
             return ""
-        except (Exception, SystemExit) as error:  # a plugin's part may fail in any way
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin's part may fail in any way
             example = _example(error)
             broken = f"{self.kind} {self.name!r} breaks its promise {self.promise!r}: {_said(self.kind, error)}"
             return clip(" ".join(f"{broken}{f'; smallest example: {example}' if example else ''}".split()), 1000)
@@ -161,7 +163,9 @@ def example_of(entry: Entry) -> Example | None:
     module = f"{package}.examples"
     try:
         return import_module(module).EXAMPLES.get((entry.kind, entry.name))
-    except (Exception, SystemExit) as error:  # a plugin may fail in any way
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin may fail in any way
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             return None
         raise UserError(f"{module} has no EXAMPLES to be read: {type(error).__name__}: {error}") from error

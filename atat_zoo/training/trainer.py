@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -19,7 +20,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.counting import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 from atat_zoo.model import assemble
 from atat_zoo.model.model import device_name
 from atat_zoo.registry import Context, Zoo
@@ -134,8 +135,10 @@ def resume(
 
 def _folder(out: Path) -> RunFolder:
     """Return a run folder, or refuse a name in which nothing could be saved."""
-    if "{" in str(out) or "}" in str(out):
-        raise UserError(f"{out}: a run folder's name has no braces, which Composer would fill in; choose another one")
+    # Composer fills in braces, and reads the name of a checkpoint as an address, without line breaks and fragments.
+    if re.search(r"[{}#?\x00-\x1f\x7f-\x9f]|^( |//|[a-z][a-z0-9+.-]*:)", str(out), re.IGNORECASE):
+        not_allowed = "braces, #, ?, control characters, nor the beginning of an address, which Composer would read"
+        raise UserError(f"{clip(out)}: a run folder's name has no {not_allowed}; choose another one")
     try:
         str(out).encode()
     except UnicodeEncodeError:  # safetensors could not write there

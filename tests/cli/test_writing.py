@@ -397,6 +397,23 @@ def test_a_full_disk_under_standard_output_is_one_sentence(atat, monkeypatch):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "Too many open files"),
+        (OSError("the \x1b[31mlibrary says no"), r"'the \x1b[31mlibrary says no'"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_an_error_of_the_system_that_names_no_file_is_one_sentence(atat, monkeypatch, error, said):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("atat_zoo.cli.zoo.table", fail)
+    expected = f"error: a file or connection that this uses: {said}; name another one, or mend it\n"
+    assert atat("zoo", "list") == (2, "", expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("sample", "run"), ("infill", "run", "a [MASK]"), ("zoo", "list")], ids=" ".join)
 def test_a_closed_standard_output(root, words):

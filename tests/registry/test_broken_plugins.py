@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.installing import alone, install
@@ -26,6 +28,7 @@ class Spiral:
 def atat_zoo_masking():
     return [Spiral]
 '''
+MENU = '[masking.spiral]\npath = "made_up_broken.strategies:Spiral"\nsummary = "made up"\n'
 EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 # Of each: what is replaced in the good plugin, by what, and what is said of it.
 IMPORTED = {
@@ -116,7 +119,7 @@ def test_the_sentence_has_the_smallest_example(plugins, atat):
 
 @pytest.mark.parametrize(
     ("raised", "sentence"),
-    [("RuntimeError('two\\nlines')", "RuntimeError: two lines"), ("SystemExit(0)", "SystemExit: 0")],
+    [("RuntimeError('two\\nlines')", "RuntimeError: two lines"), ("SystemExit(0)", "SystemExit: 0"), ("GeneratorExit", "GeneratorExit:")],
 )
 def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, atat):
     plugins("return water", f"raise {raised}\n        water")
@@ -128,16 +131,41 @@ def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, 
     [
         ("raise OSError('disk on fire')", "OSError: disk on fire"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("raise GeneratorExit", "GeneratorExit: "),
         ("Spiral = 3", "TypeError: Spiral is no class, but 3"),
     ],
 )
 def test_a_part_that_is_listed_and_cannot_be_imported_is_one_sentence(module, sentence, install, atat):
-    menu = '[masking.spiral]\npath = "made_up_broken.strategies:Spiral"\nsummary = "made up"\n'
-    install("broken", "", files={"registry.toml": menu, "strategies.py": module})
+    install("broken", "", files={"registry.toml": MENU, "strategies.py": module})
     line = said(atat, "zoo", "check", "atat-zoo-broken")
     assert "masking 'spiral' of atat-zoo-broken cannot be imported from " in line
     assert sentence in line
     assert said(atat, "zoo", "check") == line.replace("error: ", "error: masking spiral: ")
+
+
+@pytest.mark.parametrize("files", [{}, {"registry.toml": MENU, "strategies.py": f"print('hello')\n{GOOD}"}])
+def test_what_a_plugin_prints_when_it_is_imported_is_not_on_standard_output(files, install, atat):
+    install("broken", f"print('hello')\n{GOOD}", files=files)
+    assert "spiral" in {part["name"] for part in json.loads(atat("zoo", "list", "--json")[1])}
+    code, out, err = atat("resolve", "mdlm", "masking.use=spiral", "--json")
+    assert (code, json.loads(out)["masking"]["use"]) == (0, "spiral")
+    assert "hello" in err or not files  # imported by the command before
+
+
+def test_a_plugin_does_not_write_to_the_terminal_with_control_characters(install, atat):
+    hostile = "\x1b]0;title\x07\x1b[31m\x9b2J"
+    install("broken", f"raise RuntimeError({hostile!r})", metadata=False)
+    menu = MENU.replace("made up", "made \\u001B[31m\\u009B2Jup")
+    install("menu", "", files={"registry.toml": menu, "strategies.py": GOOD})
+    for words in (["list"], ["list", "--json"], ["show", "masking", "spiral"], ["plugins"], ["plugins", "--json"]):
+        code, out, err = atat("zoo", *words)
+        assert code == 0
+        assert (out + err).replace("\n", "").isprintable()
+        if "--json" not in words and "show" not in words:
+            assert "title" in out + err
+    code, out, err = atat("zoo", "check")
+    assert (code, out, "title" in err) == (2, "", True)
+    assert err.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ BROKEN = {
     "missing": ("import no_such_module_anywhere", "ModuleNotFoundError: No module named"),
     "syntax": ("def broken(:", "SyntaxError"),
     "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "generator": ("raise GeneratorExit('gone')", "GeneratorExit: gone"),
+    "base": ("class Own(BaseException): pass\nraise Own('mine')", "Own: mine"),
     "misspelt": (good().replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
     "hook_fails": (good().replace("return [Spiral]", "return [1 / 0]"), "ZeroDivisionError"),
     "no_class": (good().replace("return [Spiral]", "return ['spiral']"), "TypeError"),

@@ -261,6 +261,27 @@ def test_the_time_that_is_left_is_told_by_the_last_steps_of_a_training(tmp_path:
     assert not any("left" in each for each in now(run, glance(run.path, "run")))  # it has stopped
 
 
+@pytest.mark.parametrize(
+    ("losses", "steps"),
+    [((1e308, -1e308), 30), ((1e308, 1e308), 30), ((1e-308, 2e-308), 30), ((2.0, 1.0), 0), ((2.0, 1.0), 10**400)],
+    ids=["difference", "large", "small", "no steps", "steps"],
+)
+def test_what_a_terminal_cannot_draw_is_said_in_its_place(
+    tmp_path: Path, losses: tuple[float, float], steps: int
+) -> None:
+    pytest.importorskip("plotext")
+    run = write_run(tmp_path / "run", steps=0)
+    run.resolved.write_text(run.resolved.read_text().replace("steps = 30", f"steps = {steps}"))
+    for step, loss in enumerate(losses, 1):
+        run.append_metrics({"step": step, "loss": loss})
+    write_evaluation(run, 70.04, step=1)
+    write_evaluation(run, 57.66, step=2)
+    text, _ = frame(run, 60, 30)
+    said = f"loss, nats per token: cannot be drawn; {losses[0]:g} at step 1, {losses[1]:g} at step 2"
+    assert said in text.split("\n")
+    assert f"{PERPLEXITY}, against steps" in text or steps != 30  # the other curve is drawn
+
+
 def test_where_there_is_no_terminal_one_frame_is_printed(atat: Atat, tmp_path: Path) -> None:
     pytest.importorskip("plotext")
     run = write_run(tmp_path / "run", steps=20)

@@ -76,7 +76,7 @@ def test_all_files_have_the_same_mode(tiny: Tiny, uninterrupted: Path) -> None:
     assert set(modes.values()) == {modes["resolved.toml"]}, modes
 
 
-@pytest.mark.parametrize("name", ["a{b", "a}b", "\udcff"])
+@pytest.mark.parametrize("name", ["a{b", "a}b", "\udcff", "a\nb", "a\x1b[31m", "a#b", "a?b"])
 def test_a_name_in_which_nothing_could_be_saved_is_refused_before_anything(tiny: Tiny, name: str) -> None:
     folder = tiny.root / name
     for begin in (lambda: train(load(str(tiny.path)), folder), lambda: resume(folder)):
