@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.data.pack import Encoded, Form, Packer, Piece
 
+_SAFE = "PYTHONSAFEPATH"
 _job: list[tuple[Any, Form]] = []  # the tokenizer and the form, in a process that was started for it
 
 
@@ -118,15 +119,23 @@ class Encoder:
                 future.cancel()
 
     def _submit(self, batch: Sequence[Piece]) -> Future[tuple[Encoded, float]]:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, context, _begin, self._there)
-        # Ctrl-C reaches all processes of a terminal; those that are started here never see it, and this one ends them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A process that is started would import from the working folder until it knows where this one looks.
+        safe = os.environ.get(_SAFE)
+        os.environ[_SAFE] = "1"
         try:
-            return self._pool.submit(_encode, batch)
+            if self._pool is None:
+                context = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self._processes, context, _begin, self._there)
+            # Ctrl-C reaches all processes of a terminal; those that are started here never see it, and this one ends
+            # them. What creates the pool unblocks it again.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                return self._pool.submit(_encode, batch)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            del os.environ[_SAFE]
+            os.environ |= {} if safe is None else {_SAFE: safe}
 
     def _result(self, future: Future[tuple[Encoded, float]]) -> Encoded:
         found, seconds = future.result()

@@ -51,11 +51,24 @@ def _processor() -> str:
 
 
 def _git() -> dict[str, Any] | None:
+    # Whoever made the repository that we happen to be in has configured it, and some of its keys name commands: those
+    # of filters too, which have names of their own and are set to nothing one by one. Nothing is fetched.
+    safe = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    env = {**os.environ, "GIT_ALLOW_PROTOCOL": ""}
+
     def run(*words: str) -> str:
         # A status that refreshes the index locks it, and leaves the lock behind when the time is up.
-        call = ["git", "--no-optional-locks", *words]
-        return subprocess.run(call, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        call = ["git", "--no-optional-locks", *safe, *words]
+        how: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "env": env}
+        return subprocess.run(call, capture_output=True, check=True, timeout=10, **how).stdout.strip()
 
-    with suppress(OSError, subprocess.SubprocessError):
-        return {"commit": run("rev-parse", "HEAD"), "changed": bool(run("status", "--porcelain"))}
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        for key in run("config", "--list", "--null", "--name-only").split("\0"):
+            if key.startswith("filter."):
+                if "=" in key:  # which git would take for the end of the key
+                    return None
+                safe += ["-c", f"{key}="]
+        # In a submodule git would ask with the configuration that it finds there.
+        changed = run("status", "--porcelain", "--ignore-submodules=dirty", "--no-renames")
+        return {"commit": run("rev-parse", "HEAD"), "changed": bool(changed)}
     return None

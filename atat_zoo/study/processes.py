@@ -44,7 +44,7 @@ def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
     """Start `atat` with these words in a group of its own, so that Ctrl-C reaches it once, from us."""
     with log.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "atat_zoo", *words],
+            [sys.executable, "-P", "-m", "atat_zoo", *words],  # imports nothing from the working folder
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

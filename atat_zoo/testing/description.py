@@ -64,5 +64,5 @@ def check_round_trip(kind: str, spec: Any, zoo: Zoo | None = None) -> None:
 
 def check_imports(paths: Iterable[str]) -> None:
     """Check in a fresh interpreter that `module:Class` paths import without torch, composer and hypothesis."""
-    done = subprocess.run([sys.executable, "-c", _PROBE, *paths], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", _PROBE, *paths], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr.strip().splitlines()[-1]

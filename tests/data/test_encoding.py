@@ -99,6 +99,16 @@ def test_a_bounded_number_of_batches_is_on_its_way(tmp_path: Path) -> None:
                 break
 
 
+def test_what_lies_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("multiprocessing", "pickle", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise ImportError\n")
+    monkeypatch.chdir(tmp_path)
+    folder = build(experiment_of(tmp_path, corpus=Memory(train=TEXTS)), processes=2)
+    assert manifest.load(folder).splits["train"].bytes
+    assert not (tmp_path / "ran").exists()
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
 @pytest.mark.slow
 def test_a_killed_process_ends_the_build_which_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))

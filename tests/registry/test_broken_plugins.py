@@ -119,7 +119,11 @@ def test_the_sentence_has_the_smallest_example(plugins, atat):
 
 @pytest.mark.parametrize(
     ("raised", "sentence"),
-    [("RuntimeError('two\\nlines')", "RuntimeError: two lines"), ("SystemExit(0)", "SystemExit: 0"), ("GeneratorExit", "GeneratorExit:")],
+    [
+        ("RuntimeError('two\\nlines')", "RuntimeError: two lines"),
+        ("SystemExit(0)", "SystemExit: 0"),
+        ("GeneratorExit", "GeneratorExit:"),
+    ],
 )
 def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, atat):
     plugins("return water", f"raise {raised}\n        water")

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -588,18 +589,56 @@ def test_the_environment_can_be_written_as_json(tmp_path, monkeypatch):
     assert said["git"] is None  # no repository here
 
 
+def git(*words, cwd=None):
+    call = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *words]
+    return subprocess.run(call, check=True, capture_output=True, text=True, cwd=cwd).stdout.strip()
+
+
+def commit(folder, *words):
+    git("init", "-q", *words, str(folder))
+    (folder / "file").write_text("x")
+    git("add", ".", cwd=folder)
+    git("commit", "-q", "-m", "x", cwd=folder)
+    return git("rev-parse", "HEAD", cwd=folder)
+
+
 def test_the_git_state_is_that_of_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def git(*words):
-        author = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-        return subprocess.run(["git", *author, *words], check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
-    (tmp_path / "file").write_text("x")
-    git("add", "file")
-    git("commit", "-q", "-m", "x")
-    commit = git("rev-parse", "HEAD")
-    assert describe([])["git"] == {"commit": commit, "changed": False}
+    made = commit(tmp_path)
+    assert describe([])["git"] == {"commit": made, "changed": False}
     (tmp_path / "file").write_text("y")
-    assert describe([])["git"] == {"commit": commit, "changed": True}
+    assert describe([])["git"] == {"commit": made, "changed": True}
+
+
+@pytest.mark.parametrize(
+    ("where", "configured"),
+    [
+        (".", "[core]\nfsmonitor = {script}\n"),
+        (".", "[core]\nhooksPath = {hooks}\n"),
+        (".", '[filter "a.b"]\nclean = {script}\nrequired\n'),
+        (".", '[filter "a.b"]\nprocess = {script}\nrequired\n'),
+        (".", '[filter "A=b"]\nclean = {script}\n'),  # not known at all
+        ("inner", "[core]\nfsmonitor = {script}\n"),
+    ],
+)
+def test_the_configuration_of_the_working_folders_repository_runs_no_command(where, configured, tmp_path, monkeypatch):
+    here, ran, script, hooks = (tmp_path / name for name in ("here", "ran", "script", "hooks"))
+    (here / "inner").mkdir(parents=True)
+    (here / ".gitattributes").write_text(f"* filter={'A=b' if 'A=b' in configured else 'a.b'}\n")
+    commit(here / "inner")
+    (here / ".gitmodules").write_text('[submodule "inner"]\npath = inner\nurl = ./inner\n')
+    made = commit(here)
+    script.write_text(f"#!/bin/sh\ntouch '{ran}'\ncat\n")
+    script.chmod(0o755)
+    hooks.mkdir()
+    (hooks / "post-index-change").symlink_to(script)
+    with (here / where / ".git" / "config").open("a") as file:
+        file.write(configured.format(script=script, hooks=hooks))
+    monkeypatch.chdir(here)
+    for text in ("x", "y"):
+        (here / "file").write_text(text)  # looked at again, whatever it is
+        assert describe([])["git"] == (None if "=b" in configured else {"commit": made, "changed": text == "y"})
+        assert not ran.exists()
+    with suppress(subprocess.CalledProcessError):
+        git("status")
+    assert ran.exists()  # as git does by itself

@@ -34,6 +34,16 @@ def test_a_process_runs_atat_by_itself_and_ctrl_c_of_the_terminal_does_not_reach
     assert "(exit code 2, " in problem
 
 
+def test_a_process_imports_from_pythonpath_and_nothing_from_the_working_folder(tmp_path, monkeypatch):
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "click.py").write_text(f"import sys\nsys.exit('click of {folder}')\n")
+    monkeypatch.chdir(tmp_path / "here")
+    assert wait(launch(["check", "quickstart"], tmp_path / "log.txt", {})) == 0
+    assert wait(launch(["check", "quickstart"], tmp_path / "log.txt", {"PYTHONPATH": str(tmp_path / "there")})) == 1
+    assert (tmp_path / "log.txt").read_text() == "click of there\n"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "problem"),
     [
