@@ -1,13 +1,18 @@
-"""The memory of this machine, so that a size that cannot fit is refused by a sentence, before it is asked for."""
+"""What this machine has: memory and packages, so that what it cannot do is refused by a sentence, beforehand."""
 
 from __future__ import annotations
 
 import os
 import resource
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Where a container's limit is; without one it says "max".
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -28,6 +33,16 @@ def memory() -> int:
             limit -= page * int(Path("/proc/self/statm").read_text().split()[0])
         sizes.append(max(0, limit))
     return min(sizes)
+
+
+def lacking(parts: Iterable[Any]) -> list[str]:
+    """Return a sentence for each part whose optional package, named by `package`, is not installed."""
+    needs = [(part.name, *named) for part in parts if (named := getattr(part, "package", None))]
+    return [
+        f"{name} needs the package {module}; install it with `pip install '{install}'`"
+        for name, module, install in needs
+        if find_spec(module) is None
+    ]
 
 
 def require(size: float, asked: str, purpose: str, remedy: str) -> None:

@@ -10,6 +10,8 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.machine import lacking
+from atat_zoo.registry.spec import parts_in
 
 if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("experiment")
 @options("overrides")
 def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Report all mistakes in EXPERIMENT, or that there are none, and which files are not on this machine."""
+    """Report all mistakes in EXPERIMENT, or that there are none, and which files and packages are not here."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
     click.echo(f"{loaded.name} is in order: {parts}")
@@ -28,16 +30,17 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
 
 
 def missing(experiment: Experiment) -> list[str]:
-    """Return a sentence for the corpus and the tokenizer, where a file of theirs is not on this machine."""
+    """Return a sentence for each file of the corpus or the tokenizer, and each package, that this machine lacks."""
     # What every change of their files changes is had from the files, and quickly.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
     found = []
     for spec, look in looks:
         try:
             getattr(spec, look, lambda: None)()
+            found += lacking([spec, *(part for _, part in parts_in(spec))])
         except UserError as error:
             found.append(str(error))
-    return found
+    return found + lacking((experiment.parts["optimizer"], *experiment.train.parts))
 
 
 @click.command()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.corpora.held_out import check_shares, divide, is_undivided
-from atat_zoo.corpora.reading import documents, suffix, text_in
+from atat_zoo.corpora.reading import documents, package, suffix, text_in
 from atat_zoo.data.digests import fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
@@ -60,6 +60,12 @@ class FilesCorpus:
     def undivided(self) -> bool:
         """Whether nothing is held out, so that all of it is evaluated."""
         return is_undivided(self)
+
+    @property
+    def package(self) -> tuple[str, str] | None:
+        """What reading the files needs, as an optimizer's `package`; of several packages, the first."""
+        paths = itertools.chain.from_iterable(self._files().values())
+        return next(filter(None, map(package, paths)), None)
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, file by file in the order of the patterns, sorted within each.

@@ -33,6 +33,7 @@ class HuggingFaceCorpus:
     name = "huggingface"
     summary = "a data set of the Hugging Face hub, or a folder that its library reads"
     refs = ("https://huggingface.co/docs/datasets", "arXiv:2109.02846")
+    package = ("datasets", "atat-zoo[huggingface]")
 
     path: str = param(help="name on the hub, as in Skylion007/openwebtext, or a folder of files")
     configuration: str | None = param(None, help="which configuration, if the data set has several")

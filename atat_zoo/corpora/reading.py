@@ -37,6 +37,13 @@ def suffix(path: Path) -> str:
     return name.suffix.lower()
 
 
+def package(path: Path) -> tuple[str, str] | None:
+    """Return the optional package that reading a file needs, and how it is installed; None where it needs none."""
+    if suffix(path) == _PARQUET:
+        return "pyarrow", "atat-zoo[parquet]"
+    return ("zstandard", "atat-zoo[zstd]") if path.suffix == ".zst" else None
+
+
 def documents(path: Path, boundary: Boundary, field: str, opened: IO[bytes] | None = None) -> Iterator[str]:
     """Yield the documents of a file in their order, empty ones included.
 

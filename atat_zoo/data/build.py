@@ -17,6 +17,7 @@ import errno
 import hashlib
 import json
 import shutil
+import tempfile
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -204,19 +205,55 @@ def forget_slices(folder: Path) -> None:
 def _given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere match the experiment."""
     contents = _verified(folder, experiment)
-    tokenizer = experiment.parts["tokenizer"]
-    wanted = {
-        "data.length": (experiment.data.length, contents.length),
-        "data.special": (experiment.data.special, contents.special),
-        "data.rows": (experiment.data.rows, contents.rows),
-        "tokenizer": (_table(tokenizer), contents.tokenizer),
+    where = getattr(experiment.parts["corpus"], "path", folder)
+    wanted: dict[str, tuple[Any, Any]] = {
+        f"data.{key}": (getattr(experiment.data, key), getattr(contents, key)) for key in ("length", "special", "rows")
     }
-    if hasattr(tokenizer, "like"):
-        wanted["tokenizer (SHA-256 of tokenizer.json)"] = (tokenizer.fingerprint(), contents.sha256[TOKENIZER])
-    for key, (asked, there) in wanted.items():
-        if asked != there:
-            raise UserError(f"{key}: the shards in {folder} have {_show(there)}, the experiment says {_show(asked)}")
+    problems = []
+    try:
+        wanted["tokenizer"] = _tokenizers(experiment.parts["tokenizer"], folder, contents)
+    except UserError as error:
+        problems.append(str(error))
+    problems += [
+        f"{key}: the shards in {where} have {_show(there)}, the experiment says {_show(asked)}"
+        for key, (asked, there) in wanted.items()
+        if asked != there
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
     return folder
+
+
+def _tokenizers(tokenizer: Any, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
+    """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
+    asked, there, sha256 = _table(tokenizer), contents.tokenizer, contents.sha256[TOKENIZER]
+    if not hasattr(tokenizer, "fingerprint"):
+        return asked, there
+    try:
+        if hasattr(tokenizer, "like"):
+            own, mine = tokenizer.load(folder), tokenizer.fingerprint()
+        else:
+            own = tokenizer.train(lambda: iter(()))
+            mine = _saved(own)
+    except UserError:  # its file is not here
+        if asked == there:
+            return asked, there
+        raise
+    if mine != sha256:
+        with contextlib.suppress(UserError):  # another version of the library may have written the same in another form
+            mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
+    asked, there = (
+        {f"SHA-256 of {TOKENIZER}": digest, "vocabulary size": each.vocabulary_size, "bos": each.bos, "eos": each.eos}
+        for digest, each in ((mine, own), (sha256, contents))
+    )
+    return asked, there
+
+
+def _saved(model: TokenizerModel) -> str:
+    """Return the hash of the file that a tokenizer is saved as."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder))
+        return sha256_of(Path(folder) / TOKENIZER)
 
 
 def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
-from atat_zoo.machine import require
+from atat_zoo.machine import lacking, require
 from atat_zoo.model.model import torch_device
 
 if TYPE_CHECKING:
@@ -28,17 +27,15 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
     """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have.
 
     Raises:
-        UserError: for the first of them.
+        UserError: for the first of them, or for all packages that are missing.
     """
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:
             raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
     refuse_sizes(experiment.data.length, spec.batch_size, ranks, experiment.data.workers)
-    for part in (experiment.parts["optimizer"], *spec.parts):
-        module, install = getattr(part, "package", ("atat_zoo", ""))
-        if find_spec(module) is None:
-            raise UserError(f"{part.name} needs the package {module}; install it with `pip install '{install}'`")
+    if problems := lacking((experiment.parts["optimizer"], *spec.parts)):
+        raise UserError("\n".join(problems))
     if device == "cpu" and spec.microbatch_size == "auto":
         raise UserError(
             'train.microbatch_size = "auto" finds out what fits into the memory of a GPU, and this training has none; '

@@ -28,8 +28,8 @@ from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.continuing import extended, last_checkpoint, record
+from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import Beginning
 from atat_zoo.training.loading import Loading, inert
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go

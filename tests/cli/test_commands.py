@@ -185,6 +185,23 @@ def test_check_says_that_nothing_is_wrong(atat, experiment):
     assert "masking importance" in out
 
 
+def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr("atat_zoo.machine.find_spec", lambda name: None)
+    for name in ("a.parquet", "b.jsonl.zst", "c.txt"):
+        (tmp_path / name).touch()
+    each = [f'{{use="files",train=["{tmp_path}/{name}"]}}' for name in ("a.parquet", "b.jsonl.zst", "c.txt")]
+    table = f'[corpus]\nuse = "mixture"\nof = [{", ".join(each)}]\n'
+    loggers = '[[train.loggers]]\nuse = "wandb"\nproject = "x"\n'
+    code, out, err = atat("check", experiment(f'{table}[optimizer]\nuse = "lion"\n{loggers}'))
+    assert (code, err) == (0, "")
+    needs = [("files", "pyarrow", "parquet"), ("files", "zstandard", "zstd")]
+    needs += [("lion", "lion_pytorch", "lion"), ("wandb", "wandb", "wandb")]
+    assert out.splitlines()[1:] == [
+        f"not here: {name} needs the package {module}; install it with `pip install 'atat-zoo[{extra}]'`"
+        for name, module, extra in needs
+    ]
+
+
 def test_check_says_all_that_is_wrong(atat, experiment):
     path = experiment("[train]\nsteps = 'x'\nclipp = 1")
     code, out, err = atat("check", path, "data.length=0")

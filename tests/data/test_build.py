@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import build, folder_of
 from atat_zoo.data.reading import read_shard
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
+from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
 from atat_zoo.tokenizers.tables import BytesModel
 from tests.limited import full_disk
 
@@ -345,11 +346,42 @@ def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             build(experiment(corpus=ShardsCorpus(path=str(moved)), **change))
+    with pytest.raises(UserError) as caught:
+        build(experiment(corpus=ShardsCorpus(path=str(moved)), length=17, special="document", tokenizer=BPETokenizer()))
+    keys = ["data.length", "data.special", "tokenizer"]
+    assert [line.partition(f": the shards in {moved} have ")[0] for line in str(caught.value).split("\n")] == keys
     with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):
         next(iter(ShardsCorpus(path=str(moved)).documents("train")))
     with pytest.raises(UserError, match=r"holds no manifest\.json"):
         build(experiment(corpus=ShardsCorpus(path=str(tmp_path / "nothing"))))
     assert ShardsCorpus(path=str(moved)).fingerprint() == manifest.load(moved).fingerprint
+
+
+def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment: Make, tmp_path: Path) -> None:
+    def tokenizer(name: str, vocabulary: int = 300, **ends: str) -> PretrainedTokenizer:
+        (tmp_path / name).mkdir(exist_ok=True)
+        BPETokenizer(vocabulary_size=vocabulary).train(lambda: iter(LONG[:50])).save(tmp_path / name)
+        return PretrainedTokenizer(path=str(tmp_path / name / "tokenizer.json"), **ends)
+
+    theirs = tokenizer("theirs", eos="<eos>")
+    given = {"corpus": ShardsCorpus(path=str(shutil.move(build(experiment(tokenizer=theirs)), tmp_path / "moved")))}
+    ours = tokenizer("ours", eos="<eos>")
+    written = json.loads(Path(ours.path).read_text())
+    Path(ours.path).write_text(json.dumps(written, indent=3))  # as another version of the library may write it
+    assert build(experiment(tokenizer=ours, **given)) == tmp_path / "moved"
+    others = [
+        (tokenizer("larger", 310, eos="<eos>"), "vocabulary size = 310"),
+        (tokenizer("ours"), "eos = None"),
+        (PretrainedTokenizer(path=str(tmp_path / "nowhere.json"), eos="<eos>"), "tokenizer.path: there is no file"),
+    ]
+    for other, said in others:
+        with pytest.raises(UserError, match=said):
+            build(experiment(tokenizer=other, **given))
+    Path(theirs.path).unlink()  # the shards have it
+    assert build(experiment(tokenizer=theirs, **given)) == tmp_path / "moved"
+    tokenizer("theirs", 310)  # another one in the same place
+    with pytest.raises(UserError, match=r"^tokenizer: the shards in .*moved have SHA-256 of tokenizer\.json = '"):
+        build(experiment(tokenizer=theirs, **given))
 
 
 def test_shards_of_other_settings_under_the_same_name(experiment: Make) -> None:

@@ -377,5 +377,5 @@ def test_shards_that_are_built_already_must_be_by_the_same_tokenizer(root: Path,
     (root / "own.toml").write_text(f"[corpus]{text}[tokenizer]\nvocabulary_size = 300\n")
     own = build(load(str(root / "own.toml"), ["data.length=16"]))
     assert manifest.load(own).tokenizer == manifest.load(fitting).tokenizer
-    with pytest.raises(UserError, match=r"tokenizer \(SHA-256 of tokenizer\.json\): the shards in .* have "):
+    with pytest.raises(UserError, match=r"tokenizer: the shards in .* have SHA-256 of tokenizer\.json = "):
         build(tuning(root, source, f"corpus={{use='shards', path='{own}'}}"))
