@@ -63,12 +63,15 @@ def evaluate(
         of_run(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
         return
     other, name, everything = corpus(text) if text else (None, "", False)
+    from atat_zoo.corpora.held_out import split_named
     from atat_zoo.evaluation import evaluate_run
     from atat_zoo.evaluation.run import text_of
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
     spec = with_options(model.experiment.evaluation, given)
+    if other is not None and not given.get("split"):
+        spec = with_options(spec, {"split": split_named(other, spec.split)})
     seed = model.experiment.seed if seed is None else seed
     found = None
     with Bars(silent=as_json) as bars:

@@ -1,4 +1,4 @@
-"""Text files of your own: plain text, JSON lines or Parquet."""
+"""Text files of your own: plain text, JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atat_zoo.corpora.detokenizers import Detokenizer
     from atat_zoo.data import Split
 
-_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that a folder is named for
+_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # of the files that a folder is named for
 
 
 @component
@@ -30,14 +30,15 @@ class FilesCorpus:
     """Files named by path or pattern, or folders of them, in UTF-8.
 
     `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document, and so has each row of a
-    `.parquet`; other files are plain text. Those ending in `.gz` and `.zst` are decompressed. Of a folder, those are
-    read that end in .txt, .jsonl, .ndjson or .parquet, compressed or not, in its folders too. If `validation` or `test`
-    names no files, that share of the training documents is held out, by their hashes: no document is divided, and equal
-    ones are in the same split. Empty documents are skipped, and so is a byte order mark at the start of a file.
+    `.parquet`, and of a `.csv` or a `.tsv` whose first line names the columns; other files are plain text. Those ending
+    in `.gz` and `.zst` are decompressed. Of a folder, those are read that end in .txt, .jsonl, .ndjson, .csv, .tsv or
+    .parquet, compressed or not, in its folders too. If `validation` or `test` names no files, that share of the
+    training documents is held out, by their hashes: no document is divided, and equal ones are in the same split. Empty
+    documents are skipped, and so is a byte order mark at the start of a file.
     """
 
     name = "files"
-    summary = "files of text, JSON lines or Parquet, .gz or .zst or plain"
+    summary = "files of text, JSON lines, CSV or Parquet, .gz or .zst or plain"
     refs = ("https://jsonlines.org", "https://parquet.apache.org")
 
     train: tuple[str, ...] = param(help='paths or patterns, like ["texts/*.txt.gz"]; relative to the working directory')
@@ -46,7 +47,7 @@ class FilesCorpus:
     document: Boundary = part("boundary", "file", help="where a document ends in plain text")
     detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
     source: str = param("", help="where the files come from, in words, for when one is missing")
-    text_field: str = param("text", help="key of the text in JSON lines and Parquet; a.b for a nested key")
+    text_field: str = param("text", help="key of the text in JSON lines, CSV and Parquet; a.b for a nested key")
     validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
     test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
@@ -134,6 +135,9 @@ class FilesCorpus:
             if path.is_dir():
                 matches = sorted(match for match in path.rglob("*") if suffix(match) in _SUFFIXES)
             matches = [match for match in matches if match.is_file()]
+            if not matches and path.is_dir():
+                ends = f"ends in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+                raise UserError(f"corpus.{key}: no file in the folder {pattern} {ends}; name its files, as in {path}/*")
             if not matches:
                 there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
                 raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; {remedy}")

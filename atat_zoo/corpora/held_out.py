@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
@@ -104,6 +104,13 @@ def check_shares(corpus: Divided) -> None:
 def is_undivided(corpus: Divided) -> bool:
     """Return whether nothing is held out, so that all of it is evaluated."""
     return not (corpus.validation or corpus.test or corpus.validation_share or corpus.test_share)
+
+
+def split_named(corpus: Any, split: Split) -> Split:
+    """Return the other held-out split where a corpus names a text for that one only, as benchmarks do; else `split`."""
+    other: Split = "validation" if split == "test" else "test"
+    named = getattr(corpus, split, True) or not getattr(corpus, other, False)
+    return split if named else other
 
 
 def divide(corpus: Divided, split: Split, stamp: Callable[[], Hashable]) -> Iterator[str]:

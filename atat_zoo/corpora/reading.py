@@ -1,7 +1,8 @@
-"""The documents of one file: plain text, JSON lines or Parquet, told by the suffix; compressed or not."""
+"""The documents of one file: plain text, JSON lines, CSV or Parquet, told by the suffix; compressed or not."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from atat_zoo.corpora.boundaries import Boundary
 
 _JSON = (".jsonl", ".ndjson")
+_CSV = {".csv": ",", ".tsv": "\t"}
 _PARQUET = ".parquet"
 _PACKED = (".gz", ".zst")
 _UTF8 = "utf-8-sig"  # without a byte order mark at the start
@@ -50,7 +52,7 @@ def documents(path: Path, boundary: Boundary, field: str, opened: IO[bytes] | No
     Args:
         path: the file.
         boundary: where a document ends in plain text.
-        field: key of the text in JSON lines and Parquet; a.b for a nested key.
+        field: key of the text in JSON lines and Parquet, a.b for a nested key, or its column in CSV.
         opened: the file, to see how far it is read.
 
     Raises:
@@ -62,7 +64,12 @@ def documents(path: Path, boundary: Boundary, field: str, opened: IO[bytes] | No
             yield from _parquet(path, field, most)
             return
         with opened or path.open("rb") as raw, _decoded(path, raw) as file:
-            yield from _json(path, file, field, most) if suffix(path) in _JSON else boundary.documents(file, most)
+            if suffix(path) in _JSON:
+                yield from _json(path, file, field, most)
+            elif suffix(path) in _CSV:
+                yield from _csv(path, file, field, most)
+            else:
+                yield from boundary.documents(file, most)
     except UnicodeDecodeError as error:
         raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -102,6 +109,39 @@ def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
         yield _text(value, field, f"{path}, line {number}")
+
+
+def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
+    size = 0
+
+    def limited() -> Iterator[str]:
+        nonlocal size
+        for line in lines(file, most):
+            size += len(line)
+            if size > most:  # a quoted cell may go on for ever
+                raise MemoryError
+            yield line
+
+    # Python's own limit is for all readers of the process.
+    csv.field_size_limit(max(csv.field_size_limit(), most))
+    rows = csv.reader(limited(), delimiter=_CSV[suffix(path)], strict=True)
+    column = None
+    try:
+        for row in rows:
+            size = 0
+            if column is None and field not in row:
+                raise UserError(
+                    f"corpus.text_field: {path} has no column {field!r}{nearest(field, row)} in its first line; set "
+                    "corpus.text_field to the column of the text, or write the names of the columns above them"
+                )
+            if column is None:
+                column = row.index(field)
+            elif len(row) > column:
+                yield row[column]
+            elif row:
+                raise UserError(f"corpus: {path}, line {rows.line_num} has no {field!r}: it ends before that column")
+    except csv.Error as error:
+        raise UserError(f"corpus: {path}, line {rows.line_num} is not CSV ({error}); mend it") from None
 
 
 def _parquet(path: Path, field: str, most: int) -> Iterator[str]:

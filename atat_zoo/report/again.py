@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 def command(folder: RunFolder) -> str | None:
     """Return the command that began the run, as a person types it; None when it is not recorded."""
     try:
-        words = from_json(read(folder.environment))["command"]
-        return shlex.join(["atat", *map(str, words[1:])])
+        recorded = from_json(read(folder.environment))
+        program, *words = map(str, recorded["command"])
+        if program.endswith("atat_zoo/train.py"):  # of the launcher, which started a process for each rank
+            return shlex.join(["composer", "-n", str(recorded["computes"]["ranks"]), "-m", "atat_zoo.train", *words])
+        return shlex.join(["atat", *words])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.corpora import SotuCorpus, Text8Corpus, clean
 from atat_zoo.corpora.files import FilesCorpus
-from atat_zoo.corpora.held_out import HeldOut
+from atat_zoo.corpora.held_out import HeldOut, split_named
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from tests.limited import limited
@@ -260,6 +260,32 @@ def test_many_documents_of_a_compressed_file_are_read(tmp_path: Path) -> None:
     assert [len(text) for text in corpus.documents("train")] == [1 << 20] * 70
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV"])
+def test_a_table_has_a_document_in_each_row(tmp_path: Path, name: str, suffix: str) -> None:
+    mark = "," if name == "a.csv" else "\t"
+    raw = f'\ufeffid{mark}body{mark}x\r\n1{mark}"one{mark} ""two""\nthree"{mark}\r\n\r\n2{mark}ünï'.encode()
+    (tmp_path / f"{name}{suffix}").write_bytes(
+        {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix]
+    )
+    corpus = FilesCorpus(train=(str(tmp_path),), text_field="body", validation_share=0.0, test_share=0.0)
+    assert splits(corpus)["train"] == [f'one{mark} "two"\nthree', "ünï"]
+
+
+@pytest.mark.parametrize("cell", ["x" * 1001, f'"{"x" * 1001}"', '"' + ("x" * 98 + "\n") * 40])
+def test_a_row_that_this_machine_cannot_hold(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from atat_zoo.corpora import reading
+
+    path = tmp_path / "a.csv"
+    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
+    path.write_text(f"text\n{'x' * 200_000}\n")  # more than Python takes by itself
+    assert splits(corpus)["train"] == ["x" * 200_000]
+    monkeypatch.setattr(reading, "memory", lambda: 16_000)
+    path.write_text(f"text\n{cell}\n")
+    with pytest.raises(UserError, match="of more than 1,000 characters, more than this machine"):
+        splits(corpus)
+
+
 def test_a_document_that_this_machine_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from atat_zoo.corpora import reading
 
@@ -299,6 +325,9 @@ def test_a_file_that_goes_away(tmp_path: Path) -> None:
         ("a.jsonl", b'["a"]', {}, "line 1 has no 'text'"),
         ("a.jsonl", b"[" * 100_000, {}, "line 1 is not JSON"),
         ("a.jsonl", b'{"text": 3}', {}, "'text' is no text: 3"),
+        ("a.csv", b"id,texts\n1,x\n", {}, "has no column 'text'; did you mean 'texts'. in its first line"),
+        ("a.csv", b"id,text\n1\n", {}, "line 2 has no 'text': it ends before that column"),
+        ("a.csv", b'id,text\n1,"x\n', {}, "line 2 is not CSV .unexpected end of data.; mend it"),
     ],
 )
 def test_text_that_cannot_be_read(
@@ -307,6 +336,32 @@ def test_text_that_cannot_be_read(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         splits(FilesCorpus(train=(str(tmp_path / name),), **{"validation_share": 0.0, "test_share": 0.0, **settings}))
+
+
+def test_a_folder_without_text(tmp_path: Path) -> None:
+    (tmp_path / "stories").mkdir()
+    (tmp_path / "stories" / "one.md").touch()
+    with pytest.raises(UserError) as caught:
+        FilesCorpus(train=(f"{tmp_path}/stories",)).stamp()
+    ends = ".txt, .jsonl, .ndjson, .csv, .tsv or .parquet"
+    where = f"{tmp_path}/stories"
+    assert str(caught.value) == (
+        f"corpus.train: no file in the folder {where} ends in {ends}; name its files, as in {where}/*"
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "split", "read"),
+    [
+        ({}, "validation", "validation"),
+        ({"test": ("b",)}, "validation", "test"),
+        ({"validation": ("b",)}, "test", "validation"),
+        ({"validation": ("b",)}, "validation", "validation"),
+        ({"validation": ("b",), "test": ("c",)}, "validation", "validation"),
+    ],
+)
+def test_where_only_one_held_out_text_is_named_it_is_that_one(named: dict[str, Any], split: Any, read: str) -> None:
+    assert split_named(FilesCorpus(train=("a",), **named), split) == read
 
 
 def test_missing_files(tmp_path: Path) -> None:

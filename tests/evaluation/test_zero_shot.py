@@ -67,6 +67,15 @@ def test_the_fields_table(tiny, trained):
     assert any("comparable" in line for line in lines)
 
 
+def test_of_a_corpus_that_names_one_held_out_text_the_others_are_not_asked_for(tiny, trained):
+    fixtures.write_all(tiny.root)
+    kept = tiny.root / "corpora/ag_news"
+    (kept / "train.jsonl").rename(kept / "aside")
+    found = evaluated(tiny, trained, "--corpus", "ag_news", "--sequences", "4")
+    (kept / "aside").rename(kept / "train.jsonl")
+    assert found["split"] == "test"
+
+
 @pytest.mark.parametrize("words", [["eval"], ["importance"], ["bench", "infilling", "--number", "4"]])
 def test_a_result_that_cannot_be_kept_is_printed(tiny, trained, words):
     """The run is on a disk that is mounted for reading: here a file is in the way."""
@@ -88,7 +97,7 @@ def test_a_folder_is_the_files_in_it(tiny, trained, tmp_path):
     (tmp_path / "texts").mkdir()
     empty = tiny.atat("eval", str(trained), "--corpus", str(tmp_path / "texts"), check=False)
     assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
-    assert f"there is no file {tmp_path / 'texts'}" in empty.stderr
+    assert f"no file in the folder {tmp_path / 'texts'} ends in .txt" in empty.stderr
     (tmp_path / "texts/a.txt").write_text(text * 2)
     (tmp_path / "texts/b.jsonl").write_text(json.dumps({"text": text}) + "\n")
     found = evaluated(tiny, trained, "--corpus", str(tmp_path / "texts"), "--sequences", "0")

@@ -1,5 +1,6 @@
 """The commands that make a page again: all of them work in one folder, with what the page was asked for."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def test_elsewhere_every_path_but_those_of_the_training_is_a_whole_one(tmp_path,
 def test_a_command_that_is_not_recorded_is_none(tmp_path, written):
     (tmp_path / "environment.json").write_bytes(written)
     assert command(RunFolder(tmp_path)) is None
+
+
+def test_a_run_of_the_launcher_is_made_by_it(tmp_path):
+    recorded = {"command": ["/a/atat_zoo/train.py", "mdlm", "--out", "a b"], "computes": {"ranks": 2}}
+    (tmp_path / "environment.json").write_text(json.dumps(recorded))
+    assert command(RunFolder(tmp_path)) == "composer -n 2 -m atat_zoo.train mdlm --out 'a b'"
+    recorded["command"][0] = "/a/atat_zoo/__main__.py"
+    (tmp_path / "environment.json").write_text(json.dumps(recorded))
+    assert command(RunFolder(tmp_path)) == "atat mdlm --out 'a b'"
 
 
 def test_the_page_has_the_options_that_it_was_asked_for_with(atat, tmp_path, monkeypatch):

@@ -73,6 +73,18 @@ def test_fine_tuning_lowers_the_bound_of_a_bert_and_gives_a_bert(root):
 
 
 @pytest.mark.slow
+def test_a_run_that_continues_from_another_is_exported_with_the_special_tokens(root):
+    import_model(str(root / "bert"), root / "imported")
+    begun = [f"init_from={root}/imported", f'corpus.train=["{root}/text.txt"]', f"data.root={root}/shards"]
+    small_size = ['corpus.document="line"', "train.steps=2", "train.batch_size=16", "evaluation.samples=0"]
+    train(load(str(root / "imported" / "resolved.toml"), [*begun, "corpus.use=files", *small_size]), root / "continued")
+    export_run(root / "continued", root / "exported")
+    first, last = (transformers.AutoTokenizer.from_pretrained(root / each) for each in ("bert", "exported"))
+    assert first.mask_token_id is not None
+    assert last.special_tokens_map == first.special_tokens_map
+
+
+@pytest.mark.slow
 def test_with_lora_the_model_s_own_weights_stay_and_the_export_has_both(root):
     result = _train(
         root, "lora", root / "bert", "train.steps=10", "optimizer.learning_rate=0.01", "backbone.lora_rank=2"
