@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from atat_zoo.registry import KINDS, Zoo
+from atat_zoo.registry.spec import fields_of
+from atat_zoo.study import loading
+from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, SweepSpec
 from tests import pages
 from tests.pages import ROOT
 
@@ -50,6 +53,20 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
         assert "parts/" not in target, f"{target} is no file of the repository"
+
+
+def test_the_page_of_study_files_has_every_key() -> None:
+    text = (DOCS / "study-files.md").read_text(encoding="utf-8")
+    for spec in (loading._Plain, ArmSpec, SweepSpec, HeldOutSpec, SamplersSpec):
+        assert not [field.name for field in fields_of(spec) if f"`{field.name}`" not in text], spec
+    assert all(f"`[{table}]`" in text for table in loading._TABLES)
+
+
+@pytest.mark.parametrize("readme", sorted(ROOT.glob("plugins/atat-zoo-*/README.md")), ids=lambda path: path.parent.name)
+def test_a_plugin_is_installed_from_the_checkout(readme: Path) -> None:
+    asked = re.findall(r"pip install (?:-e )?\S+", readme.read_text(encoding="utf-8"))
+    assert f"pip install -e plugins/{readme.parent.name}" in asked
+    assert all("-e " in words for words in asked if "atat-zoo-" in words)
 
 
 def test_the_messages_of_troubleshooting_are_messages() -> None:

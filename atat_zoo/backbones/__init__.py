@@ -57,6 +57,9 @@ class BackboneModule(Protocol):
 class Backbone(Protocol):
     """A component of the kind backbone.
 
+    One whose network always reads the whole text, both ways, as a recurrent one does, says `both_ways_only = True`, and
+    its module takes no `attention` and no `cache`; objectives that need them are refused.
+
     It may have `adjustable`, the names of parameters on which no weight depends: only
     these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
     places)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many places, two

@@ -207,6 +207,12 @@ def _has(distribution: str) -> bool:
 def conflicts(made: Experiment) -> list[str]:
     """Return the conflicts between the parts, one sentence each."""
     problems: list[str] = []
+    objective, backbone = made.parts["objective"], made.parts["backbone"]
+    if getattr(objective, "masks_attention", False) and getattr(backbone, "both_ways_only", False):
+        problems.append(
+            f"objective {objective.name!r} shows the network a part of the text at a time, and backbone "
+            f"{backbone.name!r} always reads all of it, both ways; take another backbone, or an objective like mdlm"
+        )
     for spec in (*(made.parts[kind] for kind in made.kinds), made.evaluation.bound, *made.train.parts):
         if hasattr(spec, "check"):
             problems += spec.check(made)

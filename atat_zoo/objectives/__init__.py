@@ -130,12 +130,14 @@ class Objective(Protocol):
         uses: the kinds of parts that it takes.
         exact: whether `bound` returns the exact likelihood, without random masks.
         shifted: whether its network reads at each place the token before it, as in next-token prediction.
+        masks_attention: whether it shows the network a part of the text at a time, by `attention`.
     """
 
     name: str
     uses: ClassVar[frozenset[str]]
     exact: ClassVar[bool] = False
     shifted: ClassVar[bool] = False
+    masks_attention: ClassVar[bool] = False
 
     def network_input(self, rows: int, length: int) -> tuple[int, int]:
         """Return how many rows its network reads in a step over `rows` sequences of `length`, and how many tokens."""

@@ -35,6 +35,7 @@ class BlockObjective(Objective):
     summary = "masked diffusion within blocks, from left to right between them"
     refs = ("arXiv:2503.09573",)
     uses = frozenset({"backbone", "noise", "rates"})
+    masks_attention = True
     size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
     weight: Literal["nelbo", "simple"] = param(
         "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
@@ -75,7 +76,7 @@ class AutoregressiveObjective(Objective):
     refs = ("arXiv:1706.03762",)
     uses = frozenset({"backbone"})
     exact = True
-    shifted = True
+    shifted = masks_attention = True
 
     def check(self, experiment: Experiment) -> Iterator[str]:
         """Yield the problems: a choice that does not fit a causal model."""

@@ -38,7 +38,7 @@ class StridedObjective(Objective):
     name = "strided"
     summary = "classes of positions i mod s in turn; its likelihood is exact, and a text takes s evaluations"
     exact = True
-    shifted = True
+    shifted = masks_attention = True
     uses = frozenset({"backbone"})
     stride: int = param(16, help="s, the number of classes; at most data.length, where it is autoregressive", ge=1)
 

@@ -519,10 +519,20 @@ class Bare:
     uses = frozenset()
 
 
+@component
+class Recurrent:
+    """A backbone without attention."""
+
+    name = "recurrent"
+    summary = "a backbone that always reads the whole text, both ways"
+    reads_time = False
+    both_ways_only = True
+
+
 @pytest.fixture(scope="module")
 def larger():
     menu = read(shipped())
-    ours = [entry_of("objective", cls, "here") for cls in (Plain, Bare)]
+    ours = [entry_of("objective", cls, "here") for cls in (Plain, Bare)] + [entry_of("backbone", Recurrent, "here")]
     return Zoo(attrs.evolve(menu, entries=(*menu.entries, *ours)), [])
 
 
@@ -557,6 +567,26 @@ def test_what_is_not_used_is_not_checked(write, larger):
     load(write("a.toml", "objective = 'bare'\n[data]\nlength = 2000"), zoo=larger)
     (line,) = refused(write("b.toml", "objective = 'plain'\n[data]\nlength = 2000"), zoo=larger)
     assert "data.length = 2000 is longer than backbone.max_length" in line
+
+
+@pytest.mark.parametrize(
+    ("objective", "sampler", "refused_"),
+    [
+        ("mdlm", "ancestral", False),
+        ("autoregressive", "left_to_right", True),
+        ("strided", "strided", True),
+        ("block", "semi_autoregressive", True),
+    ],
+)
+def test_a_backbone_that_reads_both_ways_only_is_not_asked_to_read_a_part(write, larger, objective, sampler, refused_):
+    path = write("a.toml", f"objective = '{objective}'\nsampler = '{sampler}'\nbackbone = 'recurrent'")
+    if not refused_:
+        assert load(path, zoo=larger).parts["backbone"].name == "recurrent"
+        return
+    assert refused(path, zoo=larger) == [
+        f"{path}: objective '{objective}' shows the network a part of the text at a time, and backbone 'recurrent' "
+        "always reads all of it, both ways; take another backbone, or an objective like mdlm"
+    ]
 
 
 def test_find_prefers_the_path_and_takes_shipped_names(write, tmp_path, monkeypatch):

@@ -116,8 +116,8 @@ class TransformersBackbone:
         from atat_zoo_transformers.source import ends_of, longest_of
 
         objective, special = experiment.parts["objective"], experiment.data.special
-        denoises, length = not getattr(objective, "shifted", False), experiment.data.length
-        if self.shift and not (denoises and objective.network_input(1, length)[1] == length):
+        denoises = not getattr(objective, "shifted", False)
+        if self.shift and getattr(objective, "masks_attention", False):
             yield (
                 f"backbone.shift: objective {objective.name!r} does not denoise a text as a whole, so the place before "
                 "another is not the one that was read before it; set it to false"
