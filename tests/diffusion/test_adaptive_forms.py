@@ -47,6 +47,20 @@ def run(form, model, x, maskable, log_w, keys, draws=1):
     return estimate(FORMS[form], model, x, maskable, log_w, keys, draws, mask_id=2, time_at=lambda r: r)
 
 
+def test_a_model_is_told_the_time_of_the_level():
+    """Of the order form, whose level is the share that is masked."""
+    x, maskable, log_w, keys = tiled(weights(), 3)
+    told = []
+
+    def watched(z, t, masked, x):
+        told.append((t, masked))
+        return look(z, t, masked, x)
+
+    estimate(FORMS["order"], watched, x, maskable, log_w, keys, 3, mask_id=2, time_at=lambda rate: 1 - rate)
+    for t, masked in told:
+        torch.testing.assert_close(1 - t, masked.float().mean(1))
+
+
 # Monte-Carlo against enumeration
 
 

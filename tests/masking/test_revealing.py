@@ -1,14 +1,12 @@
 """Masks that depend on what they show: the rate, the scores, and what is learned under them."""
 
 import itertools
-from math import ceil, floor, isclose
+from math import ceil, floor
 
 import pytest
 import torch
 
-from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.randomness import fold, row_keys, to_unit
-from atat_zoo.diffusion.revealing import count_hidden, first_hidden, lowest
 from atat_zoo.masking.revealing import RevealMasking
 from atat_zoo.testing import check_revealing
 from atat_zoo.testing.toys import toy
@@ -96,22 +94,3 @@ def test_without_excess_nothing_is_asked():
         None, torch.full((rows,), 0.5), torch.ones(rows, 8, dtype=torch.bool), torch.arange(rows)
     )
     assert (mask.sum(1) == 4).all()
-
-
-def test_the_count_is_exact_on_average():
-    maskable = torch.ones(1, 7, dtype=torch.bool)
-    for rate in (0.0, 0.1, 0.5, 1.0):
-        grid = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
-        counts = count_hidden(torch.full((1,), rate, dtype=torch.float64), maskable, grid)
-        assert isclose(float(counts.double().mean()), 7 * rate, abs_tol=1e-9)
-        assert set(counts.tolist()) <= {floor(7 * rate), ceil(7 * rate)}
-
-
-def test_a_score_that_is_no_number_changes_no_count():
-    maskable = torch.ones(3, 9, dtype=torch.bool)
-    order, count = uniform_order(maskable, torch.arange(3)), torch.tensor([0, 2, 4])
-    hidden = first_hidden(order, count, 2.0, maskable)
-    for value in (torch.nan, torch.inf, -torch.inf):
-        mask = lowest(torch.full((3, 9), value), order, count, hidden)
-        assert torch.equal(mask.sum(1), count)
-        assert not (mask & ~hidden).any()

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from atat_zoo import Zoo
 from atat_zoo.diffusion import positions as module
 from atat_zoo.diffusion.contracts import Denoiser
-from atat_zoo.diffusion.positions import pairs, positions
 from atat_zoo.samplers import loop
 from atat_zoo.samplers.pace import StridedPace
 from atat_zoo.samplers.revealed import Revealed
@@ -201,12 +200,3 @@ def test_on_a_gpu(name, monkeypatch):
         run(sampler_of(name), z)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def test_positions_are_those_of_nonzero():
-    generator = torch.Generator().manual_seed(0)
-    for share in (0.0, 0.3, 1.0):
-        which = torch.rand(6, 11, generator=generator) < share
-        row, position = positions(which, which.sum(1))
-        assert torch.equal(torch.stack([row, position], 1), which.nonzero())
-        assert torch.equal(torch.stack(pairs(which)), torch.stack(pairs((row, position))))

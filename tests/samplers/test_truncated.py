@@ -2,12 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from atat_zoo.diffusion import categorical as truncation
-from atat_zoo.diffusion.categorical import nucleus, top_k
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.samplers.draw import CategoricalDraw, ConfidenceTemperedDraw, GreedyLastDraw, NucleusDraw, TopKDraw
 from atat_zoo.testing.sampling import assemble, check_draw, example_step, traced
@@ -34,35 +31,6 @@ WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=9).filter(any)
 )
 def test_conformance(draw):
     check_draw(draw)
-
-
-@given(WEIGHTS, st.integers(1, 10))
-def test_the_k_likeliest_and_their_equals_stay(weights, k):
-    kept = top_k(torch.tensor([weights]).double().log(), k)[0] > -torch.inf
-    least = sorted(weights, reverse=True)[min(k, len(weights)) - 1]
-    assert kept.tolist() == [w >= least and w > 0 for w in weights]
-
-
-@given(WEIGHTS, st.floats(1e-6, 1.0), st.floats(0.05, 3.0))
-def test_the_nucleus_is_the_fewest_that_reach_p(weights, p, temperature):
-    log_probs = torch.tensor([weights]).double().log()
-    kept = nucleus(log_probs, p, temperature)[0] > -torch.inf
-    probs = (log_probs[0] / temperature).softmax(0)
-    within, without = probs[kept], probs[~kept]
-    assert p == 1 or within.sum() >= p - 1e-9
-    # Without its least likely ones it would not reach p.
-    assert p == 1 or within[within > within.min()].sum() < p + 1e-9
-    assert not len(without) or within.min() > without.max() or without.max() == 0
-    # What stays is not changed.
-    assert torch.equal(nucleus(log_probs, p, temperature)[0][kept], log_probs[0][kept])
-
-
-@pytest.mark.parametrize("rows", [0, 1, 7])
-def test_many_nuclei_are_found_in_parts(rows, monkeypatch):
-    log_probs = torch.randn(rows, 10, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
-    at_once = nucleus(log_probs, 0.6)
-    monkeypatch.setattr(truncation, "_AT_ONCE", 25)
-    assert torch.equal(nucleus(log_probs, 0.6), at_once)
 
 
 @pytest.mark.parametrize(
