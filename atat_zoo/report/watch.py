@@ -199,6 +199,6 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
             plotext.plot(*zip(*points, strict=True), marker="braille")
             said += plotext.uncolorize(plotext.build()).split("\n")
         except (ArithmeticError, ValueError):  # values so large or small that their differences are no numbers
-            (first, one), (last, other) = points[0], points[-1]
-            said.append(f"{title}: cannot be drawn; {one:g} at step {first}, {other:g} at step {last}")
+            (start, one), (end, other) = points[0], points[-1]
+            said.append(f"{title}: cannot be drawn; {one:g} at step {start}, {other:g} at step {end}")
     return "\n".join(line.rstrip() for line in said).rstrip(), seen.state == FINISHED
