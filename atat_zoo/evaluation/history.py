@@ -60,14 +60,14 @@ def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) 
     lines = [line for line in folder.read_metrics() if line["step"] <= until]
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
-    evaluated = sorted(each for each in _evaluated(folder, experiment).items() if each[0] <= until)
+    count, evaluated = _evaluated(folder, experiment, until)
     return History(
         clock=tuple(_clock(lines)),
         tokens_per_second=statistics.median(speeds) if speeds else None,
         peak_memory=max(peaks) if peaks else None,
-        evaluated=tuple((step, value) for step, (_, value) in evaluated),
+        evaluated=tuple(sorted(evaluated.items())),
         computed=folder.began_with(),
-        evaluated_on=size(evaluated[-1][1][0], _draws(experiment)) if evaluated else "",
+        evaluated_on=size(count, _draws(experiment)) if evaluated else "",
     )
 
 
@@ -90,15 +90,16 @@ def _draws(experiment: Experiment) -> int:
     return 0 if method_of(experiment, spec.bound) == LIKELIHOOD else spec.draws
 
 
-def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, tuple[int, float]]:
-    """Return the sequences and the perplexities that the training itself recorded, by step.
+def _evaluated(folder: RunFolder, experiment: Experiment, until: float) -> tuple[int, dict[int, float]]:
+    """Return a number of sequences and the perplexities that the training itself recorded on them, by step.
 
-    The folder also has later evaluations of the final model, with other text, masks or numbers of sequences.
+    It is the number of most steps, or the largest: on the way a training may measure fewer than at its end. The folder
+    also has later evaluations of the final model, with other text, masks or numbers of sequences.
     """
     spec = experiment.evaluation
     method = method_of(experiment, spec.bound)
     own = {"corpus": "", "split": spec.split, "draws": _draws(experiment), "seed": experiment.seed, "method": method}
-    largest: dict[int, tuple[int, float]] = {}
+    found: dict[int, dict[int, float]] = {}
     for path in sorted(folder.evaluations.glob("*.json")):
         table: Any = None
         with suppress(OSError, ValueError):
@@ -111,6 +112,6 @@ def _evaluated(folder: RunFolder, experiment: Experiment) -> dict[int, tuple[int
         step, count = table.get("step"), table.get("sequences")
         if not isinstance(step, int) or not isinstance(count, int):
             continue
-        if count <= (spec.sequences or count) and count > largest.get(step, (0, 0.0))[0]:
-            largest[step] = count, float(table[PERPLEXITY])
-    return largest
+        if count <= (spec.sequences or count) and step <= until:
+            found.setdefault(count, {})[step] = float(table[PERPLEXITY])
+    return max(found.items(), key=lambda each: (len(each[1]), each[0]), default=(0, {}))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import attrs
 import torch
 from composer import Callback, Logger, State
 from composer.utils import dist
@@ -21,6 +19,8 @@ from atat_zoo.model import Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from torch import Tensor
 
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
@@ -46,12 +46,13 @@ class Evaluator:
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
         self.data = data
         self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
+        self.tables: dict[int, TableNats | None] = {}
 
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current weights (their moving average, if there is one) and write the numbers.
 
-        Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. What is not the
-        network's work is done on rank 0 alone, and every rank gets the result.
+        Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. The numbers are made
+        of what all ranks measure on rank 0 alone, which decodes, ranks and has the count table; the others get them.
         """
         spec, rank, ranks = self.experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
         total = len(self.tokens)
@@ -70,13 +71,13 @@ class Evaluator:
                 bound=spec.bound,
             )
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
-        made: list[Any] = [None]
-        if rank == 0:  # decoding and ranking take as long for one rank as for all
-            made[0] = summarise(
+        found: list[Any] = [None]
+        if rank == 0:
+            found[0] = summarise(
                 Measurement.join(gathered),
                 tokenizer=self.context.tokenizer,
                 counts=self.context.counts,
-                table=attrs.evolve(self.table, nats=self.table.nats[chosen]) if self.table else None,
+                table=self.table(chosen),
                 split=spec.split,
                 step=step,
                 ema=self.average is not None,
@@ -84,27 +85,30 @@ class Evaluator:
                 seed=self.experiment.seed,
                 method=method_of(self.experiment, spec.bound),
             )
-            made[0].record(self.folder, required=True)
         if ranks > 1:
-            dist.broadcast_object_list(made)
-        evaluation: Evaluation = made[0]
+            dist.broadcast_object_list(found)
+        evaluation: Evaluation = found[0]
+        if rank == 0:
+            evaluation.record(self.folder, required=True)
         return evaluation
 
-    @cached_property
-    def table(self) -> TableNats | None:
-        """The count table on the same text and masks, which is the same at every step."""
+    def table(self, rows: Tensor) -> TableNats | None:
+        """Return the count table on some of the text under the same masks, which is the same at every step."""
         spec = self.experiment.evaluation
-        return measure_table(
-            self.data,
-            self.objective,
-            self.tokens,
-            self.maskable,
-            exact=self.experiment.parts["objective"].exact,
-            seed=self.experiment.seed,
-            draws=spec.draws,
-            batch_size=spec.batch_size,
-            bound=spec.bound,
-        )
+        if len(rows) not in self.tables:
+            self.tables[len(rows)] = measure_table(
+                self.data,
+                self.objective,
+                self.tokens[rows],
+                self.maskable[rows],
+                exact=self.experiment.parts["objective"].exact,
+                seed=self.experiment.seed,
+                draws=spec.draws,
+                batch_size=spec.batch_size,
+                bound=spec.bound,
+                rows=rows,
+            )
+        return self.tables[len(rows)]
 
     def write(self, step: int, folder: Path) -> None:
         """Write the current weights (their moving average, if there is one) as a model; they stay as they are."""

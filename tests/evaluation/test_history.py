@@ -119,3 +119,14 @@ def test_all_sequences_may_be_meant(folder, experiment):
     evaluated(folder, 10, 18.0, sequences=5000)
     evaluated(folder, 10, 1.0, name="later", sequences=20)
     assert history(folder, every).evaluated == ((10, 18.0),)
+
+
+def test_a_training_that_measures_fewer_sequences_on_the_way_has_a_curve_of_these(folder, experiment):
+    """Of other text, the value at the end would not be that of the curve."""
+    for step, value in ((4, 20.0), (8, 19.0), (10, 18.5)):
+        evaluated(folder, step, value, name=f"few-{step}", sequences=20)
+    evaluated(folder, 10, 19.5)
+    found = history(folder, experiment)
+    assert found.evaluated == ((4, 20.0), (8, 19.0), (10, 18.5))
+    assert found.evaluated_on == "20 sequences × 2 draws"
+    assert history(folder, experiment, until=8).final == 19.0

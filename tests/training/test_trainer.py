@@ -20,8 +20,10 @@ from atat_zoo.model import Model, assemble
 from atat_zoo.objectives import chunks
 from atat_zoo.registry import Context
 from atat_zoo.run import RunFolder
+from atat_zoo.training import evaluator as evaluating
 from atat_zoo.training import resume, train
 from atat_zoo.training.composer_model import ZooModel
+from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.trainer import Silent, _before
 
 if TYPE_CHECKING:
@@ -154,6 +156,31 @@ def test_on_the_way_fewer_sequences_are_measured_under_the_masks_of_the_end(tiny
     assert found[4, 4]["nats_per_token"] == pytest.approx(nats, rel=1e-5)
     assert found[4, 4]["count_table"]["value"] == found[0, 4]["count_table"]["value"]
     assert found[4, 8]["count_table"]["value"] != found[4, 4]["count_table"]["value"]
+
+
+def test_one_rank_alone_makes_the_numbers(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decodes and ranks every token of all ranks; the others wait for what it has found."""
+    result = train(load(str(tiny.path), ["train.steps=1"]), tmp_path / "run")
+    model, (data,) = result.model, (tiny.root / "shards").glob("*/")
+    assert model is not None
+    evaluator = Evaluator(model.experiment, data, model.context, result.folder, model.module, None)
+
+    def broadcast(found: list[object]) -> None:
+        assert found == [None]
+        found[0] = "what rank 0 has found"
+
+    second = {"get_global_rank": lambda: 1, "get_world_size": lambda: 2, "broadcast_object_list": broadcast}
+    for name, function in (second | {"all_gather_object": lambda mine: [mine]}).items():
+        monkeypatch.setattr(evaluating.dist, name, function)
+    for name in ("summarise", "measure_table"):
+        monkeypatch.delattr(evaluating, name)
+    assert evaluator(1) == "what rank 0 has found"
+
+
+def test_the_large_recipes_evaluate_few_sequences_on_the_way() -> None:
+    for name in ("owt-small/mdlm", "lm1b/atat", "wikitext103/importance", "text8/mdlm"):
+        experiment = load(name)
+        assert (experiment.train.evaluate_sequences, experiment.evaluation.sequences) == (2048, 0)
 
 
 def test_what_the_counts_say_alone_is_measured_once_and_changes_no_step(tiny: Tiny, tmp_path: Path) -> None:
