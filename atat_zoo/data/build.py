@@ -17,7 +17,6 @@ import errno
 import hashlib
 import json
 import shutil
-import tempfile
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -27,8 +26,8 @@ import attrs
 import numpy as np
 
 from atat_zoo.data import SPLITS, digests, manifest
-from atat_zoo.data.digests import identity_of
 from atat_zoo.data.encoding import Encoder
+from atat_zoo.data.given import TOKENIZER, check_given, table_of, verified
 from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 # Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
-TOKENIZER = "tokenizer.json"
 _NOT_WRITABLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 )
@@ -142,7 +140,7 @@ def build(
 def unless_built(experiment: Experiment, report: Progress, make: Callable[[ShardSource, Path], Path]) -> Path:
     """Return the folder of shards if they are built, checked; else what `make` returns for their source and folder."""
     if hasattr(experiment.parts["corpus"], "built"):
-        return _given(folder_of(experiment), experiment)
+        return check_given(folder_of(experiment), experiment)
     with opened(experiment, report) as source:
         folder = folder_for(experiment, source)
         if (folder / manifest.FILE).is_file():
@@ -202,69 +200,9 @@ def forget_slices(folder: Path) -> None:
         discard(root)
 
 
-def _given(folder: Path, experiment: Experiment) -> Path:
-    """Check that shards built elsewhere match the experiment."""
-    contents = _verified(folder, experiment)
-    where = getattr(experiment.parts["corpus"], "path", folder)
-    wanted: dict[str, tuple[Any, Any]] = {
-        f"data.{key}": (getattr(experiment.data, key), getattr(contents, key)) for key in ("length", "special", "rows")
-    }
-    problems = []
-    try:
-        wanted["tokenizer"] = _tokenizers(experiment.parts["tokenizer"], folder, contents)
-    except UserError as error:
-        problems.append(str(error))
-    problems += [
-        f"{key}: the shards in {where} have {_show(there)}, the experiment says {_show(asked)}"
-        for key, (asked, there) in wanted.items()
-        if asked != there
-    ]
-    if problems:
-        raise UserError("\n".join(problems))
-    return folder
-
-
-def _tokenizers(tokenizer: Any, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
-    """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
-    asked, there, sha256 = _table(tokenizer), contents.tokenizer, contents.sha256[TOKENIZER]
-    if not hasattr(tokenizer, "fingerprint"):
-        return asked, there
-    try:
-        if hasattr(tokenizer, "like"):
-            own, mine = tokenizer.load(folder), tokenizer.fingerprint()
-        else:
-            own = tokenizer.train(lambda: iter(()))
-            mine = _saved(own)
-    except UserError:  # its file is not here
-        if asked == there:
-            return asked, there
-        raise
-    if mine != sha256:
-        with contextlib.suppress(UserError):  # another version of the library may have written the same in another form
-            mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
-    asked, there = (
-        {f"SHA-256 of {TOKENIZER}": digest, "vocabulary size": each.vocabulary_size, "bos": each.bos, "eos": each.eos}
-        for digest, each in ((mine, own), (sha256, contents))
-    )
-    return asked, there
-
-
-def _saved(model: TokenizerModel) -> str:
-    """Return the hash of the file that a tokenizer is saved as."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder))
-        return sha256_of(Path(folder) / TOKENIZER)
-
-
-def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
-    """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
-    skip = experiment.data.damaged == "skip"
-    return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
-
-
 def finished(folder: Path, experiment: Experiment, source: ShardSource) -> Path:
     """Return the folder of shards that are built, after checking that they are made of this."""
-    contents = _verified(folder, experiment)
+    contents = verified(folder, experiment)
     if contents.settings != source.settings:
         raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
     if contents.fingerprint != source.fingerprint:
@@ -313,7 +251,7 @@ def _fill(
         vocabulary_size=model.vocabulary_size,
         bos=model.bos,
         eos=model.eos,
-        tokenizer=_table(tokenizer),
+        tokenizer=table_of(tokenizer),
         corpus=unstructure(corpus),
         fingerprint=source.fingerprint,
         sha256={name: sha256_of(work / name) for name in (TOKENIZER, manifest.COUNTS)},
@@ -401,10 +339,10 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     later |= {} if spec.rows == "packed" else {"rows": spec.rows}
     return {
         "format": manifest.FORMAT,
-        "corpus": _table(corpus),
+        "corpus": table_of(corpus),
         "text": fingerprint,
         "spread": [_SPREAD_SEED, SHUFFLED],
-        "tokenizer": _table(tokenizer),
+        "tokenizer": table_of(tokenizer),
         "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
         # With the names of version 0.1, so that its shards are found.
         "data": later
@@ -413,17 +351,5 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     }
 
 
-def _table(spec: Any) -> dict[str, Any]:
-    """Return what in the table of a corpus or a tokenizer determines bytes: its `identity`, or all of it.
-
-    For the tokenizer of another run, the run's own: its file's hash is checked separately.
-    """
-    return identity_of(getattr(spec, "like", spec))
-
-
 def _hash(table: Any) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
-
-
-def _show(value: Any) -> str:
-    return ", ".join(f"{k} = {v!r}" for k, v in value.items()) if isinstance(value, dict) else json.dumps(value)
