@@ -141,7 +141,7 @@ def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(
 
 
 def test_the_title_says_what_is_compared_and_the_samples_which_sampler_wrote_them(full, tmp_path):
-    others = [make(tmp_path / name, experiment="atat", seed=i) for i, name in enumerate("abcde", 1)]
+    others = [make(tmp_path / name, experiment="bell", seed=i) for i, name in enumerate("abcde", 1)]
     data = collect([full, others[0]])
     assert data["title"] == f"{title('nelbo').capitalize()} of a against full"
     assert data["runs"][1]["sampler"].startswith("strided (")
@@ -227,7 +227,7 @@ def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full,
 
 
 def test_what_differs_between_runs_comes_first(full, tmp_path):
-    others = [make(tmp_path / name, experiment="atat", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
+    others = [make(tmp_path / name, experiment="bell", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
     found = collect(others)["experiment"]
     assert found["columns"][2:] == ["a", "b"]
     assert [row[0] for row in found["rows"][: found["apart"]]] == ["seed"]

@@ -26,7 +26,7 @@ CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    return [make(root / "one", words=HOSTILE), make(root / "two", experiment="atat", estimator=False, seed=1)]
+    return [make(root / "one", words=HOSTILE), make(root / "two", experiment="bell", estimator=False, seed=1)]
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,7 @@ def test_the_numbers_of_a_study_are_those_of_its_json():
         )
         seeds = [row["value"] for row in data["tables"]["arms"] if (row["arm"], row["kind"]) == (each["arm"], "seed")]
         assert seeds == [one["percent"] for one in each["each"]]
-    assert data["verdict"][0].startswith("atat is −2.2 % [−2.7, −1.7] from mdlm in ")
+    assert data["verdict"][0].startswith("bell is −2.2 % [−2.7, −1.7] from mdlm in ")
 
 
 @pytest.mark.parametrize("name", ["confirm", "screen", "longer", "wikitext2"])
@@ -291,7 +291,7 @@ def test_the_values_of_samplers_have_the_digits_that_their_intervals_allow(tmp_p
         row["values"] = [value * scale for value in row["values"]]
     path = tmp_path / "study.json"
     path.write_text(json.dumps(report))
-    (block,) = (each for each in studies.of_study(path)["blocks"] if each["title"] == "Samplers of atat")
+    (block,) = (each for each in studies.of_study(path)["blocks"] if each["title"] == "Samplers of bell")
     assert block["rows"][2][3].startswith(f"{said}, ")
 
 
@@ -320,10 +320,10 @@ def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
     path = tmp_path / "a study.json"
     path.write_text(json.dumps(report))
     data = studies.of_study(path)
-    assert data["verdict"][0].startswith("atat is −2.2 %")
+    assert data["verdict"][0].startswith("bell is −2.2 %")
     assert data["verdict"][0].endswith("over 2 seeds.")
     change = studies._change(rows[1]["over_seeds"])
-    assert f"bell {change} from another, " in data["verdict"][1]
+    assert f"bell_middle {change} from another, " in data["verdict"][1]
     assert data["commands"][1] == f"atat report '{path}'"
 
 

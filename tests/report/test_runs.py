@@ -173,7 +173,7 @@ def test_a_folder_without_runs_is_said(atat: Atat, tmp_path: Path) -> None:
 def test_two_hundred_runs_are_listed_quickly_and_without_torch(tmp_path: Path) -> None:
     """The bar is two seconds; the processor's time is not changed by what else runs here."""
     run = write_run(tmp_path / "run0", finished=True)
-    run.resolved.write_text(load("atat").to_toml())
+    run.resolved.write_text(load("bell").to_toml())
     run.metrics.write_text("".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(10_000)))
     for _ in range(5):
         write_evaluation(run, 57.7, sequences=768, draws=4)

@@ -277,9 +277,9 @@ def test_what_a_terminal_cannot_draw_is_said_in_its_place(
     write_evaluation(run, 70.04, step=1)
     write_evaluation(run, 57.66, step=2)
     text, _ = frame(run, 60, 30)
-    said = f"loss, nats per token: cannot be drawn; {losses[0]:g} at step 1, {losses[1]:g} at step 2"
+    said = f"training loss, nats per token: cannot be drawn; {losses[0]:g} at step 1, {losses[1]:g} at step 2"
     assert said in text.split("\n")
-    assert f"{PERPLEXITY}, against steps" in text or steps != 30  # the other curve is drawn
+    assert f"{PERPLEXITY} of 8 sequences, against steps" in text or steps != 30  # the other curve is drawn
 
 
 def test_where_there_is_no_terminal_one_frame_is_printed(atat: Atat, tmp_path: Path) -> None:
