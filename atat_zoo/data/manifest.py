@@ -24,7 +24,7 @@ FORMAT = 1
 FILE = "manifest.json"
 COUNTS = "counts.npy"
 ORIGIN = "origin.json"  # in a cache: where the shards come from
-_TOKENIZER = "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 # A manifest may come from elsewhere; it must not name files outside its folder.
 _of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
 _LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # no token, but padding
@@ -224,7 +224,7 @@ def _manifest(content: Any) -> ShardManifest:
     largest = _LARGEST[made.dtype]
     if made.vocabulary_size > largest:
         raise ValueError(f"{made.vocabulary_size} tokens are too many for {made.dtype}")
-    if made.sha256.keys() != {_TOKENIZER, COUNTS}:
+    if made.sha256.keys() != {TOKENIZER, COUNTS}:
         raise ValueError(f"it has the hashes of {', '.join(made.sha256)}")
     for table in (made.corpus, made.tokenizer):
         if not isinstance(table.get("use"), str):

@@ -35,6 +35,7 @@ from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
 from atat_zoo.run import atomic
 from atat_zoo.run.locks import locked
+from atat_zoo.tokenizers import CharactersTokenizer
 from tests.faulty_server import Server, serving
 from tests.limited import full_disk
 
@@ -436,6 +437,15 @@ def test_addresses_that_are_refused(
     with pytest.raises(UserError, match=message):
         corpus_of(**({"path": "memory://shards"} | options), cache=tmp_path / "cache").built()
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_differs_is_said_with_the_address(in_memory: str, tmp_path: Path) -> None:
+    other = experiment_of(tmp_path, corpus=corpus_of(in_memory, tmp_path), tokenizer=CharactersTokenizer(), length=17)
+    with pytest.raises(UserError) as caught:
+        build(other)
+    length, tokenizer = str(caught.value).split("\n")
+    assert length == f"data.length: the shards in {in_memory} have 16, the experiment says 17"
+    assert tokenizer.startswith(f"tokenizer: the shards in {in_memory} have use = 'bytes', the experiment says use = ")
 
 
 def test_commands_run_where_the_person_allows_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
