@@ -10,8 +10,8 @@ from tests.report.browser import chromium
 FOLDER = Path(__file__).parents[1] / "docs" / "report"
 # Scheme, medium, width and height of each.
 VIEWS = {
-    "light": ("light", "screen", 1000, 870),
-    "dark": ("dark", "screen", 1000, 870),
+    "light": ("light", "screen", 1000, 960),
+    "dark": ("dark", "screen", 1000, 960),
     "phone": ("light", "screen", 360, 720),
     "print": ("light", "print", 700, 990),
 }
