@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from atat_zoo.diffusion.calibration import logit_shift, power_path, water_fill
+from atat_zoo.diffusion.calibration import logit_shift, power_path, power_time, water_fill
 
 FORMS = [water_fill, power_path, logit_shift]
 
@@ -78,3 +78,10 @@ def test_the_power_path_is_a_power_of_one_number():
     p = power_path(score, torch.tensor([0.4]), torch.ones(1, 3) > 0).double()
     tau = p.log() / (-score).exp()
     torch.testing.assert_close(tau, tau[:, :1].expand(1, 3), atol=1e-6, rtol=0)
+
+
+def test_the_time_of_the_power_path_is_finite_at_both_ends():
+    score, maskable = torch.tensor([[0.0, 1.0, -2.0]] * 3), torch.ones(3, 3, dtype=torch.bool)
+    time = power_time(score, torch.tensor([0.0, 0.5, 1.0]), maskable)
+    assert time.isfinite().all()
+    assert (time.diff() < 0).all()

@@ -1,0 +1,67 @@
+"""Named samplers at numbers of steps, those that fit an experiment, and what an observer is told."""
+
+import pytest
+
+from atat_zoo import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.samplers import shifted
+from atat_zoo.samplers.named import at_steps, fitting
+
+BACKBONE = {"use": "dit", "preset": "nano"}
+
+
+def test_a_sampler_with_steps_has_a_row_for_each_number():
+    rows = at_steps("ancestral", [4, 16])
+    assert [(name, number, spec.steps) for name, number, spec in rows] == [("ancestral", 4, 4), ("ancestral", 16, 16)]
+    (one,) = at_steps("left_to_right", [4, 16])
+    assert one[:2] == ("left_to_right", None)
+    assert one[2].name == "left_to_right"
+
+
+def test_the_fewest_steps_are_no_more_than_the_most():
+    rows = at_steps("uncertainty_guided", [2, 500])
+    usual = at_steps("uncertainty_guided", [500])[0][2].min_steps
+    assert [(spec.max_steps, spec.min_steps) for _, _, spec in rows] == [(2, 2), (500, usual)]
+    assert 2 < usual < 500
+
+
+def test_the_reference_is_first_and_what_does_not_fit_is_said_why():
+    of_masks = from_table({"name": "x", "backbone": BACKBONE})
+    fits, refused = fitting(of_masks, [4, 16])
+    assert fits[0][:2] == ("ancestral", 16)
+    assert [row[:2] for row in fits].count(("ancestral", 16)) == 1
+    assert ("ancestral", 4) in [row[:2] for row in fits]
+    assert "combination" not in {name for name, *_ in fits}
+    assert "reverse weights" in refused["learned_order"]
+    assert not {name for name, *_ in fits} & refused.keys()
+    chosen, refused = fitting(of_masks, [4], at_steps("margin", [4]) + at_steps("learned_order", [4]))
+    assert [name for name, *_ in chosen] == ["ancestral", "margin"]
+    assert list(refused) == ["learned_order"]
+
+
+def test_a_model_of_classes_refuses_a_random_offset():
+    def experiment(**sampler):
+        parts = {"objective": {"use": "strided", "stride": 4}, "sampler": {"use": "strided", **sampler}}
+        return from_table({"name": "x", "backbone": BACKBONE, "data": {"length": 32}, **parts})
+
+    assert experiment().parts["sampler"].offset != "random"
+    with pytest.raises(UserError, match=r'sampler\.offset = "random": this model was trained to'):
+        experiment(offset="random")
+
+
+def test_an_observer_is_told_of_the_whole_text():
+    told = []
+    observe = shifted(told.append, rows=10, positions=3, apart=2, steps=5)
+    hidden = {"rows": [0], "positions": [1]}
+    observe({"step": 1, "rows": [0, 1], "positions": [0, 4], "tokens": [7, 8], "hidden": hidden})
+    observe({"step": 2, "rows": [], "positions": [], "tokens": []})
+    assert told == [
+        {
+            "step": 6,
+            "rows": [10, 11],
+            "positions": [3, 11],
+            "tokens": [7, 8],
+            "hidden": {"rows": [10], "positions": [5]},
+        },
+        {"step": 7, "rows": [], "positions": [], "tokens": []},
+    ]
