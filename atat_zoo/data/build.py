@@ -27,7 +27,7 @@ import numpy as np
 
 from atat_zoo.data import SPLITS, digests, manifest
 from atat_zoo.data.encoding import Encoder
-from atat_zoo.data.given import check_given, table_of
+from atat_zoo.data.given import TOKENIZER, check_given, table_of, verified
 from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 # Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
-TOKENIZER = manifest.TOKENIZER
 _NOT_WRITABLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 )
@@ -98,7 +97,7 @@ def build(
     progress: Progress | None = None,
     processes: int = 1,
     throughput: Throughput | None = None,
-    slices: Callable[[Path], Slices] | None = None,
+    slices: Callable[[Path, str], Slices] | None = None,
 ) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
@@ -124,7 +123,7 @@ def build(
                 return finished(folder, experiment, source)
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
-            joined = slices(beside(folder, "slices")) if slices else None
+            joined = slices(beside(folder, "slices"), source.settings) if slices else None
             work = workplace(beside(folder, "partial"), source)
             if joined:
                 write_bytes(work / TOKENIZER, joined.tokenizer)
@@ -141,9 +140,7 @@ def build(
 def unless_built(experiment: Experiment, report: Progress, make: Callable[[ShardSource, Path], Path]) -> Path:
     """Return the folder of shards if they are built, checked; else what `make` returns for their source and folder."""
     if hasattr(experiment.parts["corpus"], "built"):
-        folder = folder_of(experiment)
-        check_given(folder, _verified(folder, experiment), experiment)
-        return folder
+        return check_given(folder_of(experiment), experiment)
     with opened(experiment, report) as source:
         folder = folder_for(experiment, source)
         if (folder / manifest.FILE).is_file():
@@ -203,15 +200,9 @@ def forget_slices(folder: Path) -> None:
         discard(root)
 
 
-def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
-    """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
-    skip = experiment.data.damaged == "skip"
-    return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
-
-
 def finished(folder: Path, experiment: Experiment, source: ShardSource) -> Path:
     """Return the folder of shards that are built, after checking that they are made of this."""
-    contents = _verified(folder, experiment)
+    contents = verified(folder, experiment)
     if contents.settings != source.settings:
         raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
     if contents.fingerprint != source.fingerprint:

@@ -1,4 +1,4 @@
-"""Shards that were built elsewhere, held against the experiment that reads them."""
+"""Shards that were built elsewhere: whether they are what an experiment asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.data import manifest
+from atat_zoo.data import SPLITS, manifest
 from atat_zoo.data.digests import identity_of
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
     from atat_zoo.tokenizers import TokenizerModel
 
+TOKENIZER = manifest.TOKENIZER
 
-def check_given(folder: Path, contents: manifest.ShardManifest, experiment: Experiment) -> None:
-    """Check that shards match the experiment.
 
-    Raises:
-        UserError: with a sentence for each thing that differs.
-    """
+def check_given(folder: Path, experiment: Experiment) -> Path:
+    """Check that shards built elsewhere match the experiment."""
+    contents = verified(folder, experiment)
     where = getattr(experiment.parts["corpus"], "path", folder)
     wanted: dict[str, tuple[Any, Any]] = {
         f"data.{key}": (getattr(experiment.data, key), getattr(contents, key)) for key in ("length", "special", "rows")
@@ -40,11 +39,12 @@ def check_given(folder: Path, contents: manifest.ShardManifest, experiment: Expe
     ]
     if problems:
         raise UserError("\n".join(problems))
+    return folder
 
 
 def _tokenizers(tokenizer: Any, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
     """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
-    asked, there, sha256 = table_of(tokenizer), contents.tokenizer, contents.sha256[manifest.TOKENIZER]
+    asked, there, sha256 = table_of(tokenizer), contents.tokenizer, contents.sha256[TOKENIZER]
     if not hasattr(tokenizer, "fingerprint"):
         return asked, there
     try:
@@ -61,12 +61,7 @@ def _tokenizers(tokenizer: Any, folder: Path, contents: manifest.ShardManifest) 
         with contextlib.suppress(UserError):  # another version of the library may have written the same in another form
             mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
     asked, there = (
-        {
-            f"SHA-256 of {manifest.TOKENIZER}": digest,
-            "vocabulary size": each.vocabulary_size,
-            "bos": each.bos,
-            "eos": each.eos,
-        }
+        {f"SHA-256 of {TOKENIZER}": digest, "vocabulary size": each.vocabulary_size, "bos": each.bos, "eos": each.eos}
         for digest, each in ((mine, own), (sha256, contents))
     )
     return asked, there
@@ -76,7 +71,13 @@ def _saved(model: TokenizerModel) -> str:
     """Return the hash of the file that a tokenizer is saved as."""
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
-        return sha256_of(Path(folder) / manifest.TOKENIZER)
+        return sha256_of(Path(folder) / TOKENIZER)
+
+
+def verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
+    """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
+    skip = experiment.data.damaged == "skip"
+    return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
 
 def table_of(spec: Any) -> dict[str, Any]:

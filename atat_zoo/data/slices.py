@@ -21,7 +21,6 @@ import numpy as np
 
 from atat_zoo.data import SPLITS, manifest
 from atat_zoo.data.build import (
-    TOKENIZER,
     batches_of,
     beside,
     build,
@@ -36,6 +35,7 @@ from atat_zoo.data.build import (
     workplace,
 )
 from atat_zoo.data.encoding import Encoder
+from atat_zoo.data.given import TOKENIZER
 from atat_zoo.data.pack import Encoded
 from atat_zoo.data.shards import arrays_of
 from atat_zoo.errors import UserError
