@@ -12,10 +12,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 FIGURE = DOCS / "studies" / "arms.svg"
 # The rows of a table of docs/study.md: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
-# One seed and its bootstrap over sequences, pale; several and their t-interval, dark.
+# What it is, its colour, and how far below the middle of a row: one seed and its bootstrap over sequences, pale; several
+# and their t-interval, dark.
 STUDIES = {
-    "screen": ("one seed, 95 % over sequences", "#9db2c8"),
-    "confirm": ("three seeds, 95 % over seeds", "#123a63"),
+    "screen": ("one seed, 95 % over sequences", "#9db2c8", 0.2),
+    "confirm": ("three seeds, 95 % over seeds", "#123a63", 0.0),
+    "system": ("three seeds, all parts together", "#b5651d", -0.2),
 }
 PROMISED = -10
 
@@ -60,8 +62,8 @@ def main() -> None:
     arms = {arm: found for name in STUDIES for arm, found in drawn[name].items()}
     rows = sorted(arms, key=lambda arm: arms[arm][0], reverse=True)
     figure, axes = pyplot.subplots(figsize=(7.6, 0.28 * len(rows) + 1.1), layout="constrained")
-    for name, (label, color) in STUDIES.items():
-        at = [rows.index(arm) + (0.14 if name == "screen" else -0.14) for arm in drawn[name]]
+    for name, (label, color, below) in STUDIES.items():
+        at = [rows.index(arm) + below for arm in drawn[name]]
         value, low, high = zip(*drawn[name].values(), strict=True)
         error = [[v - a for v, a in zip(value, low, strict=True)], [b - v for v, b in zip(value, high, strict=True)]]
         axes.errorbar(value, at, xerr=error, fmt="o", ms=4, lw=1.4, capsize=2, color=color, label=label)
