@@ -12,8 +12,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 FIGURE = DOCS / "studies" / "arms.svg"
 # The rows of a table of docs/study.md: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
-# What it is, its colour, and how far below the middle of a row: one seed and its bootstrap over sequences, pale; several
-# and their t-interval, dark.
+# What it is, its colour, and its place in a row: one seed and its bootstrap over sequences, pale; several and their
+# t-interval, dark.
 STUDIES = {
     "screen": ("one seed, 95 % over sequences", "#9db2c8", 0.2),
     "confirm": ("three seeds, 95 % over seeds", "#123a63", 0.0),

@@ -83,6 +83,7 @@ def compare(
         if text and text != ZERO_SHOT
         else {}
     )
+    from atat_zoo.corpora.held_out import split_named
     from atat_zoo.evaluation import compare as comparing
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
@@ -90,6 +91,8 @@ def compare(
     base = RunFolder(runs[number])
     experiment = from_table(base.table(), where=str(base.resolved))
     spec = with_options(experiment.evaluation, given)
+    if other and not given.get("split"):
+        spec = with_options(spec, {"split": split_named(other["corpus"], spec.split)})
     shared: dict[str, Any] = {"baseline": number, "seed": experiment.seed if seed is None else seed}
     with Bars(silent=as_json or as_markdown) as bars:
         measuring = shared | {"device": device, "step": step, "progress": bars.evaluating}

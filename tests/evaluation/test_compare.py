@@ -342,6 +342,11 @@ def test_runs_are_compared_on_the_fields_table(tiny, trained, other_seed):
         refused = tiny.atat(*words, *option, check=False)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert f"{option[0]}: --corpus zero-shot " in refused.stderr
+    # A corpus that names one held-out text is compared on that.
+    said = json.loads(
+        tiny.atat("compare", "trained", "other-seed", "--corpus", "ag_news", "--sequences", "4", "--json").stdout
+    )
+    assert said["split"] == "test"
 
 
 @pytest.mark.slow
