@@ -107,6 +107,7 @@ study: $(VENV)/installed-test
 	$(BIN)/atat study confirm --jobs 2 --write docs/studies/confirm.md
 
 study-all: study $(VENV)/installed-dev
+	$(BIN)/atat study system --jobs 2 --write docs/studies/system.md
 	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
 	$(BIN)/atat study steps_screen --jobs 2 --write docs/studies/steps_screen.md
 	$(BIN)/atat study steps --jobs 2 --write docs/studies/steps.md
