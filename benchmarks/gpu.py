@@ -1,7 +1,7 @@
 """All that waits for a GPU, as a page: the step against a bare loop, utilisation, ATAT's cost, sampling, the tests.
 
-The experiments are owt-small/mdlm, atat and importance (12 × 768, length 1024, 50,257 tokens, bf16, compiled), on words
-that are drawn here: nothing is downloaded. `--small` does the same with a nano network on a CPU, to see that it runs.
+The experiments are owt-small/mdlm, bell, atat and importance (12 × 768, length 1024, 50,257 tokens, bf16, compiled), on
+words that are drawn here: nothing is downloaded. `--small` does the same with a nano network on a CPU, to see it run.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def measured(folder: Path, size: Size, paths: Sequence[str]) -> list[tuple[str, 
     seen = "the GPU's peak is not known" if used is None else f"{used:.1%}"
     rows.append(("model-FLOP utilisation of `mdlm`", "≥ 40 %", seen, None if used is None else used >= 0.4))
     rows.append(("tokens a second of `mdlm`", "", f"{speed:,.0f}", None))
-    for name in ("atat", "importance"):
+    for name in ("bell", "atat", "importance"):
         other = median(trained(name, folder, size, words)[0], "tokens_per_second", size)
         assert other is not None
         longer = speed / other

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 # What two runs may differ in without a difference of their models.
 _BESIDE = re.compile(
     r"name|requires|data\.(root|workers|sequences_per_member|dtype)|(evaluation|sampler|guidance)\..*|"
-    r"train\.(device|compile|peak_flops|log_every|evaluate_every|save_every|loggers|callbacks|checkpoints_kept)"
+    r"train\.(device|compile|peak_flops|log_every|evaluate_every|evaluate_sequences|save_every|loggers|callbacks|checkpoints_kept|"
+    r"microbatch_size|precision)|data\.damaged|backbone\.checkpoint_activations"
 )
 _NEIGHBOURS = "backbone.neighbours"
 _NAMED = 6  # differences that are named of two runs

@@ -137,7 +137,7 @@ def check_runs(runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, ste
             here, there = (getattr(model.experiment.data, key) for model in (ours, theirs))
             if here != there:
                 raise UserError(
-                    f'{run} has data.{key} = "{there}", {first} "{here}", so the same text makes other sequences; '
+                    f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences; "
                     "compare runs that agree in it"
                 )
 

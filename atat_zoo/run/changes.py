@@ -15,8 +15,14 @@ _FREE = (
     *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
     *("data.root", "data.workers", "data.damaged", "backbone.checkpoint_activations"),
     *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "compile", "peak_flops", "log_every")),
-    *(f"train.{key}" for key in ("evaluate_every", "save_every", "checkpoints_kept", "loggers", "callbacks")),
+    *(
+        f"train.{key}"
+        for key in ("evaluate_every", "evaluate_sequences", "save_every", "checkpoints_kept", "loggers", "callbacks")
+    ),
 )
+
+# Keys of a corpus that say where its text lies, or how it is had.
+_LIES = frozenset({"path", "train", "validation", "test", "source", "tars", "cache", "cache_size", "timeout"})
 
 
 class Change(NamedTuple):
@@ -26,6 +32,11 @@ class Change(NamedTuple):
     was: Any
     now: Any
     free: bool
+
+    @property
+    def of_text(self) -> bool:
+        """Whether it is of what the text is, and not of where it lies."""
+        return self.key.startswith("corpus.") and self.key.rpartition(".")[2] not in _LIES
 
     def __str__(self) -> str:
         """Return it in words."""

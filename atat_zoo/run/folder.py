@@ -112,7 +112,7 @@ class RunFolder:
 
         A key that one of them lacks is that of another version, and a run may be trained for longer than it was.
         """
-        found = [each for each in changes(trained, described(model)["experiment"]) if not each.free]
+        found = [each for each in changes(trained, described(model)["experiment"]) if not each.free or each.of_text]
         for key, was, now, _ in found:
             if key != "train.steps" and None not in (was, now):
                 raise UserError(

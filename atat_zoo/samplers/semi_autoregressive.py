@@ -148,6 +148,8 @@ class SemiAutoregressiveSampler(FillingSampler):
         first, last = denoiser.frame if length > window else ((), ())
         begin, framed = len(first), bool(first or last)
         room = window - begin - len(last) if framed or own is None else length
+        if own is None:
+            size = min(size, max(room, 1))  # of a larger block, not all places would be seen
         blocks = blocks_of(length, size, room, begin, cached=own is not None)
         z, true = tokens.clone(), revealed
         if framed:

@@ -103,9 +103,11 @@ def record(folder: RunFolder, made: Experiment, done: int) -> None:
         return
     before: Any = {}
     with suppress(OSError, ValueError, TypeError):
-        before = dict(parsing.from_json(folder.environment.read_bytes()))
+        before = dict(parsing.from_json(parsing.read(folder.environment)))
     change = {"train.steps": [old, new], "after_step": done, "when": datetime.now(UTC).isoformat("T", "seconds")}
-    write_json(folder.environment, {**before, "changed": [*before.get("changed", []), change]})
+    changed = [*before.get("changed", [])]
+    if not changed or {**changed[-1], "when": ""} != {**change, "when": ""}:  # else it was killed after this line
+        write_json(folder.environment, {**before, "changed": [*changed, change]})
     # The final model is final no longer; that of the checkpoint stays.
     atomic.discard(folder.model)
     write_text(folder.resolved, made.to_toml())

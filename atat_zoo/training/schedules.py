@@ -28,7 +28,7 @@ class Schedule(Protocol):
         """
         ...
 
-    # A run goes on with another number of steps only if its schedule has `extends`; see `extended` in extending.py.
+    # A run goes on with another number of steps only if its schedule has `extends`; see `extended` in continuing.py.
 
 
 def _half_cosine(done: float) -> float:

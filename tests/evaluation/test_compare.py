@@ -304,7 +304,7 @@ def test_runs_are_compared_on_other_text(tiny, trained, other_seed, tmp_path):
     train(load(str(tiny.path), ["train.steps=1", "evaluation.samples=0", "data.length=8"]), tmp_path / "shorter")
     refused = tiny.atat("compare", "trained", str(tmp_path / "shorter"), *words, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert 'has data.length = "8", trained "16", so the same text makes other sequences' in refused.stderr
+    assert "has data.length = 8, trained 16, so the same text makes other sequences" in refused.stderr
 
 
 @pytest.fixture

@@ -109,8 +109,8 @@ def test(room: str, number: int | None, seed: int, jobs: int, equivalent: list[d
             subprocess.run([*command, *left], stdout=log, stderr=log, check=False)
     found = results()
     killed = sum(status in KILLED for status in found.values())
-    row = f"{room:12}{len(mutants):8}{len(changes):8}{len(changes) - len(names):12}{killed:8}{killed / len(names):8.1%}"
-    print(row, flush=True)
+    rate = killed / max(1, len(names))
+    print(f"{room:12}{len(mutants):8}{len(changes):8}{len(changes) - len(names):12}{killed:8}{rate:8.1%}", flush=True)
     for name, status in found.items():
         if status not in KILLED:
             was, now = changes[name]
@@ -140,7 +140,7 @@ def main() -> int:
         with contextlib.chdir(folder_of(room)):
             reset_config()
             counts.append(test(room, number, words.seed, words.jobs, equivalent))
-    rate = sum(all_ * killed / n for all_, n, killed in counts) / sum(all_ for all_, _, _ in counts)
+    rate = sum(all_ * killed / n for all_, n, killed in counts if n) / max(1, sum(all_ for all_, n, _ in counts if n))
     print(f"{'in all':12}{sum(c[0] for c in counts):8}{sum(c[1] for c in counts):20}{'':8}{rate:8.1%}")
     return 0 if rate >= BAR else 1
 

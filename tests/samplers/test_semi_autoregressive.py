@@ -161,6 +161,18 @@ def test_the_window_that_slides_stands_between_its_ends():
         torch.testing.assert_close(revealed.nats[0, text], paid)
 
 
+@pytest.mark.parametrize("size", [L - 2, L - 1, L, L + 1])
+def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size):
+    z = torch.full((2, 2 * L), 9)
+    denoiser = framed(Hashed(9), ((1,), (2,)))
+    denoiser.window = L
+    made, as_it_fits = (
+        SemiAutoregressiveSampler(size=each, within=GREEDY).sample(denoiser, z, torch.arange(2))
+        for each in (size, L - 2)
+    )
+    assert torch.equal(made.tokens, as_it_fits.tokens)
+
+
 @pytest.mark.parametrize("length", [L + 1, 2 * L - 2, 3 * L + 1])
 @pytest.mark.parametrize(("use", "size"), [("block", 3), ("block", 12), ("autoregressive", 1)])
 def test_with_cached_keys_a_full_row_is_followed_by_one_with_half_of_its_text(use, size, length):

@@ -14,7 +14,7 @@ def test_texts_of_runs_are_judged(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     make_run(tmp_path, "judge")
     make_run(tmp_path, "writer", "mdlm")
-    monkeypatch.setattr(study_samples, "RUNS", {"writer": study_samples.RUNS["bell_high-seed17"]})
+    monkeypatch.setattr(study_samples, "RUNS", {"writer": study_samples.RUNS["bell-seed17"]})
     monkeypatch.setattr(study_samples, "RESULT", tmp_path / "study-samples.json")
     words = ["--runs", str(tmp_path), "--by", "judge", "--number", "20", "--write"]
     monkeypatch.setattr("sys.argv", ["benchmarks", "study_samples", *words])
