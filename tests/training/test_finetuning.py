@@ -363,6 +363,8 @@ def test_weights_of_another_backbone_than_is_said(root: Path, source: Path, tmp_
     said = json.loads((copy / "model" / "model.json").read_text())
     said["experiment"]["backbone"]["width"] = 16
     (copy / "model" / "model.json").write_text(json.dumps(said))
+    resolved = copy / "resolved.toml"
+    resolved.write_text(resolved.read_text().replace("width = 32", "width = 16"))
     with pytest.raises(UserError, match=r"does not fit \[backbone\]: backbone\.\S+ is \[.*\] there and \[.*\] here"):
         train(tuning(root, copy), tmp_path / "run")
 
