@@ -9,7 +9,7 @@ from atat_zoo.run.renamed import today
 # Keys that the record does not have, at the defaults by which they change nothing.
 NEW: dict[str, Any] = {
     **{"train.loggers": [], "train.callbacks": [], "train.algorithms": []},
-    **{"data.shuffled_shards": 1, "data.damaged": "fatal", "data.rows": "packed"},
+    **{"data.shuffled_shards": 1, "data.damaged": "fatal", "data.rows": "packed", "train.evaluate_sequences": 0},
 }
 # Likewise where the objective uses this kind.
 NEW_OF_KIND: dict[str, dict[str, Any]] = {"rates": {"rates.use": "noise"}}
@@ -45,7 +45,7 @@ for _size in ("lm1b", "owt-small", "text8", "wikitext103"):
     CHANGED |= {f"{_size}/{name}": _GENTLE for name in ("importance", "curriculum_only", "no_importance")}
 # Those of the large corpora, which could not be built: by folder. Logits no longer stand in memory, so more
 # sequences are evaluated at once.
-_AT_ONCE: dict[str, Any] = {"evaluation.batch_size": 32}
+_AT_ONCE: dict[str, Any] = {"evaluation.batch_size": 32, "train.evaluate_sequences": 2048}
 _GPT2: dict[str, Any] = {"tokenizer.bos": "<|endoftext|>", "tokenizer.eos": "<|endoftext|>", "data.special": "both"}
 LARGE: dict[str, dict[str, Any]] = {
     "text8": _AT_ONCE,
