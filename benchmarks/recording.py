@@ -23,7 +23,7 @@ from rich.text import Text
 
 FIGURE = Path(__file__).parents[1] / "docs" / "report" / "terminal.svg"
 COMMANDS = (
-    "atat train quickstart train.evaluate_every=30 evaluation.samples=0",
+    "atat train quickstart evaluation.samples=0",
     "atat watch runs/quickstart --once",
     "atat sample runs/quickstart --number 2 --prompt 'My fellow citizens'",
 )
