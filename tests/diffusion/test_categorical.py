@@ -1,5 +1,6 @@
 """Drawing from log-probabilities, by exact arithmetic and by plain code."""
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -24,11 +25,8 @@ def key_of(u: Fraction) -> int:
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=12).filter(any), st.integers(0, 2**53 - 1))
 def test_a_token_is_the_inverse_of_the_cumulative_distribution(weights, numerator):
     u = Fraction(numerator, 2**53)
-    total, below = sum(weights), 0
-    for expected, weight in enumerate(weights):  # noqa: B007
-        below += weight
-        if u < Fraction(below, total):
-            break
+    total = sum(weights)
+    expected = next(i for i, below in enumerate(itertools.accumulate(weights)) if u < Fraction(below, total))
     # Beside a boundary, rounding may fall on either side of it.
     boundary = min(abs(u - Fraction(sum(weights[:i]), total)) for i in range(1, len(weights) + 1))
     log_probs = torch.tensor([weights], dtype=torch.float64).log()
