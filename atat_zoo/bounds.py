@@ -1,4 +1,4 @@
-"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (MATH 2).
+"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (docs/mathematics.md).
 
 A bound is a sequence of masks with their weights, the same for every model. `atat_zoo.diffusion.bounds.average`
 takes the mean of the cross-entropy over them, and of any other scores of the masked tokens.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from atat_zoo.errors import UserError
+from typing_extensions import override
+
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
@@ -52,21 +54,21 @@ class Bound(Protocol):
         ...
 
 
-class FollowsNoise:
+class FollowsNoise(Bound):
     """Common code of bounds whose masks follow the noise schedule."""
 
-    name: ClassVar[str]
     follows_noise: ClassVar[bool] = True
 
-    def problems(self, noise: Noise) -> Iterator[str]:
+    def problems(self, noise: Noise) -> Iterator[Problem]:
         """Yield a sentence if the schedule does not go from α = 1 to α = 0."""
         if not noise.complete:
-            yield (
-                f"evaluation.bound: {self.name} follows the noise schedule, and {noise.name!r} does not go all the way "
-                "from α = 1 to α = 0, so it would give no bound; use exact_k, which follows none"
+            yield Problem(
+                "evaluation.bound",
+                f"{self.name} follows the noise schedule, and {noise.name!r} does not go all the way "
+                "from α = 1 to α = 0, so it would give no bound; use exact_k, which follows none",
             )
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a sentence if the experiment's schedule does not go from α = 1 to α = 0."""
         if "noise" in experiment.kinds:
             yield from self.problems(experiment.parts["noise"])
@@ -78,7 +80,7 @@ class FollowsNoise:
 
 
 @component
-class ExactKBound:
+class ExactKBound(Bound):
     """k uniform on {1 … n} and exactly k tokens masked, weight n/k: the average over all orders.
 
     Its variance is finite at any length, so it is the default.
@@ -90,8 +92,8 @@ class ExactKBound:
     quantity = "nelbo"
     follows_noise: ClassVar[bool] = False
 
+    @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """See `Bound`."""
         from atat_zoo.diffusion.bounds import exact_k
 
         return exact_k(maskable, keys, draws, time_at=noise.time_at)
@@ -110,8 +112,8 @@ class ContinuousTBound(FollowsNoise):
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
     quantity = "nelbo"
 
+    @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """See `Bound`."""
         from atat_zoo.diffusion.bounds import continuous_t
 
         self.refuse(noise)
@@ -136,8 +138,8 @@ class DiscreteTBound(FollowsNoise):
         """Return the name under which it is reported."""
         return f"discrete T={self.steps}"
 
+    @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """See `Bound`."""
         from atat_zoo.diffusion.bounds import discrete_t
 
         self.refuse(noise)

@@ -1,4 +1,13 @@
-"""The one exception for mistakes that the person at the keyboard can mend."""
+"""The one exception for mistakes that the person at the keyboard can mend, and the words of messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -7,6 +16,17 @@ class UserError(Exception):
     The text names the file, the key and the remedy. The command line prints it
     without a traceback and exits with code 2; Python code may catch it.
     """
+
+
+@attrs.frozen
+class Problem:
+    """A mistake in a table: the path of its key, empty if it is in none, and a sentence with the remedy."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
 
 
 class Note(UserWarning):
@@ -27,7 +47,7 @@ def clip(text: object, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[: most * 2 // 3]}…"
 
 
-def nearest(word: str, known: "list[str] | tuple[str, ...]") -> str:
+def nearest(word: str, known: Sequence[str]) -> str:
     """Return `; did you mean 'x'?` for the closest known word, or an empty string."""
     import difflib
 

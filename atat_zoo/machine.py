@@ -35,9 +35,14 @@ def memory() -> int:
     return min(sizes)
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def lacking(parts: Iterable[Any]) -> list[str]:
     """Return a sentence for each part whose optional package, named by `package`, is not installed."""
-    needs = [(part.name, *named) for part in parts if (named := getattr(part, "package", None))]
+    needs = [(part.name, *named) for part in parts if (named := part.package)]
     return [
         f"{name} needs the package {module}; install it with `pip install '{install}'`"
         for name, module, install in needs

@@ -82,6 +82,28 @@ class CosineNoise:
 
 
 @component
+class CosineSquaredNoise:
+    """α(t) = cos²(πt/2) (MDLM, appendix E.1); the mask rate is sin²(πt/2), symmetric about t = 1/2."""
+
+    name = "cosine_squared"
+    summary = "the mask rate is the square of a quarter of a sine: α = cos²(πt/2)"
+    refs = ("arXiv:2406.07524",)
+    complete: ClassVar[bool] = True
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """Return cos²(πt/2), as (1 + cos(πt))/2, which is exact at both ends."""
+        return t.mul(math.pi).cos().add(1).div(2)
+
+    def weight(self, t: Tensor) -> Tensor:
+        """Return −α'/(1 − α) = π cot(πt/2)."""
+        return t.mul(math.pi / 2).tan().reciprocal().mul(math.pi)
+
+    def time_at(self, rate: Tensor) -> Tensor:
+        """Return t = (2/π) arcsin √rate."""
+        return rate.clamp(0, 1).sqrt().asin().mul(2 / math.pi).clamp(0, 1)
+
+
+@component
 class PolynomialNoise:
     """α(t) = 1 − t^w (MD4, table 4); `linear` is w = 1."""
 

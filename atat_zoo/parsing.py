@@ -81,7 +81,7 @@ def value_of(text: str) -> Any:
 
     Raises:
         ValueError: when it is none.
-        Dropped: when something follows the value that TOML ignores or takes for another key.
+        TrailingInput: when something follows the value that TOML ignores or takes for another key.
     """
     document = from_toml(f"x = {text}")
     try:
@@ -90,11 +90,11 @@ def value_of(text: str) -> Any:
     except ValueError:
         alone = {}
     if len(document) != 1 or len(alone.get("x", ())) != 1:
-        raise Dropped
+        raise TrailingInput
     return document["x"]
 
 
-class Dropped(Exception):
+class TrailingInput(Exception):
     """A value is followed by a comment or by another key."""
 
 

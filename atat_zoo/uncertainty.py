@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.registry import component, param, values_of
+from typing_extensions import override
+
+from atat_zoo.registry import component, component_base, param, values_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,21 +26,26 @@ class Uncertainty(Protocol):
         ...
 
 
+@component_base
+class _Metric(Uncertainty):
+    """One of `METRICS`, by its name."""
+
+    @override
+    def __call__(self, logits: Tensor) -> Tensor:
+        return METRICS[self.name](*probabilities(logits))
+
+
 @component
-class EntropyUncertainty:
+class EntropyUncertainty(_Metric):
     """Σ −p log p / log V: the share of the largest entropy possible."""
 
     name = "entropy"
     summary = "entropy of the prediction over log V"
     refs = ("doi:10.1002/j.1538-7305.1948.tb01338.x",)
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """See `Uncertainty`."""
-        return entropy(*probabilities(logits))
-
 
 @component
-class VarianceUncertainty:
+class VarianceUncertainty(_Metric):
     """(V/(V−1))(1 − Σp²): the Gini impurity, scaled to reach 1.
 
     It is the total variance of the one-hot token. The variance of the probabilities themselves, which the source
@@ -48,39 +55,27 @@ class VarianceUncertainty:
     name = "variance"
     summary = "variance of the drawn one-hot token, (V/(V−1))(1 − Σp²)"
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """See `Uncertainty`."""
-        return variance(*probabilities(logits))
-
 
 @component
-class ConfidenceUncertainty:
+class ConfidenceUncertainty(_Metric):
     """(V/(V−1))(1 − max p): the error rate of the best guess, scaled to reach 1."""
 
     name = "confidence"
     summary = "probability of all but the most probable token, (V/(V−1))(1 − max p)"
     refs = ("arXiv:2202.04200",)
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """See `Uncertainty`."""
-        return confidence(*probabilities(logits))
-
 
 @component
-class MarginUncertainty:
+class MarginUncertainty(_Metric):
     """1 − (p₁ − p₂), with the two most probable tokens: 1 for a tie, whatever the rest."""
 
     name = "margin"
     summary = "how close the two most probable tokens are, 1 − (p₁ − p₂)"
     refs = ("arXiv:2502.06768",)
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        """See `Uncertainty`."""
-        return margin(*probabilities(logits))
-
 
 @component
-class CombinedUncertainty:
+class CombinedUncertainty(Uncertainty):
     """The weighted mean of entropy, variance, confidence and margin.
 
     Weights are relative: they are divided by their sum. A metric of weight 0 is not
@@ -99,8 +94,8 @@ class CombinedUncertainty:
         if not self.entropy + self.variance + self.confidence + self.margin > 0:
             raise ValueError("one of entropy, variance, confidence and margin must have a weight above 0")
 
+    @override
     def __call__(self, logits: Tensor) -> Tensor:
-        """See `Uncertainty`."""
         p, count = probabilities(logits)
         weights = values_of(self)
         total = sum(weights.values())

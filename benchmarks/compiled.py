@@ -10,8 +10,8 @@ import torch
 
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.experiment import load
-from atat_zoo.model import assemble
 from atat_zoo.objectives import Batch
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
 from atat_zoo.training.trainer import compile_backbone

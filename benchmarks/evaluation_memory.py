@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+import attrs
 import torch
 
-from atat_zoo.evaluation.measuring import measure
-from atat_zoo.evaluation.scores import SCORES
 from atat_zoo.experiment import load
-from atat_zoo.model import assemble
+from atat_zoo.measure.likelihood import measure
+from atat_zoo.measure.scores import SCORES
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
 from benchmarks.pairs import alone, hold, note, resident
@@ -29,11 +30,8 @@ def peak(name: str, rows: int, length: int) -> int:
         module,
         tokens,
         torch.ones_like(tokens, dtype=torch.bool),
-        torch.arange(rows),
+        attrs.evolve(experiment.evaluation, draws=1, batch_size=rows),
         seed=0,
-        draws=1,
-        batch_size=rows,
-        bound=experiment.evaluation.bound,
         scores=SCORES,
     )
     return resident(peak=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import attrs
 import torch
 
 from atat_zoo.data import manifest
@@ -11,10 +12,9 @@ from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.diffusion.bounds import average, exact_k
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.evaluation.measuring import measure
-from atat_zoo.evaluation.perplexity import summarise
 from atat_zoo.experiment import load
-from atat_zoo.model import assemble
+from atat_zoo.measure.likelihood import measure, summarise
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import interleave, report
 
@@ -34,13 +34,11 @@ def main() -> None:
     context = Context(vocabulary_size=len(counts), length=length, counts=counts)
     module = assemble(experiment, context).eval()
     x, keep = held_out(data, "validation", -(-given.tokens // length))
-    rows, bound = torch.arange(len(x)), experiment.evaluation.bound
+    rows, spec = torch.arange(len(x)), attrs.evolve(experiment.evaluation, draws=1, batch_size=given.batch_size)
     tokenizer = experiment.parts["tokenizer"].load(data)
 
     def evaluate() -> None:
-        found = measure(
-            module, x, keep, rows, seed=0, draws=1, batch_size=given.batch_size, bound=bound
-        )  # fmt: skip
+        found = measure(module, x, keep, spec, seed=0)
         summarise(
             found, tokenizer=tokenizer, counts=counts, split="validation", step=0, ema=False, draws=1, seed=0
         )  # fmt: skip

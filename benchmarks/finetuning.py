@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 import torch
 
-from atat_zoo.evaluation.bootstrap import LEVEL, paired
-from atat_zoo.evaluation.run import held_out_text, measure_model
+from atat_zoo.measure.likelihood import measure as measure_likelihood
+from atat_zoo.measure.text import held_out_text
 from atat_zoo.model import Model
+from atat_zoo.results.intervals import LEVEL, paired
 from benchmarks.baselines import atat
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "finetuning"
@@ -114,10 +115,11 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
     model = Model.from_run(first)
     own: Any = model.experiment.evaluation
     spec = attrs.evolve(own, split="test", sequences=sequences, draws=draws)
-    tokens, maskable, _ = held_out_text(model, first, "test", sequences)
+    text = held_out_text(model, first, "test", sequences)
+    tokens, maskable = text.tokens, text.maskable
 
     def of(run: Path) -> Measurement:
-        found = measure_model(Model.from_run(run), tokens, maskable, spec, seed=0)
+        found = measure_likelihood(Model.from_run(run).module, tokens, maskable, spec, seed=0)
         (nats,) = found.contribution.values()
         return Measurement(nats=nats.sum(1), count=maskable.sum(1))
 

@@ -20,14 +20,14 @@ import torch
 
 from atat_zoo.cli import console
 from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.evaluation.generative import unigram_entropy
+from atat_zoo.measure.sampling import unigram_entropy
 from atat_zoo.model import Model
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atat_zoo.evaluation.judges import JudgeModel
+    from atat_zoo.measure.judges import JudgeModel
 
 # What guidance is told, and what it is not.
 NAMED = ("war", "peace", "army", "navy", "enemy", "treaty")
@@ -134,7 +134,7 @@ def main() -> None:
     elif given.markdown:
         given.markdown.write_text(INTRODUCTION.format(**vars(given), named=", ".join(NAMED)), encoding="utf-8")
         with given.markdown.open("a", encoding="utf-8") as file, redirect_stdout(file):
-            console.markdown(COLUMNS, table)
+            console.table(COLUMNS, table, as_markdown=True)
     else:
         console.table(COLUMNS, table)
     if given.examples:

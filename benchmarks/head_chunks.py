@@ -23,11 +23,11 @@ MEMORY, TIME = 0.35, 1.05  # the bars of both ratios
 KINDS = ("all", "masked", "chunks")
 
 
-def stepper(kind: str, places: int) -> Callable[[], None]:
+def stepper(kind: str, positions: int) -> Callable[[], None]:
     """Return one forward and backward pass of the head and its weighted loss."""
     torch.manual_seed(0)
     weight = (torch.randn(VOCABULARY, WIDTH) / WIDTH**0.5).requires_grad_()
-    rows = places * (2 if kind == "all" else 1)
+    rows = positions * (2 if kind == "all" else 1)
     hidden = torch.randn(rows, WIDTH, requires_grad=True)
     x, of_place = torch.randint(0, VOCABULARY, (rows,)), torch.rand(rows)
     bf16 = torch.cpu._is_avx512_bf16_supported()
@@ -48,9 +48,9 @@ def stepper(kind: str, places: int) -> Callable[[], None]:
     return step
 
 
-def added(kind: str, places: int) -> int:
+def added(kind: str, positions: int) -> int:
     """Return the bytes that a pass adds at most."""
-    step = stepper(kind, places)
+    step = stepper(kind, positions)
     before = resident()
     forget_peak()
     step()
@@ -60,18 +60,18 @@ def added(kind: str, places: int) -> int:
 def main() -> None:
     """Print both ratios: memory of one pass, each in a process of its own, and time in interleaved pairs."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--places", type=int, default=2048, help="masked places")
+    parser.add_argument("--positions", type=int, default=2048, help="masked positions")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--busy", action="store_true", help="count processor time: other programs take the cores")
     given, _ = parser.parse_known_args()
-    more = {kind: alone(added, kind, given.places) for kind in KINDS}
+    more = {kind: alone(added, kind, given.positions) for kind in KINDS}
     for kind, size in more.items():
         print(f"  {kind:8s} {size / 2**20:8.0f} MiB more at most")
     less = more["chunks"] / more["all"]
     print(f"  peak memory, chunks / all logits: {less:.2f}", flush=True)
     note("peak memory, head in chunks / all logits", [less])
     keep_freed_memory()  # as a training does
-    cut, whole = stepper("chunks", given.places), stepper("masked", given.places)
+    cut, whole = stepper("chunks", given.positions), stepper("masked", given.positions)
     clock = time.process_time if given.busy else time.perf_counter
     timed = interleave(cut, whole, given.pairs, warmup=1, clock=clock)
     longer = report("head in chunks", "masked only, no chunks", timed)

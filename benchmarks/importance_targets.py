@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
 
-from atat_zoo.data.manifest import load_counts
-from atat_zoo.evaluation.importance import quality
-from atat_zoo.evaluation.run import held_out_text, measure_model
 from atat_zoo.experiment import load
+from atat_zoo.measure.importance import quality
+from atat_zoo.measure.likelihood import measure
+from atat_zoo.measure.text import held_out_text
 from atat_zoo.training import train
 
 TARGETS = ("was_masked", "difficulty")
@@ -64,10 +63,10 @@ def learned(target: str, steps: int, sequences: int, draws: int) -> dict[str, fl
         seconds = time.perf_counter() - began
         own: Any = experiment.evaluation
         spec = attrs.evolve(own, sequences=sequences, draws=draws)
-        tokens, maskable, data = held_out_text(model, run, spec.split, spec.sequences)
-        counts = load_counts(data)
-    measured = measure_model(model, tokens, maskable, spec, seed=experiment.seed)
-    found = quality(measured, torch.from_numpy(counts))
+        text = held_out_text(model, run, spec.split, spec.sequences)
+        counts, maskable = text.counts, text.maskable
+    measured = measure(model.module, text.tokens, maskable, spec, seed=experiment.seed)
+    found = quality(measured, counts)
     importance = measured.importance
     assert importance is not None
     bands = [band.importance_spearman for band in found.bands]

@@ -27,7 +27,10 @@ warnings.filterwarnings("ignore")
 folder = Path(sys.argv[1])
 from atat_zoo import Model
 from atat_zoo.data.build import build
-from atat_zoo.evaluation import evaluate_run
+try:
+    from atat_zoo.measure.likelihood import evaluate_run
+except ImportError:  # an older revision
+    from atat_zoo.evaluation import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.training import train
 

@@ -58,11 +58,11 @@ def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
     return 2 * (backbone.matrices + vocabulary_size * backbone.shape[1])
 
 
-def head(backbone: DiTBackbone, vocabulary_size: int, places: int) -> int:
+def head(backbone: DiTBackbone, vocabulary_size: int, positions: int) -> int:
     """Return the bytes of a chunk's logits on a GPU, float32, four times; of the head's gradient, twice; and of what
     the head reads, with its gradient."""
-    width, at_once = backbone.shape[1], min(places, rows_for(vocabulary_size, torch.device("cuda")))
-    return 4 * (4 * at_once * vocabulary_size + 2 * vocabulary_size * width) + 8 * places * width
+    width, at_once = backbone.shape[1], min(positions, rows_for(vocabulary_size, torch.device("cuda")))
+    return 4 * (4 * at_once * vocabulary_size + 2 * vocabulary_size * width) + 8 * positions * width
 
 
 @attrs.frozen(kw_only=True)

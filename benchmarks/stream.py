@@ -65,8 +65,9 @@ def made(folder: Path) -> Path:
         order="random", shards=shards, sequences=SHARDS * ROWS, tokens=SHARDS * ROWS * LENGTH
     )
     contents = ShardManifest(
-        **{"format": FORMAT, "settings": "", "made_by": {}, "special": "none", "remainder": "drop", "dtype": "uint16"},
-        **{"length": LENGTH, "block": 256, "lanes": 8, "vocabulary_size": V, "bos": None, "eos": None},
+        **{"format": FORMAT, "settings": "", "made_by": {}, "special": "none", "rows": "packed", "remainder": "drop"},
+        **{"dtype": "uint16", "length": LENGTH, "block": 256, "lanes": 8, "vocabulary_size": V},
+        **{"bos": None, "eos": None},
         **{"tokenizer": {"use": "none"}, "corpus": {"use": "none"}, "fingerprint": {}, "splits": records},
         sha256={name: sha256_of(folder / name) for name in ("tokenizer.json", COUNTS)},
     )

@@ -49,7 +49,7 @@ def page(kind: str) -> str:
     """Return the page of a kind, in Markdown."""
     zoo, about = Zoo.load(), KINDS[kind]
     entries = [zoo.describe(kind, name) for name in zoo.names(kind)]
-    place = import_module(about.place)
+    contract = import_module(about.module)
     drawn = {name: f"```{{raw}} html\n{svg}\n```" for name, svg in curves.of(kind, zoo).items()}
     rows = [[f"[`{entry.name}`](#{_label(kind, entry.name)})", _cell(entry.summary)] for entry in entries]
     return _text(
@@ -59,22 +59,21 @@ def page(kind: str) -> str:
         drawn.get("", ""),
         *(text for entry in entries for text in _part(entry, drawn.get(entry.name, ""))),
         "## What a part of this kind promises",
-        f"The contract, from `{about.place}`. `atat_zoo.testing` tests it for every part, of the zoo or of a plugin.",
-        _docstring(place),
+        f"The contract, from `{about.module}`. `atat_zoo.testing` tests it for every part, of the zoo or of a plugin.",
+        _docstring(contract),
         "```{eval-rst}\n"
-        + "\n".join(f".. autoclass:: {about.place}.{name}\n   :members:\n   :special-members: __call__\n"
-                    for name in contracts(about.place))
+        + "\n".join(f".. autoclass:: {about.module}.{name}\n   :members:\n   :special-members: __call__\n"
+                    for name in contracts(about.module))
         + "```",
     )  # fmt: skip
 
 
-def contracts(place: str) -> list[str]:
+def contracts(module: str) -> list[str]:
     """Return the names of the protocols that a module defines."""
-    module = import_module(place)
     return [
         name
-        for name, value in vars(module).items()
-        if inspect.isclass(value) and value.__module__ == place and getattr(value, "_is_protocol", False)
+        for name, value in vars(import_module(module)).items()
+        if inspect.isclass(value) and value.__module__ == module and getattr(value, "_is_protocol", False)
     ]
 
 
@@ -112,7 +111,7 @@ def _reference(ref: str) -> str:
     site, _, number = ref.partition(":")
     if site in _SITES:
         return f"[{ref}]({_SITES[site]}{number})"
-    return f"<{ref}>" if site.startswith("http") else f"the source documents of {ref}"
+    return f"<{ref}>" if site.startswith("http") else f"the {ref} report"
 
 
 def _docstring(of: Any) -> str:

@@ -1,4 +1,8 @@
-"""Every kind of bad input, produced for real: `python -m tests.bad_input` writes docs/bad-input.md from it."""
+"""Every kind of bad input, produced for real.
+
+A case is a section of docs/bad-input.md; what it needs beside its file stands here. `python -m tests.bad_input` writes
+what each prints into its section, and a new one begins as a section without a message.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +57,20 @@ samples = 0
 
 
 class Case(NamedTuple):
-    """One kind of bad input: what it is, the command, and how the folder for it is prepared."""
+    """One kind of bad input: what it is, the command after `atat`, what it prints, and bad.toml."""
 
     title: str
-    command: tuple[str, ...]
-    toml: str = ""
-    prepare: Callable[[Path], object] | None = None
-    file_limit: int | None = None  # bytes that a file may have: how a full disk looks to a writer
-    env: tuple[tuple[str, str], ...] = ()
+    command: str
+    message: str
+    toml: str
+
+
+# A section of the page, which is where a case is written; its message may be left out.
+SECTION = re.compile(
+    r"^## ([^\n]+)\n\n```console\n\$ atat (.*?)\n((?:error: .*?)?)```\n(?:\nwith\n\n```toml\n(.*?)```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+CASES = [Case(*found) for found in SECTION.findall(PAGE.read_text(encoding="utf-8"))]
 
 
 def _shards(root: Path) -> Path:
@@ -74,35 +84,28 @@ def _rename(folder: Path) -> Path:
     return folder.rename(folder.parent / "mine")
 
 
+def _flip_bit(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def _flip(root: Path) -> None:
+    _flip_bit(next(_rename(_shards(root)).glob("train*.tar")), 2000)
+
+
+def _flip_in_place(root: Path) -> None:
+    for shard in _shards(root).glob("train*.tar"):
+        _flip_bit(shard, 2000)
+
+
 def _truncate(root: Path) -> None:
     shard = next(_rename(_shards(root)).glob("train*.tar"))
     os.truncate(shard, shard.stat().st_size // 2)
 
 
-def _flip(root: Path) -> None:
-    shard = next(_rename(_shards(root)).glob("train*.tar"))
-    data = bytearray(shard.read_bytes())
-    data[2000] ^= 1
-    shard.write_bytes(data)
-
-
-def _flip_in_place(root: Path) -> None:
-    for shard in _shards(root).glob("train*.tar"):
-        data = bytearray(shard.read_bytes())
-        data[2000] ^= 1
-        shard.write_bytes(data)
-
-
 def _remove(root: Path) -> None:
     next(_rename(_shards(root)).glob("train*.tar")).unlink()
-
-
-def _other_text(root: Path) -> None:
-    """Let shards be of another text than their name says, as earlier versions left them behind."""
-    path = _shards(root) / "manifest.json"
-    content = json.loads(path.read_text())
-    content["fingerprint"]["train"]["sha256"] = "0" * 64
-    path.write_text(json.dumps(content))
 
 
 def _claim(root: Path) -> None:
@@ -155,183 +158,6 @@ def _broken_plugin(root: Path) -> None:
     (root / "plugins" / "spirals.py").write_text("import a_library_that_is_missing\n")
 
 
-CASES: tuple[Case, ...] = (
-    Case("An unknown key", ("check", "bad.toml"), '[masking]\nuse = "importance"\ntemprature = 0.7\n'),
-    Case("A wrong type", ("check", "bad.toml"), '[train]\nsteps = "many"\n'),
-    Case("Not a finite number", ("check", "bad.toml"), '[masking]\nuse = "importance"\ntemperature = inf\n'),
-    Case("A number out of range", ("check", "bad.toml", "objective.importance_loss_weight=-1")),
-    Case("An unknown part", ("check", "bad.toml"), '[estimator]\nuse = "tranformer"\n'),
-    Case("A missing plugin", ("check", "bad.toml"), '[masking]\nuse = "spiral"\n'),
-    Case(
-        "A missing plugin that the experiment names",
-        ("check", "bad.toml"),
-        'requires = ["atat-zoo-spirals"]\n[masking]\nuse = "spiral"\n',
-    ),
-    Case("A new part with a name that is taken", ("new", "noise", "linear")),
-    Case(
-        "A plugin that is broken",
-        ("check", "bad.toml"),
-        '[masking]\nuse = "spiral"\n',
-        _broken_plugin,
-        env=(("PYTHONPATH", "plugins"),),
-    ),
-    Case("A file that is not TOML", ("check", "bad.toml"), "[masking\n"),
-    Case("A file that is nested too deeply", ("check", "bad.toml"), f"{'a.' * 70}b = 1\n"),
-    Case("A file that is the base of too many others", ("check", "33.toml"), prepare=lambda root: _chain(root)),
-    Case("An override with a comment behind its value", ("check", "base.toml", "train.steps=7 # no, 9")),
-    Case("An override with another key behind its value", ("check", "base.toml", "train.steps=7\nseed = 3")),
-    Case("An experiment that is not there", ("train", "quickstrat")),
-    Case("A missing corpus", ("data", "build", "bad.toml"), '[corpus]\nuse = "files"\ntrain = ["novels/*.txt"]\n'),
-    Case(
-        "A vocabulary too large for the shards' type",
-        ("data", "build", "bad.toml"),
-        '[tokenizer]\nuse = "pretrained"\npath = "words.json"\n[data]\ndtype = "uint16"\n',
-        _many_words,
-    ),
-    Case("Shards of a text that was edited while they were built", ("data", "build", "base.toml"), prepare=_other_text),
-    Case(
-        "A text that unpacks to more than it can hold",
-        ("data", "build", "bad.toml"),
-        '[corpus]\ntrain = ["text.txt.gz"]\n',
-        _bomb,
-    ),
-    Case(
-        "An encrypted archive",
-        ("data", "build", "bad.toml"),
-        '[corpus]\nuse = "text8"\npath = "text8.zip"\n',
-        _encrypted,
-    ),
-    Case(
-        "A tokenizer with one huge id",
-        ("data", "build", "bad.toml"),
-        '[tokenizer]\nuse = "pretrained"\npath = "words.json"\n',
-        _huge_id,
-    ),
-    Case(
-        "A vocabulary larger than any",
-        ("check", "bad.toml"),
-        '[tokenizer]\nuse = "bpe"\nvocabulary_size = 1099511627776\n',
-    ),
-    Case(
-        "A sequence larger than this machine's memory",
-        ("data", "build", "bad.toml"),
-        "[data]\nlength = 1099511627776\n[backbone]\nmax_length = 1099511627776\n",
-    ),
-    Case("A batch larger than this machine's memory", ("train", "base.toml", "train.batch_size=1099511627776")),
-    Case("A backbone larger than this machine's memory", ("train", "base.toml", "backbone.width=1048576")),
-    Case(
-        "More texts than this machine can hold",
-        ("sample", "runs/base", "--number", "1099511627776"),
-        prepare=lambda root: _model(root),
-    ),
-    Case("A manifest that claims more than its shards hold", ("data", "info", "shards/mine"), prepare=_claim),
-    Case("A sequence longer than the backbone's maximum", ("check", "bad.toml"), "[data]\nlength = 4096\n"),
-    Case("Too few shards for the lanes", ("data", "build", "bad.toml"), "[data]\nlanes = 4096\n"),
-    Case("Ranks that do not divide the lanes", ("train", "base.toml"), env=(("WORLD_SIZE", "3"),)),
-    Case("A truncated shard", ("data", "info", "shards/mine"), prepare=_truncate),
-    Case("A shard that is missing", ("data", "info", "shards/mine"), prepare=_remove),
-    Case("A manifest that does not match its shards", ("data", "info", "shards/mine", "--full"), prepare=_flip),
-    Case("A shard that was changed, found while it is read", ("train", "base.toml"), prepare=_flip_in_place),
-    Case("A full disk during a save", ("train", "base.toml"), prepare=_shards, file_limit=160_000),
-    Case("A run folder in use by another process", ("train", "base.toml"), prepare=_hold),
-    Case("A run folder with a name that Composer would fill in", ("train", "base.toml", "--out", "runs/{today}")),
-    Case("A run folder that has a run already", ("train", "base.toml"), prepare=lambda root: _begun(root)),
-    Case("A run without a final model", ("eval", "runs/base"), prepare=lambda root: _begun(root)),
-    Case(
-        "A step that a run has no checkpoint of",
-        ("sample", "runs/base", "--step", "3"),
-        prepare=lambda root: _model(root),
-    ),
-    Case("A final model that was damaged", ("sample", "runs/base"), prepare=lambda root: _damage(root)),
-    Case("Weights that are not finite", ("eval", "runs/base"), prepare=lambda root: _diverged(root)),
-    Case("A checkpoint that holds code", ("train", "--resume", "runs/base"), prepare=lambda root: _planted(root)),
-    Case("A run to continue from that is not there", ("train", "base.toml", "init_from=runs/old")),
-    Case(
-        "A run to continue from that is not finished",
-        ("train", "base.toml", "init_from=runs/base", "--out", "runs/new"),
-        prepare=lambda root: _begun(root),
-    ),
-    Case(
-        "Another backbone and tokenizer than those of the run to continue from",
-        ("check", "bad.toml", "init_from=runs/base"),
-        '[tokenizer]\nuse = "bpe"\n[backbone]\nwidth = 64\n',
-        prepare=lambda root: _finished(root),
-    ),
-    Case("An objective that cannot use the sampler", ("check", "base.toml", "objective.use=autoregressive")),
-    Case("A bound that is not there", ("eval", "runs/base", "--bound", "exactk")),
-    Case("Text to evaluate on that is not there", ("eval", "runs/base", "--corpus", "novel.txt")),
-    Case("A folder of runs that is not there", ("ls", "trainings")),
-    Case("A comparison with nothing", ("compare", "runs/base"), prepare=lambda root: _begun(root)),
-    Case(
-        "A record that is damaged",
-        ("compare", "runs/base", "runs/base"),
-        prepare=lambda root: (_model(root), (root / "runs" / "base" / "metrics.jsonl").write_text('{"step": 1}\n5\n{')),
-    ),
-    Case("A judge of which there is no run", ("judge", "runs/base", "--by", "runs/judge")),
-    Case(
-        "A judge whose likelihood is only bounded",
-        ("judge", "runs/base", "--by", "runs/other"),
-        prepare=lambda root: (_begun(root), _begun(root, "other")),
-    ),
-    Case(
-        "A sampler parameter out of range",
-        ("sample", "runs/base", "sampler.steps=0"),
-        prepare=lambda root: _model(root),
-    ),
-    Case(
-        "A setting that a trained run does not take any more",
-        ("sample", "runs/base", "train.steps=3"),
-        prepare=lambda root: _model(root),
-    ),
-    Case("A run without a final model to write with", ("sample", "runs/base"), prepare=lambda root: _begun(root)),
-    Case(
-        "A prompt longer than the model",
-        ("sample", "runs/base", "--prompt", "we the people of the union"),
-        prepare=lambda root: _model(root),
-    ),
-    Case(
-        "A text longer than the model has learned",
-        ("sample", "runs/base", "--length", "64"),
-        prepare=lambda root: _model(root),
-    ),
-    Case("A live view without a terminal", ("sample", "runs/base", "--watch"), prepare=lambda root: _model(root)),
-    Case(
-        "A full disk during a trace",
-        ("sample", "runs/base", "--number", "64", "--trace", "steps.jsonl"),
-        prepare=lambda root: _model(root),
-        file_limit=4000,
-    ),
-    Case(
-        "An unknown word in a list of words",
-        ("sample", "runs/base", "guidance.use=token_bias", 'guidance.words=["people", "quickly"]'),
-        '[tokenizer]\nuse = "bpe"\nvocabulary_size = 300\n',
-        prepare=lambda root: _model(root, "bad.toml"),
-    ),
-    Case(
-        "A gap that cannot fit",
-        ("infill", "runs/base", "we the [MASK:20] of the union"),
-        prepare=lambda root: _model(root),
-    ),
-    Case("A gap without a token", ("infill", "runs/base", "we [MASK:0] of"), prepare=lambda root: _model(root)),
-    Case(
-        "A gap that ends before it begins", ("infill", "runs/base", "we [MASK:5-3]"), prepare=lambda root: _model(root)
-    ),
-    Case("A gap of no number", ("infill", "runs/base", "we [MASK:x] of"), prepare=lambda root: _model(root)),
-    Case("A text without a gap", ("infill", "runs/base", "we the people"), prepare=lambda root: _model(root)),
-    Case(
-        "A file without a text",
-        ("infill", "runs/base", "--file", "empty.txt"),
-        prepare=lambda root: (_model(root), (root / "empty.txt").touch()),
-    ),
-    Case(
-        "A gap that leaves no text around it",
-        ("bench", "infilling", "runs/base", "--gap", "15"),
-        prepare=lambda root: _model(root),
-    ),
-    Case("A loss that is no number", ("train", "base.toml", "optimizer.learning_rate=1e38", "schedule.warmup_steps=0")),
-)
-
-
 def _chain(root: Path) -> None:
     for number in range(1, 34):
         (root / f"{number}.toml").write_text(f'extends = "{number - 1 if number > 1 else "base"}.toml"\n')
@@ -349,15 +175,18 @@ def _finished(root: Path) -> None:
     model = root / "runs" / "base" / "model"
     model.mkdir()
     experiment = tomllib.loads((model.parent / "resolved.toml").read_text())
-    (model / "model.json").write_text(json.dumps({"step": 6, "experiment": experiment}))
-    for name in ("model.safetensors", "tokenizer.json"):
+    files = ("model.safetensors", "tokenizer.json")
+    sums = dict.fromkeys(files, hashlib.sha256(b"").hexdigest())
+    (model / "model.json").write_text(json.dumps({"step": 6, "experiment": experiment, "sha256": sums}))
+    for name in files:
         (model / name).touch()
 
 
 def _model(root: Path, file: str = "base.toml") -> None:
     """Write a run whose model is whole and was never trained."""
     from atat_zoo.experiment import load
-    from atat_zoo.model import Model, assemble
+    from atat_zoo.model import Model
+    from atat_zoo.objectives.assembly import assemble
     from atat_zoo.registry import Context
 
     _begun(root, file=file)
@@ -372,14 +201,11 @@ def _model(root: Path, file: str = "base.toml") -> None:
 def _damage(root: Path) -> None:
     """Flip a bit of the weights."""
     _model(root)
-    weights = root / "runs" / "base" / "model" / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-100] ^= 1
-    weights.write_bytes(data)
+    _flip_bit(root / "runs" / "base" / "model" / "model.safetensors", -100)
 
 
 def _diverged(root: Path) -> None:
-    """Write a weight that is not finite, and a description without hashes, as version 0.1 could."""
+    """Write a weight that is not finite, and its hash."""
     from safetensors.torch import load_file, save_file
 
     _model(root)
@@ -388,8 +214,13 @@ def _diverged(root: Path) -> None:
     weights["backbone.head.weight"][0, 0] = float("nan")
     save_file(weights, model / "model.safetensors")
     said = json.loads((model / "model.json").read_text())
-    del said["sha256"]
+    said["sha256"]["model.safetensors"] = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
     (model / "model.json").write_text(json.dumps(said))
+
+
+def _torn_record(root: Path) -> None:
+    _model(root)
+    (root / "runs" / "base" / "metrics.jsonl").write_text('{"step": 1}\n5\n{')
 
 
 class _Code:
@@ -409,19 +240,59 @@ def _planted(root: Path) -> None:
     path.parent.mkdir()
     torch.save({"state": _Code()}, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    path.with_suffix(".json").write_text(json.dumps({"step": 2, "sha256": digest}))
+    path.with_suffix(".json").write_text(json.dumps({"step": 2, "sha256": digest, "experiment": None}))
 
 
-class Produced(NamedTuple):
-    """What a case printed."""
+# What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have.
+PREPARE: dict[str, Callable[[Path], object]] = {
+    "A plugin that is broken": _broken_plugin,
+    "A file that is the base of too many others": _chain,
+    "A vocabulary too large for the shards' type": _many_words,
+    "A text that unpacks to more than it can hold": _bomb,
+    "An encrypted archive": _encrypted,
+    "A tokenizer with one huge id": _huge_id,
+    "More texts than this machine can hold": _model,
+    "A manifest that claims more than its shards hold": _claim,
+    "A truncated shard": _truncate,
+    "A shard that is missing": _remove,
+    "A manifest that does not match its shards": _flip,
+    "A shard that was changed, found while it is read": _flip_in_place,
+    "A full disk during a save": _shards,
+    "A run folder in use by another process": _hold,
+    "A run folder that has a run already": _begun,
+    "A run without a final model": _begun,
+    "A step that a run has no checkpoint of": _model,
+    "A final model that was damaged": _damage,
+    "Weights that are not finite": _diverged,
+    "A checkpoint that holds code": _planted,
+    "A run to continue from that is not finished": _begun,
+    "Another backbone and tokenizer than those of the run to continue from": _finished,
+    "A comparison with nothing": _begun,
+    "A record that is damaged": _torn_record,
+    "A judge whose likelihood is only bounded": lambda root: (_begun(root), _begun(root, "other")),
+    "A sampler parameter out of range": _model,
+    "A setting that a trained run does not take any more": _model,
+    "A run without a final model to write with": _begun,
+    "A prompt longer than the model": _model,
+    "A text longer than the model has learned": _model,
+    "A live view without a terminal": _model,
+    "A full disk during a trace": _model,
+    "An unknown word in a list of words": lambda root: _model(root, "bad.toml"),
+    "A gap that cannot fit": _model,
+    "A gap without a token": _model,
+    "A gap that ends before it begins": _model,
+    "A gap of no number": _model,
+    "A text without a gap": _model,
+    "A file without a text": lambda root: (_model(root), (root / "empty.txt").touch()),
+    "A gap that leaves no text around it": _model,
+}
+ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"}}
+# How a full disk looks to a writer.
+FILE_LIMIT = {"A full disk during a save": 160000, "A full disk during a trace": 4000}
 
-    code: int
-    message: str
-    output: str
 
-
-def produce(case: Case) -> Produced:
-    """Prepare a folder, run the command in it, and return what it printed."""
+def produce(case: Case) -> tuple[int, str, str]:
+    """Prepare a folder, run the command in it, and return its exit code and what it printed: message and output."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         (root / "base.toml").write_text(BASE)
@@ -430,34 +301,28 @@ def produce(case: Case) -> Produced:
             "".join(f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
         )
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)
-        held = case.prepare(root) if case.prepare else None
-        done = forked.run(case.command, root, env=dict(case.env), file_limit=case.file_limit)
+        held = PREPARE.get(case.title, lambda root: None)(root)
+        limit = FILE_LIMIT.get(case.title)
+        done = forked.run(shlex.split(case.command), root, env=ENV.get(case.title), file_limit=limit)
         if hasattr(held, "close"):
             held.close()
     message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
     # What differs from machine to machine: the hash in a folder's name, the example plugin, the memory.
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message).replace(", rank", "")
     message = re.sub(r"this machine has [\d,.]+ GB", "this machine has … GB", message)
-    return Produced(done.returncode, message, done.stdout)
+    return done.returncode, message, done.stdout
 
 
-def page(produced: dict[str, str]) -> str:
-    """Return the page from what each case printed."""
-    lines = [
-        "# What bad input prints",
-        "",
-        "One readable sentence per problem, on standard error, with exit code 2 and no traceback.",
-        "Every message below is produced by a test (`tests/test_bad_input.py`);",
-        "`python -m tests.bad_input` writes this page anew.",
-    ]
-    for case in CASES:
-        command = shlex.join(case.command)
-        lines += ["", f"## {case.title}", "", "```console", f"$ atat {command}", produced[case.title], "```"]
-        if case.toml:
-            lines += ["", "with", "", "```toml", case.toml.rstrip(), "```"]
-    return "\n".join(lines) + "\n"
+def main() -> None:
+    """Write what each case prints into its section of the page."""
+
+    def produced(section: re.Match[str]) -> str:
+        case = Case(*section.groups(""))
+        began = f"$ atat {case.command}\n"
+        return section[0].replace(f"{began}{case.message}", f"{began}{produce(case)[1]}\n", 1)
+
+    PAGE.write_text(SECTION.sub(produced, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page({case.title: produce(case).message for case in CASES}), encoding="utf-8")
-    print(json.dumps({"wrote": PAGE.name}))
+    main()

@@ -70,7 +70,7 @@ class Environment:
 
     def install(self, *what: str, needs: bool = False) -> None:
         """Install with pip: where libraries are borrowed, what is needed only if `needs` says so."""
-        flags = ["--no-build-isolation", *(() if needs else ["--no-deps"])] if self.borrow else []
+        flags = ["--no-build-isolation", "--no-deps"] if self.borrow and not needs else []
         flags += ["--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
         self.run(self.python, "-m", "pip", "install", *flags, *what)
 

@@ -3,13 +3,13 @@
 import attrs
 import torch
 
-from atat_zoo.diffusion.bounds import all_masks, average, reveal
+from atat_zoo.diffusion.bounds import all_masks, average, unmask_probability
 
 
 def enumerate_discrete(losses, x, *, mask_id, alpha, steps, time_at=None):
     """Return the bound of T steps of every sequence, in nats, float64 [B]; see `discrete_t`."""
     i, L = torch.arange(1, steps + 1), x.shape[1]
-    beta, visible = reveal(i, steps, alpha), alpha(i.double() / steps)
+    beta, visible = unmask_probability(i, steps, alpha), alpha(i.double() / steps)
     masks = []
     for mask in all_masks(x, time_at):
         k = int(mask.masked[0].sum())

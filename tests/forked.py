@@ -30,8 +30,8 @@ _SERVER.set_forkserver_preload(
         "atat_zoo.cli",
         "atat_zoo.training.trainer",
         "atat_zoo.model.model",
-        "atat_zoo.evaluation.run",
-        "atat_zoo.evaluation.judged",
+        "atat_zoo.measure.likelihood",
+        "atat_zoo.measure.judging",
     ]
 )
 # The exit code of a process can be read once, and every start reads those of all that have ended.

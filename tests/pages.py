@@ -25,7 +25,7 @@ from tests import fixtures, forked
 
 ROOT = Path(__file__).parents[1]
 # Begun by `make`, which sets up a machine, or takes hours.
-SETUP = ("git clone", "make ")
+SETUP = ("git clone", "make ", "pip install")
 # What `make quickstart` leaves behind, by a training of a few steps.
 SMALL = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
 

@@ -52,12 +52,6 @@ def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
     assert estimate("exact_k", noise).nelbo.isfinite().all()
 
 
-def test_only_bounds_without_steps_are_called_perplexity():
-    zoo = Zoo.load()
-    quantities = {name: zoo.spec("bound", name).quantity for name in zoo.names("bound")}
-    assert quantities == {"exact_k": "nelbo", "continuous_t": "nelbo", "discrete_t": "discrete T=1000"}
-
-
 def test_a_schedule_with_open_ends_is_refused_before_a_training():
     table = {"name": "x", "noise": "geometric", "evaluation": {"bound": "continuous_t"}}
     with pytest.raises(UserError, match="'geometric' does not go all the way"):

@@ -23,15 +23,12 @@ def test_conformance(case):
 
 def test_no_part_needs_torch_to_be_listed():
     # All in one interpreter; one each would take a minute.
+    assert set(CHECKS) == set(KINDS)
     zoo = Zoo.load()
     check_imports(zoo.describe(kind, name).path for kind in KINDS for name in zoo.names(kind))
 
 
-def test_every_kind_has_a_check():
-    assert set(CHECKS) == set(KINDS)
-
-
-@pytest.mark.parametrize("changes", [{}, {"tied": True}, {"output_bias": "unigram"}, {"dropout": 0.5}], ids=str)
+@pytest.mark.parametrize("changes", [{"tied": True}, {"output_bias": "unigram"}, {"dropout": 0.5}], ids=str)
 def test_other_backbones(changes):
     check_backbone(DiTBackbone(layers=2, width=16, heads=2, max_length=12, **changes))
 

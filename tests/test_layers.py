@@ -32,10 +32,10 @@ def test_every_package_has_its_layer(contract):
     assert listed == there
 
 
-def test_the_tree_of_the_readme_has_the_layers_in_their_order(contract):
+def test_the_tree_of_contributing_has_the_layers_in_their_order(contract):
     layers = [[name.strip().removeprefix("atat_zoo.") for name in layer.split("|")] for layer in contract["layers"]]
     level = {name: number for number, layer in enumerate(layers) for name in layer}
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     tree = text.partition("```text\n")[2].partition("```")[0]
     named = [word.removesuffix("/").removesuffix(".py") for word in re.findall(r"^  (\S+)  +\S", tree, re.MULTILINE)]
     assert level.keys() - named == {"train", "__main__", "errors"}  # two that start it, and what all may raise
@@ -85,3 +85,51 @@ def test_components_need_no_torch_to_be_imported():
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     module = getattr(node, "module", None) or node.names[0].name
                     assert module.partition(".")[0] not in {"torch", "composer"}, path
+
+
+def imported_with(module):
+    """Return the modules that are imported when one is, in a process of its own."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_results_are_read_without_torch():
+    modules = sorted(path.stem for path in (PACKAGE / "results").glob("[a-z]*.py"))
+    assert modules
+    assert "torch" not in imported_with(", ".join(f"atat_zoo.results.{name}" for name in modules))
+
+
+def test_a_trainer_does_not_import_what_writes_texts():
+    there = imported_with("atat_zoo.training.trainer")
+    assert "atat_zoo.objectives.assembly" in there
+    assert not there & {"atat_zoo.generation.infilling", "atat_zoo.measure.infilling", "atat_zoo.measure.sampling"}
+
+
+def rooms_that(does):
+    """Return the packages with a syntax node of which `does` is true."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        if any(map(does, ast.walk(ast.parse(path.read_text(encoding="utf-8"))))):
+            found.add(path.relative_to(PACKAGE).parts[0])
+    return found
+
+
+def is_attribute(node, name):
+    return isinstance(node, ast.Attribute) and node.attr == name
+
+
+def test_only_results_open_the_evaluations_of_a_run():
+    def opens(node):
+        listed = isinstance(node, ast.Attribute) and is_attribute(node.value, "evaluations")
+        return listed or (isinstance(node, ast.BinOp) and is_attribute(node.left, "evaluations"))
+
+    assert rooms_that(opens) == {"results"}
+
+
+def test_only_measuring_asks_a_model_for_its_bound():
+    """Besides the suite that objectives are held to."""
+    assert rooms_that(lambda node: isinstance(node, ast.Call) and is_attribute(node.func, "bound")) == {
+        "measure",
+        "testing",
+    }

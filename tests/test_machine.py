@@ -11,7 +11,6 @@ import torch
 from atat_zoo import machine
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.errors import UserError
-from atat_zoo.estimators import TransformerEstimator
 from atat_zoo.experiment import load
 from atat_zoo.generation import Writer
 from atat_zoo.registry import Context
@@ -83,13 +82,6 @@ def test_a_backbone_that_is_too_large(settings: dict[str, Any]) -> None:
         DiTBackbone(**settings).build(CONTEXT)
 
 
-def test_a_backbone_of_too_many_layers() -> None:
-    with pytest.raises(ValueError, match="layers must be at most 10000"):
-        DiTBackbone(layers=2**40)
-    with pytest.raises(ValueError, match="layers must be at most 10000"):
-        TransformerEstimator(layers=2**40)
-
-
 def test_a_micro_batch_that_is_too_large(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep = 4 * 1 * 32 * 8 * 16  # float32, layers, width, rows, length
     made = load(str(tiny.path), ["train.batch_size=8", "train.microbatch_size=8", f"data.root={tmp_path / 'no'}"])
@@ -101,11 +93,6 @@ def test_a_micro_batch_that_is_too_large(tiny: Tiny, tmp_path: Path, monkeypatch
     check(made, "cuda", 1)
     monkeypatch.setattr(machine, "memory", lambda: keep)
     check(made, "cpu", 1)
-
-
-def test_an_estimator_that_is_too_large() -> None:
-    with pytest.raises(UserError, match=r"^an estimator of 2 layers and width 16777216 needs about"):
-        TransformerEstimator(width=2**24).build(CONTEXT)
 
 
 @pytest.mark.parametrize(("number", "length"), [(2**40, None), (1, 2**40), (2**70, None)])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from atat_zoo.noise import CosineNoise, GeometricNoise, LinearNoise, LogLinearNoise, PolynomialNoise
+from atat_zoo.noise import CosineNoise, CosineSquaredNoise, GeometricNoise, LinearNoise, LogLinearNoise, PolynomialNoise
 from atat_zoo.testing import check_noise
 
 TWO_POINTS = torch.tensor([0.25, 0.5], dtype=torch.float64)
@@ -20,6 +20,7 @@ TWO_POINTS = torch.tensor([0.25, 0.5], dtype=torch.float64)
             (1 - math.sin(math.pi / 8), 1 - math.sqrt(0.5)),
             (math.pi / 2 * (1 + math.sqrt(2)), math.pi / 2),
         ),
+        (CosineSquaredNoise(), (math.cos(math.pi / 8) ** 2, 0.5), (math.pi * (1 + math.sqrt(2)), math.pi)),
         (PolynomialNoise(exponent=3.0), (1 - 1 / 64, 7 / 8), (12.0, 6.0)),
         (
             GeometricNoise(sigma_min=0.01, sigma_max=100.0),
@@ -36,19 +37,6 @@ def test_values_by_hand(noise, alpha, weight):
 
 
 @pytest.mark.parametrize(
-    "noise", [LinearNoise(), CosineNoise(), PolynomialNoise(exponent=0.5), PolynomialNoise(exponent=7.0)]
-)
-def test_text_is_clean_at_0_and_all_masked_at_1(noise):
-    assert noise.alpha(torch.tensor([0.0, 1.0])).tolist() == [1.0, 0.0]
-
-
-def test_the_ends_of_the_others_are_what_their_parameters_say():
-    assert LogLinearNoise(eps=0.25).alpha(torch.tensor(1.0)).item() == 0.25
-    ends = GeometricNoise(sigma_min=0.5, sigma_max=2.0).alpha(torch.tensor([0.0, 1.0], dtype=torch.float64))
-    torch.testing.assert_close(ends, torch.tensor([math.exp(-0.5), math.exp(-2.0)], dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
     "noise",
     [
         PolynomialNoise(exponent=0.3),
@@ -62,11 +50,6 @@ def test_the_ends_of_the_others_are_what_their_parameters_say():
 )
 def test_they_conform_with_other_parameters(noise):
     check_noise(noise, examples=20)
-
-
-def test_log_linear_without_a_remainder_is_linear():
-    t = torch.rand(50, dtype=torch.float64)
-    assert torch.equal(LogLinearNoise(eps=0.0).alpha(t), LinearNoise().alpha(t))
 
 
 def test_the_integral_of_the_rate_of_unmasking_is_the_change_of_alpha():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from atat_zoo.experiment import from_table
-from atat_zoo.model import assemble
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from benchmarks import scale
 from tests.drawn import drawn_batch
@@ -67,23 +66,11 @@ def test_activations_are_within_three_hundredths_of_the_formula(bf16, backbone):
     assert found - cast == pytest.approx(scale.activations(spec, ROWS, LENGTH, bf16=bf16), rel=0.03)
 
 
-@pytest.mark.parametrize("names", [["scale"], ["startup", "scale"], ["scale", "startup"]])
-def test_its_assumptions_follow_the_names_of_benchmarks(names, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["benchmarks", *names, "--price", "7"])
-    scale.main()
-    assert capsys.readouterr().out.rstrip() == scale.table(scale.assumptions(["--price", "7"])).rstrip()
-
-
 def test_the_page_has_what_its_command_prints():
     assert scale.table(scale.assumptions([])) in PAGE
-
-
-def test_every_plan_fits_its_gpu():
-    assert all(plan.memory < 75e9 for plan in scale.plans(scale.assumptions([])))
 
 
 def test_the_assumptions_are_arguments():
     half, whole = (scale.plans(scale.assumptions(["--utilisation", share]))[0].speed for share in ("0.2", "0.4"))
     assert whole == pytest.approx(2 * half)
-    assert scale.plans(scale.assumptions(["--tokens", "5e9"]))[3].tokens == 5e9
-    assert re.search(r"--utilisation 0\.4", PAGE)
+    assert all(plan.memory < 75e9 for plan in scale.plans(scale.assumptions([]))), "every plan fits its GPU"

@@ -15,6 +15,8 @@ from tests import forked
 if TYPE_CHECKING:
     import subprocess
 
+    from atat_zoo.experiment import Experiment
+
 TINY = """
 seed = 5
 [corpus]
@@ -132,3 +134,10 @@ def uninterrupted(tiny: Tiny) -> Path:
 def trained(tiny: Tiny, uninterrupted: Path) -> Path:
     """Return a copy of that run, for tests that leave something behind in it."""
     return Path(shutil.copytree(uninterrupted, tiny.root / "trained"))
+
+
+def folder_of(experiment: Experiment) -> Path:
+    """Return the folder for the shards of an experiment whose text is there, built or not."""
+    from atat_zoo.data.build import ShardSource, folder_for
+
+    return folder_for(experiment, ShardSource.now(experiment))

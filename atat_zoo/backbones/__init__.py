@@ -20,12 +20,12 @@ class BackboneModule(Protocol):
 
     Attributes:
         embedding: `nn.Embedding` with V + 1 rows of width D.
-        head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed, some places
-            at a time.
+        head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed, some
+            positions at a time.
         reads_time: whether `t` changes the result.
 
-    It may have `prior`, a `atat_zoo.backbones.prior.NeighbourPrior` or None: then the objective, which knows what each
-    place may read, adds the prior's scores to the head's logits.
+    It may have `prior`, a `atat_zoo.backbones.ngram.NgramModel` or None: then the objective, which knows what each
+    position may read, adds the prior's scores to the head's logits.
     """
 
     embedding: nn.Embedding
@@ -62,8 +62,8 @@ class Backbone(Protocol):
 
     It may have `adjustable`, the names of parameters on which no weight depends: only
     these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
-    places)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many places, two
-    for a multiplication and an addition; without it a run has no figures of them.
+    positions)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many
+    positions, two for a multiplication and an addition; without it a run has no figures of them.
     """
 
     name: str

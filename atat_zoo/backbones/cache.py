@@ -44,6 +44,6 @@ class Cache:
 
     def of(self, rows: Tensor) -> Cache:
         """Return the cache of some of the rows, int64 [A]."""
-        some = Cache()
-        some.layers = [(keys[rows], values[rows]) for keys, values in self.layers]
-        return some
+        cache = Cache()
+        cache.layers = [(keys[rows], values[rows]) for keys, values in self.layers]
+        return cache

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from atat_zoo.errors import UserError
+from typing_extensions import override
+
+from atat_zoo.backbones import Backbone
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.machine import require
-from atat_zoo.registry import component, param, values_of
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +34,7 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 
 
 @component
-class DiTBackbone:
+class DiTBackbone(Backbone):
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
     Residual branches and an untied head start at zero, so that an untrained model predicts its output bias alone. With
@@ -43,7 +46,7 @@ class DiTBackbone:
     and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
     weights, cost nothing, and respect the attention mask.
 
-    `neighbours` adds count tables to the head: see `atat_zoo.backbones.prior`.
+    `neighbours` adds count tables to the head: see `atat_zoo.backbones.ngram`.
     """
 
     name = "dit"
@@ -81,8 +84,8 @@ class DiTBackbone:
     )
 
     @property
+    @override
     def reads_time(self) -> bool:
-        """See `Backbone`."""
         return self.time_conditioning
 
     @property
@@ -108,46 +111,52 @@ class DiTBackbone:
             outside += width * (256 + 1) + width * (width + 1)
         return outside + self.matrices + norms + layers * of_layer
 
-    def flops(self, vocabulary_size: int, rows: int, length: int, places: float) -> float:
-        """See `Backbone`; without what is done once a row, for t. Attention counts in full under a mask, too."""
+    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
+        """Return the FLOPs of a pass without what is done once a row, for t; attention counts in full under a mask."""
         layers, width, _ = self.shape
-        return 2 * rows * length * (self.matrices + 2 * layers * length * width) + 2 * places * vocabulary_size * width
+        return (
+            2 * rows * length * (self.matrices + 2 * layers * length * width) + 2 * positions * vocabulary_size * width
+        )
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, heads that do not divide the width, or shards that cannot be counted."""
         if experiment.data.length > self.max_length:
-            yield (
-                f"data.length = {experiment.data.length} is longer than backbone.max_length = {self.max_length}; "
-                "shorten the one or raise the other"
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; "
+                "shorten the one or raise the other",
             )
         _, width, heads = self.shape
         if self.local_heads > heads:
-            yield f"backbone.local_heads = {self.local_heads} is more than the {heads} heads there are; lower it"
+            yield Problem(
+                "backbone.local_heads", f"{self.local_heads} is more than the {heads} heads there are; lower it"
+            )
         if width % (2 * heads):
-            yield f"backbone.width = {width} does not divide into {heads} heads of even width; change backbone.heads"
+            yield Problem(
+                "backbone.width", f"{width} does not divide into {heads} heads of even width; change backbone.heads"
+            )
         if self.neighbours and experiment.data.damaged == "skip":
-            yield (
-                'data.damaged = "skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
-                "training shard; set backbone.neighbours = 0, or build the damaged shards again"
+            yield Problem(
+                "data.damaged",
+                '"skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
+                "training shard; set backbone.neighbours = 0, or build the damaged shards again",
             )
 
+    @override
     def build(self, context: Context) -> nn.Module:
-        """See `Backbone`."""
         from atat_zoo.backbones.dit_module import DiTModule
-        from atat_zoo.backbones.prior import NeighbourPrior
+        from atat_zoo.backbones.ngram import NgramModel
 
-        layers, width, heads = self.shape
+        layers, width, _ = self.shape
         asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
         # Not of `weights`: a product may be infinite.
         roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
         require(4 * roughly, asked, "its weights", "make it smaller")
-        settings = values_of(self) | {"layers": layers, "width": width, "heads": heads}
-        del settings["preset"]
         prior = None
-        if settings.pop("neighbours"):
+        if self.neighbours:
             try:  # a model that is loaded brings its counts
                 table = context.count_table() if context.count_table else None
             except UserError as error:
                 raise UserError(f"backbone.neighbours = {self.neighbours}: {error}; set it to 0") from None
-            prior = NeighbourPrior(context.vocabulary_size, self.neighbours, table)
-        return DiTModule(context.vocabulary_size, context.counts, prior=prior, **settings)
+            prior = NgramModel(context.vocabulary_size, self.neighbours, table)
+        return DiTModule(self, context.vocabulary_size, context.counts, prior)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
 
 from atat_zoo.diffusion.dropout import Dropout
 
@@ -20,44 +21,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atat_zoo.backbones.cache import Cache
+    from atat_zoo.backbones.dit import DiTBackbone
 
 
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
     def __init__(
-        self,
-        vocabulary_size: int,
-        counts: NDArray[np.int64] | None,
-        *,
-        layers: int,
-        width: int,
-        heads: int,
-        local_heads: int,
-        mlp_ratio: float,
-        max_length: int,
-        time_conditioning: bool,
-        dropout: float,
-        tied: bool,
-        output_bias: str,
-        checkpoint_activations: bool = False,
-        prior: nn.Module | None = None,
+        self, backbone: DiTBackbone, vocabulary_size: int, counts: NDArray[np.int64] | None, prior: nn.Module | None
     ) -> None:
         super().__init__()
+        layers, width, heads = backbone.shape
         self.prior = prior
-        self.checkpoint_activations = checkpoint_activations
-        self.reads_time = time_conditioning
-        self.max_length = max_length
+        self.checkpoint_activations = backbone.checkpoint_activations
+        self.reads_time = backbone.time_conditioning
+        self.max_length = backbone.max_length
         self.embedding = nn.Embedding(vocabulary_size + 1, width)
-        self.time = TimeEmbedding(width) if time_conditioning else None
-        self.blocks = nn.ModuleList(
-            Layer(width, heads, mlp_ratio, dropout, time_conditioning, local_heads) for _ in range(layers)
-        )
-        self.norm = Norm(width, time_conditioning)
-        self.head = Head(width, vocabulary_size, self.embedding if tied else None, output_bias, counts)
+        self.time = TimeEmbedding(width) if self.reads_time else None
+        self.blocks = nn.ModuleList(Layer(backbone) for _ in range(layers))
+        self.norm = Norm(width, self.reads_time)
+        tied = self.embedding if backbone.tied else None
+        self.head = Head(width, vocabulary_size, tied, backbone.output_bias, counts)
         self.rotary = Rotary(width // heads)
-        nn.init.normal_(self.embedding.weight, std=0.02 if tied else 1.0 / math.sqrt(width))
+        nn.init.normal_(self.embedding.weight, std=0.02 if backbone.tied else 1.0 / math.sqrt(width))
 
+    @override
     def forward(
         self,
         tokens: Tensor,
@@ -67,7 +55,6 @@ class DiTModule(nn.Module):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
             raise ValueError("with a cache the positions must be given, and the attention as a mask")
         length = tokens.shape[1]
@@ -98,12 +85,12 @@ class DiTModule(nn.Module):
 class Layer(nn.Module):
     """Attention and a feed-forward network, each added to the residual stream."""
 
-    def __init__(
-        self, width: int, heads: int, ratio: float, dropout: float, conditioned: bool, local_heads: int
-    ) -> None:
+    def __init__(self, backbone: DiTBackbone) -> None:
         super().__init__()
+        _, width, heads = backbone.shape
+        conditioned, local_heads = backbone.time_conditioning, backbone.local_heads
         self.heads = heads
-        hidden = max(1, int(width * ratio))
+        inner = max(1, int(width * backbone.mlp_ratio))
         self.norm_attention = Norm(width, conditioned)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         # Gains of queries and keys; a vector, so that no optimizer takes them for a matrix to decay.
@@ -111,9 +98,9 @@ class Layer(nn.Module):
         self.offset = nn.Parameter(local_offset(heads, width // heads, local_heads)) if local_heads else None
         self.out = nn.Linear(width, width, bias=False)
         self.norm_mlp = Norm(width, conditioned)
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-        self.dropout = Dropout(dropout)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+        self.dropout = Dropout(backbone.dropout)
         self.gates = nn.Linear(width, 2 * width) if conditioned else None
         for linear in (self.qkv, self.up):
             nn.init.normal_(linear.weight, std=1.0 / math.sqrt(width))
@@ -125,7 +112,7 @@ class Layer(nn.Module):
             nn.init.zeros_(self.gates.weight)
             nn.init.zeros_(self.gates.bias)
             nn.init.normal_(self.out.weight, std=1.0 / math.sqrt(width))
-            nn.init.normal_(self.down.weight, std=1.0 / math.sqrt(hidden))
+            nn.init.normal_(self.down.weight, std=1.0 / math.sqrt(inner))
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,7 +11,7 @@ import attrs
 import click
 
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.parsing import Dropped, value_of
+from atat_zoo.parsing import TrailingInput, value_of
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:
@@ -21,17 +22,22 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 
-NONE = "—"
 _LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
 ZERO_SHOT = "zero-shot"  # a value of `--corpus`
 HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_seed")
+
+
+def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
+    """Return an option that takes a whole number, from `least` on."""
+    shown = default is not None
+    return click.option(flag, type=click.IntRange(least), default=default, show_default=shown, help=help, **how)
+
+
 _OPTIONS = {
     "run": click.argument("run", type=click.Path(path_type=Path)),
     "overrides": click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
-    "step": click.option(
-        "--step", type=click.IntRange(1), help="Take the weights of this checkpoint, also of an unfinished run."
-    ),
+    "step": count("--step", 1, "Take the weights of this checkpoint, also of an unfinished run."),
     "text": click.option(
         "--corpus", "text", help="Other text: files, the name of a corpus, zero-shot, or a table {use = …}."
     ),
@@ -39,26 +45,16 @@ _OPTIONS = {
         "--split", type=click.Choice(["validation", "test"]), help="Held-out text; the experiment's when absent."
     ),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
-    "orders": click.option(
-        "--orders",
-        type=click.IntRange(1),
-        help="Orders averaged inside the policy bound; 1 when absent, 64 for claims.",
-    ),
-    "sequences": click.option("--sequences", type=click.IntRange(0), help="Maximum number of sequences; 0 for all."),
-    "draws": click.option("--draws", type=click.IntRange(1), help="Masks drawn for every sequence."),
-    "sequences_at_once": click.option("--batch-size", type=click.IntRange(1), help="Sequences in a batch."),
-    "mask_seed": click.option(
-        "--seed", type=click.IntRange(0), help="Seed of the masks; the experiment's when absent."
-    ),
-    "seed": click.option(
-        "--seed", default=0, show_default=True, type=click.IntRange(0), help="The same seed gives the same text."
-    ),
-    "length": click.option("--length", type=click.IntRange(1), help="Tokens in a text; as in training when absent."),
+    "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
+    "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),
+    "draws": count("--draws", 1, "Masks drawn for every sequence."),
+    "sequences_at_once": count("--batch-size", 1, "Sequences in a batch."),
+    "batch_size": count("--batch-size", 1, "Texts in a batch.", 64),
+    "mask_seed": count("--seed", 0, "Seed of the masks; the experiment's when absent."),
+    "seed": count("--seed", 0, "The same seed gives the same text.", 0),
+    "length": count("--length", 1, "Tokens in a text; as in training when absent."),
     "sampler": click.option(
         "--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent."
-    ),
-    "batch_size": click.option(
-        "--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Texts in a batch."
     ),
     "device": click.option(
         "--device",
@@ -90,11 +86,6 @@ def options(*names: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-def number_option(default: int, least: int, help: str) -> Callable[[_Command], _Command]:
-    """Return the option `--number`."""
-    return click.option("--number", default=default, show_default=True, type=click.IntRange(least), help=help)
-
-
 def with_bound(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options with `bound` as a specification, before torch is imported.
 
@@ -104,10 +95,16 @@ def with_bound(given: dict[str, Any]) -> dict[str, Any]:
     return given | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
 
-def with_options(own: EvaluationSpec, given: dict[str, Any]) -> EvaluationSpec:
-    """Return an experiment's own [evaluation], changed by the options of the command line."""
+def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None) -> EvaluationSpec:
+    """Return an experiment's own [evaluation], changed by the options of the command line.
+
+    On another corpus the split is one that it has, unless an option names one.
+    """
     plain: Any = own
-    evolved: EvaluationSpec = attrs.evolve(plain, **{k: value for k, value in given.items() if value is not None})
+    changes = {key: value for key, value in given.items() if value is not None}
+    if corpus is not None and "split" not in changes:
+        changes["split"] = corpus.held_out_split(plain.split)
+    evolved: EvaluationSpec = attrs.evolve(plain, **changes)
     return evolved
 
 
@@ -164,13 +161,10 @@ def lines_of(path: str) -> list[str]:
     """
     name = "standard input" if path == "-" else path
     try:
-        if path == "-":
-            if sys.stdin is None:  # closed by the parent process
-                raise UserError("--file -: standard input is closed; name a file, or pipe text in")
-            data = sys.stdin.buffer.read(_LARGEST + 1)
-        else:
-            with open(path, "rb") as file:
-                data = file.read(_LARGEST + 1)
+        if path == "-" and sys.stdin is None:  # closed by the parent process
+            raise UserError("--file -: standard input is closed; name a file, or pipe text in")
+        with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:  # some devices never end
             raise UserError(f"--file {path}: {name} is larger than {_LARGEST >> 20} MiB; give fewer texts at once")
         text = data.decode("utf-8")
@@ -178,8 +172,7 @@ def lines_of(path: str) -> list[str]:
         raise UserError(f"--file {path}: {name} cannot be read: {error.strerror}; name a text file") from None
     except UnicodeDecodeError:
         raise UserError(f"--file {path}: {name} is no UTF-8; give the text in UTF-8") from None
-    lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
-    lines = [line for line in lines if line.strip()]
+    lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n") if line.strip()]
     if not lines:
         raise UserError(f"--file {path}: {name} is empty; write a text with gaps on each line")
     return lines
@@ -194,31 +187,33 @@ def named(kind: str, text: str) -> Any:
     return Zoo.load().spec(kind, _value(kind, text))
 
 
-def corpus(text: str) -> tuple[Any, str, bool]:
-    """Return the corpus for a value of `--corpus`: a part, a recipe that ships, or text files by path or pattern.
+def other_text(text: str | None) -> dict[str, Any]:
+    """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern.
 
-    Returns:
-        The specification, its name in reports, and whether to use all of its text instead of a split.
+    They are empty for the text of the experiment itself.
     """
     import glob
 
     from atat_zoo.experiment import recipe, recipes
 
+    if not text or text == ZERO_SHOT:
+        return {}
     path, parts, shipped = Path(text), Zoo.load().names("corpus"), recipes()
     known = sorted({*parts, *shipped})
     if text in shipped:
         spec = recipe(text)
-        return spec, text, getattr(spec, "undivided", False)
+        return {"corpus": spec, "corpus_name": text, "all_of_corpus": spec.undivided}
     if text.startswith("{") or text in parts:
         spec = named("corpus", text)
-        return spec, spec.name, False
+        return {"corpus": spec, "corpus_name": spec.name}
     if not path.exists() and not glob.glob(text, recursive=True):
         raise UserError(
             f"--corpus {text}: there is no such file and no corpus of that name{nearest(text, known)} "
             f"(there are: {', '.join(known)}); name files by path or pattern, a corpus, or a table {{use = …}}"
         )
     files = {"use": "files", "train": [text], "validation_share": 0.0, "test_share": 0.0}
-    return Zoo.load().spec("corpus", files), "/".join(path.parts[-2:]), True
+    spec = Zoo.load().spec("corpus", files)
+    return {"corpus": spec, "corpus_name": "/".join(path.parts[-2:]), "all_of_corpus": True}
 
 
 def _value(kind: str, text: str) -> Any:
@@ -227,7 +222,7 @@ def _value(kind: str, text: str) -> Any:
         return text
     try:
         table = value_of(text)
-    except Dropped:
+    except TrailingInput:
         raise UserError(f"--{kind} {text!r}: is more than a table; leave out what follows it") from None
     except ValueError as error:
         raise UserError(f"--{kind} {text!r}: is not a table as TOML writes it: {error}") from None

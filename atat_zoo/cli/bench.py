@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import NONE, named, number_option, options
-from atat_zoo.cli.console import Bars, markdown, print_json, table
+from atat_zoo.cli.arguments import count, named, options
+from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.naming import POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.results.format import NONE, number, with_error
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.samplers.named import at_steps, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from atat_zoo.evaluation.infilling import GapQuality
-    from atat_zoo.evaluation.sampling import Bench, SamplerResult
     from atat_zoo.experiment import Experiment
+    from atat_zoo.measure.infilling import GapQuality
+    from atat_zoo.measure.sampling import Bench, SamplerResult
 
 STEPS = (16, 32, 64, 128)
 POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
@@ -39,19 +40,11 @@ def bench() -> None:
     multiple=True,
     help="A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable.",
 )
-@click.option("--steps", multiple=True, type=click.IntRange(1), help="Steps; 16, 32, 64 and 128 when absent.")
-@number_option(64, 2, "Texts for each sampler.")
+@count("--steps", 1, "Steps; 16, 32, 64 and 128 when absent.", multiple=True)
+@count("--number", 2, "Texts for each sampler.", 64)
 @options("length", "seed")
-@click.option(
-    "--repeat", default=1, show_default=True, type=click.IntRange(1), help="Repetitions; the shortest time counts."
-)
-@click.option(
-    "--sequences",
-    default=64,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.",
-)
+@count("--repeat", 1, "Repetitions; the shortest time counts.", 1)
+@count("--sequences", 0, "Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.", 64)
 @options("orders", "batch_size", "device", "markdown", "json")
 def samplers(
     run: Path,
@@ -76,11 +69,11 @@ def samplers(
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
 
-    chosen = None if by is None else judge_of(by, run)
+    judge = None if by is None else judge_of(by, run)
     experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
     rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
-    scorer = None if chosen is None else chosen.build(device)
-    from atat_zoo.evaluation.sampling import bench as measure
+    scorer = None if judge is None else judge.build(device)
+    from atat_zoo.measure.sampling import bench as measure
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
@@ -100,7 +93,10 @@ def settings(
     Raises:
         UserError: when a sampler in `wanted` does not fit the model, or does not exist.
     """
-    rows = [row for text in wanted for row in variants(text, steps)]
+    rows: list[tuple[str, int | None, Any]] = []
+    for text in wanted:
+        spec = named("sampler", text)
+        rows += [(text, None, spec)] if text.startswith("{") else at_steps(text, steps)
     measured, refused = fitting(experiment, steps, rows if wanted else None)
     for name in wanted:
         if name in refused:
@@ -108,21 +104,13 @@ def settings(
     return measured, refused
 
 
-def variants(text: str, steps: Sequence[int]) -> list[tuple[str, int | None, Any]]:
-    """Return a sampler at each number of steps; unchanged if it is a table."""
-    spec = named("sampler", text)
-    return [(text, None, spec)] if text.startswith("{") else at_steps(text, steps)
-
-
 def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
     """Print a table and its legend."""
-    from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
-    from atat_zoo.evaluation.sampling import CLOSE
+    from atat_zoo.measure.sampling import CLOSE
 
-    judged = result.judge is not None
-    columns = ["sampler", "steps", "evaluations", "tokens/s", "time"]
-    columns += POLICY_COLUMNS if result.prices else []
-    columns += ["entropy", "distinct-2"]
+    judged, priced = result.judge is not None, result.prices
+    columns = ["sampler", "steps", "evaluations", "tokens/s", "time", *(POLICY_COLUMNS if priced else [])]
+    columns += ["entropy", "distinct-2", *([GENERATIVE_PERPLEXITY, "as good"] if judged else [])]
     rows = [
         [
             m.name,
@@ -130,27 +118,21 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
             f"{m.nfe:.1f}",
             f"{m.tokens_per_second:,.0f}",
             f"{result.share(m):.2f}",
-            *(policy_cells(m) if result.prices else []),
+            *(policy_cells(m) if priced else []),
             f"{m.unigram_entropy:.3f}",
             "" if m.distinct_2 is None else f"{m.distinct_2:.3f}",
+            *([with_error(m.value, m.stderr, ".1f"), "yes" if result.as_good(m) else ""] if judged else []),
         ]
         for m in result.measured
     ]
-    if judged:
-        columns += [GENERATIVE_PERPLEXITY, "as good"]
-        for row, m in zip(rows, result.measured, strict=True):
-            row += [f"{m.value:.1f} ± {m.stderr:.1f}", "yes" if result.as_good(m) else ""]
-    threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
+    judge = f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored"
     click.echo(
         f"{result.number} texts of {result.length} tokens each, seed {result.seed}, step {result.step}, "
-        f"on {result.device} with {threads}; "
-        + (f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored")
+        f"on {result.device} with {number(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
     )
-    if as_markdown:
-        click.echo("")
-    (markdown if as_markdown else table)(columns, rows)
+    table(columns, rows, as_markdown)
     click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")
-    if result.prices:
+    if priced:
         click.echo("\n".join(policy_legend(result)))
     if judged:
         click.echo(
@@ -166,10 +148,9 @@ def policy_cells(result: SamplerResult) -> list[str]:
     bound = result.policy
     if bound is None:
         return [NONE] * len(POLICY_COLUMNS)
-    sign = "≤" if bound.quantity == POLICY_BOUND else "="
-    difference = result.policy_difference
+    sign, difference = "≤" if bound.quantity == POLICY_BOUND else "=", result.policy_difference
     return [
-        f"{bound.nats_per_token:.3f} ± {bound.nats_per_token_stderr:.3f}",
+        with_error(bound.nats_per_token, bound.nats_per_token_stderr, ".3f"),
         "" if difference is None else f"{difference:+.3f} ± {result.policy_difference_stderr:.3f}",
         f"{sign} {bound.value:.1f}",
         f"{bound.nfe:.1f}",
@@ -179,10 +160,10 @@ def policy_cells(result: SamplerResult) -> list[str]:
 def policy_legend(result: Bench) -> list[str]:
     """Return sentences on the policy bounds, and on the samplers that have none."""
     priced = next((m.policy for m in result.measured if m.policy), None)
-    text = []
+    lines = []
     if priced:
         orders = f"{result.orders} orders inside the logarithm" if result.orders > 1 else "one order"
-        text = [
+        lines = [
             f"Policy: −log p of {priced.sequences} {priced.split} sequences along a sampler's own steps, seed "
             f"{priced.seed}, and its difference from the first row's on the same sequences; {POLICY_BOUND}: its "
             "exponential, at that number of evaluations (NFE).",
@@ -192,13 +173,13 @@ def policy_legend(result: Bench) -> list[str]:
     for m in result.measured:
         if m.unpriced and m.name not in reasons.setdefault(m.unpriced, []):
             reasons[m.unpriced].append(m.name)
-    return text + [f"no {POLICY_BOUND} ({NONE}): {', '.join(names)}: {why}" for why, names in reasons.items()]
+    return lines + [f"no {POLICY_BOUND} ({NONE}): {', '.join(names)}: {why}" for why, names in reasons.items()]
 
 
 @bench.command()
 @options("run", "step")
-@click.option("--gap", default=5, show_default=True, type=click.IntRange(1), help="Tokens in a gap.")
-@number_option(256, 0, "Maximum number of texts; 0 for all.")
+@count("--gap", 1, "Tokens in a gap.", 5)
+@count("--number", 0, "Maximum number of texts; 0 for all.", 256)
 @options("batch_size", "split", "mask_seed", "device", "json")
 def infilling(
     run: Path, step: int | None, split: Any, seed: int | None, device: str, as_json: bool, **given: Any
@@ -210,7 +191,7 @@ def infilling(
     from atat_zoo.run import RunFolder
 
     RunFolder(run).model_at(step)  # a mistake is reported before torch is imported
-    from atat_zoo.evaluation.infilling import infilling_of_run
+    from atat_zoo.measure.infilling import infilling_of_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
@@ -236,16 +217,12 @@ def show_infilling(quality: GapQuality) -> None:
         f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"
     )
     rows = [
-        ["both sides", _number(quality.both, quality.both_stderr)],
-        ["left side only", _number(quality.left, quality.left_stderr)],
-        ["difference", _number(quality.difference, quality.difference_stderr)],
+        ["both sides", with_error(quality.both, quality.both_stderr, ".3f")],
+        ["left side only", with_error(quality.left, quality.left_stderr, ".3f")],
+        ["difference", with_error(quality.difference, quality.difference_stderr, ".3f")],
     ]
     table(["given", "log-likelihood of the true words, nats a token"], rows)
     if quality.difference == 0:
         click.echo("It is the same: the model does not look at the right side.")
     else:
         click.echo(f"In {quality.better:.0%} of the texts the true words are likelier given both sides.")
-
-
-def _number(value: float, error: float) -> str:
-    return f"{value:.3f} ± {error:.3f}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from atat_zoo.results.format import markdown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,32 +36,27 @@ def echo_text(text: str) -> None:
     click.echo(printable(text) if on_terminal() else text)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bool = False) -> None:
     """Print a table: with rich on a terminal, in aligned columns elsewhere; names in it may be anybody's."""
+    if as_markdown:
+        click.echo("\n".join(markdown(columns, rows)))
+        return
     rows = [[printable(cell) for cell in row] for row in rows]
     if on_terminal():
         from rich.console import Console
         from rich.table import Table
 
-        rich_table = Table(title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+        rich_table = Table(box=None, header_style="bold", pad_edge=False)
         for column in columns:
             rich_table.add_column(column, overflow="fold")
         for row in rows:
             rich_table.add_row(*row)
         Console(markup=False, highlight=False).print(rich_table)
         return
-    if title:
-        click.echo(title)
     # The last column is not padded, so lines do not end in spaces.
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns) - 1)]
     for row in [columns, *rows]:
         click.echo("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip())
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as Markdown, with bars in cells escaped."""
-    for row in [columns, ["---"] * len(columns), *rows]:
-        click.echo(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |")
 
 
 class Bars:

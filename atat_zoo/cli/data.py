@@ -13,6 +13,7 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.machine import cores
 
 
 @click.group()
@@ -44,41 +45,35 @@ def build(
     The bytes of the shards do not depend on --processes, nor on --slice.
     """
     from atat_zoo.data.build import build as build_shards
-    from atat_zoo.data.encoding import Throughput, cores
+    from atat_zoo.data.encoding import Throughput
     from atat_zoo.data.estimate import estimate
     from atat_zoo.data.slices import Slice, encode_slice
     from atat_zoo.data.slices import join as join_slices
 
     if part and join:
         raise UserError("--slice and --join: first every slice is encoded, then they are joined; leave one out")
-    own, made = Slice.named(part) if part else None, load(experiment, overrides)
+    own, loaded = Slice.named(part) if part else None, load(experiment, overrides)
     processes, throughput = processes or cores(), Throughput()
     folder: Path | None = None
     with Bars(silent=as_json) as bars:
         how: dict[str, Any] = {"progress": bars.building, "processes": processes, "throughput": throughput}
         share = 1 / own.of if own else 1.0
-        likely = None if join else estimate(made, share=share, processes=processes, progress=bars.building)
+        likely = None if join else estimate(loaded, share=share, processes=processes, progress=bars.building)
         if likely:
             bars.message(
-                f"about {_size(likely.text)} of text: {_size(likely.shards)} of shards in {made.data.root}, which has "
-                f"{_size(likely.free)} free, and {_clock(likely.seconds)} to encode {'this slice ' if own else ''}with "
-                f"{processes} process{'es' if processes > 1 else ''}"
+                f"about {_size(likely.text)} of text: {_size(likely.shards)} of shards in {loaded.data.root}, which "
+                f"has {_size(likely.free)} free, and {_clock(likely.seconds)} to encode {'this slice ' if own else ''}"
+                f"with {processes} process{'es' if processes > 1 else ''}"
             )
         elif dry_run:
             bars.message("nothing to estimate: the shards are there, or the size of their text is not known")
-        if not dry_run:
-            if own:
-                folder = encode_slice(made, own, **how)
-            else:
-                folder = join_slices(made, progress=bars.building) if join else build_shards(made, **how)
+        if not dry_run and join:
+            folder = join_slices(loaded, progress=bars.building)
+        elif not dry_run:
+            folder = encode_slice(loaded, own, **how) if own else build_shards(loaded, **how)
     if as_json:
-        print_json(
-            {
-                "folder": None if folder is None else str(folder),
-                "estimate": None if likely is None else attrs.asdict(likely),
-                "throughput": attrs.asdict(throughput) | {"megabytes_per_core_second": throughput.per_core},
-            }
-        )
+        speed = attrs.asdict(throughput) | {"megabytes_per_core_second": throughput.per_core}
+        print_json({"folder": folder and str(folder), "estimate": likely and attrs.asdict(likely), "throughput": speed})
         return
     if throughput.bytes:
         megabytes, seconds = throughput.bytes / 1e6, throughput.seconds
@@ -91,12 +86,10 @@ def build(
 
 
 def _size(count: int) -> str:
-    """Return bytes as megabytes or gigabytes."""
     return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
 
 
 def _clock(seconds: float) -> str:
-    """Return hours, minutes and seconds."""
     return str(timedelta(seconds=round(seconds)))
 
 

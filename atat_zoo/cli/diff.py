@@ -14,13 +14,11 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.cli.ls import bound_text
 from atat_zoo.report.runs import environment, side_by_side
-from atat_zoo.report.wording import NONE
+from atat_zoo.results.format import NONE
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from atat_zoo.report.runs import SameText
 
 
@@ -36,8 +34,8 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
     folders = [RunFolder(path) for path in runs]
     environments = [environment(folder) for folder in folders]
     tables = {
-        "experiment": _differing(*(folder.table() for folder in folders)),
-        "environment": _differing(*environments),
+        what: {key: [here, there] for key, here, there, _ in changes(one, other)}
+        for what, (one, other) in {"experiment": [run.table() for run in folders], "environment": environments}.items()
     }
     same = side_by_side(folders)
     if as_json:
@@ -45,9 +43,9 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
         return
     names = [path.resolve().name for path in runs]
     names = names if names[0] != names[1] else [str(path) for path in runs]
-    for what, found in tables.items():
-        if found:
-            table([what, *names], [[key, *map(_cell, values)] for key, values in found.items()])
+    for what, differing in tables.items():
+        if differing:
+            table([what, *names], [[key, *map(_cell, values)] for key, values in differing.items()])
         elif what == "environment" and not any(environments):
             click.echo("the environments are not recorded")
         else:
@@ -61,10 +59,6 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
         if same
         else f"no bound is recorded for both on the same text and masks: `{command}` measures it"
     )
-
-
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {key: [here, there] for key, here, there, _ in changes(one, other)}
 
 
 def _cell(value: Any) -> str:

@@ -11,20 +11,21 @@ from atat_zoo.cli.arguments import (
     HELD_OUT,
     ZERO_SHOT,
     chosen,
-    corpus,
     options,
+    other_text,
     with_bound,
     with_options,
 )
 from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation import naming
+from atat_zoo.results import naming
+from atat_zoo.results.format import aligned, number, with_error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from atat_zoo.evaluation.perplexity import Evaluation
-    from atat_zoo.evaluation.policy import PolicyValue
+    from atat_zoo.measure.policy import PolicyValue
+    from atat_zoo.results.evaluation import Evaluation
 
 
 @click.command("eval")
@@ -51,7 +52,7 @@ def evaluate(
     # Mistakes in these are reported before torch is imported.
     policy = given["bound"] == naming.POLICY
     if policy:
-        parts = covered(run, overrides, sampler, step)
+        policy_parts = covered(run, overrides, sampler, step)
         given["bound"] = None
     elif overrides or sampler is not None or orders is not None:
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
@@ -62,38 +63,36 @@ def evaluate(
 
         of_run(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
         return
-    other, name, everything = corpus(text) if text else (None, "", False)
-    from atat_zoo.corpora.held_out import split_named
-    from atat_zoo.evaluation import evaluate_run
-    from atat_zoo.evaluation.run import text_of
+    other = other_text(text)
+    from atat_zoo.measure.likelihood import evaluate_run
+    from atat_zoo.measure.text import text_of
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
-    spec = with_options(model.experiment.evaluation, given)
-    if other is not None and not given.get("split"):
-        spec = with_options(spec, {"split": split_named(other, spec.split)})
+    spec = with_options(model.experiment.evaluation, given, other.get("corpus"))
     seed = model.experiment.seed if seed is None else seed
-    found = None
+    policy_value = None
     with Bars(silent=as_json) as bars:
-        read = text_of(model, run, spec, corpus=other, corpus_name=name, all_of_corpus=everything)
+        read = text_of(model, run, spec, **other)
         evaluation = evaluate_run(model, run, spec, seed=seed, text=read, progress=bars.evaluating)
         if policy:
-            from atat_zoo.evaluation.policy import policy_of_run
+            from atat_zoo.measure.policy import policy_of_run
 
-            found = policy_of_run(
+            policy_value = policy_of_run(
                 model,
                 run,
                 read,
-                *parts,
+                *policy_parts,
                 seed=seed,
                 orders=orders or 1,
                 batch_size=spec.batch_size,
                 progress=lambda done, total: bars.working("along the text", done, total),
             )
     if as_json:
-        print_json({"run": str(run), **evaluation.to_table(), **({naming.POLICY: found.to_table()} if found else {})})
+        with_policy = {naming.POLICY: policy_value.to_table()} if policy_value else {}
+        print_json({"run": str(run), **evaluation.to_table(), **with_policy})
     else:
-        click.echo("\n".join(lines(evaluation) + (policy_lines(found) if found else [])))
+        click.echo("\n".join(lines(evaluation) + (policy_lines(policy_value) if policy_value else [])))
 
 
 def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:
@@ -104,17 +103,16 @@ def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: in
     """
     experiment, _ = chosen(run, overrides, sampler, step)
     spec = experiment.parts["sampler"]
-    if spec.uncovered:
+    if spec.no_policy_bound_because:
         raise UserError(
-            f"--bound policy does not cover sampler {spec.name!r}: {spec.uncovered}; choose another, such as ancestral"
+            f"--bound policy does not cover sampler {spec.name!r}: {spec.no_policy_bound_because}; "
+            "choose another, such as ancestral"
         )
     return spec, experiment.parts["guidance"]
 
 
 def policy_lines(policy: PolicyValue) -> list[str]:
     """Return the bound of a sampler as readable lines."""
-    from atat_zoo.evaluation.perplexity import number
-
     exact = policy.quantity != naming.POLICY_BOUND
     how = "exact: its order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
     settings = ", ".join(
@@ -123,39 +121,32 @@ def policy_lines(policy: PolicyValue) -> list[str]:
         if key != "use"
     )
     by = policy.sampler["use"] + (f" ({settings})" if settings else "")
-    by += f", guidance {policy.guidance['use']}"
-    text = [f"sampler {by}, along the same text: {how}"]
     numbers = [
-        (policy.quantity, f"{policy.value:.1f} ± {policy.stderr:.1f}"),
-        ("  nats per token", f"{policy.nats_per_token:.4f} ± {policy.nats_per_token_stderr:.4f}"),
-        ("  bits per byte", f"{policy.bits_per_byte:.3f} ± {policy.bits_per_byte_stderr:.3f}"),
+        (policy.quantity, with_error(policy.value, policy.stderr, ".1f")),
+        ("  nats per token", with_error(policy.nats_per_token, policy.nats_per_token_stderr, ".4f")),
+        ("  bits per byte", with_error(policy.bits_per_byte, policy.bits_per_byte_stderr, ".3f")),
         ("  evaluations", f"{policy.nfe:.1f} a text, at most {policy.max_nfe}"),
     ]
     if policy.orders > 1:
         numbers.append(("  with one order", f"{policy.nats_per_token_of_one_order:.4f} nats per token"))
-    width = max(len(name) for name, _ in numbers)
-    return text + [f"  {name.ljust(width)}  {value}" for name, value in numbers]
+    return [f"sampler {by}, guidance {policy.guidance['use']}, along the same text: {how}", *aligned(numbers)]
 
 
 def lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as readable lines."""
-    from atat_zoo.evaluation.perplexity import number
-
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
     by = (
         f"{number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
         if evaluation.draws
         else "their exact likelihood"
     )
-    text = [f"{where} text: {number(evaluation.sequences, 'sequence')}, {by}"]
-    text += [f"  counted: {_counted(evaluation)}"]
     numbers: list[tuple[str, str]] = []
     for name, bound in evaluation.bounds.items():
-        value = f"{bound.value:.1f} ± {bound.stderr:.1f}"
+        value = with_error(bound.value, bound.stderr, ".1f")
         if name == naming.NELBO and evaluation.perplexity_without_special is not None and evaluation.special_tokens:
             value += f" ({evaluation.perplexity_without_special:.1f} without BOS and EOS)"
         numbers.append((naming.title(name), value))
-        numbers.append(("  bits per byte", f"{bound.bits_per_byte:.3f} ± {bound.bits_per_byte_stderr:.3f}"))
+        numbers.append(("  bits per byte", with_error(bound.bits_per_byte, bound.bits_per_byte_stderr, ".3f")))
     if evaluation.bits_per_character is not None and evaluation.characters != evaluation.bytes:
         numbers.append(("bits per character", f"{evaluation.bits_per_character:.3f}"))
     if evaluation.perplexity_per_word is not None and math.isfinite(evaluation.perplexity_per_word):
@@ -168,11 +159,11 @@ def lines(evaluation: Evaluation) -> list[str]:
         numbers.append((naming.UNIGRAM_PERPLEXITY, value))
     if beside := evaluation.count_table:
         same = "tokens and masks" if evaluation.draws else "tokens"
-        value = f"{beside.value:.1f} ± {beside.stderr:.1f} on the same {same}; the model's is {beside.verdict}"
+        value = f"{with_error(beside.value, beside.stderr, '.1f')} on the same {same}; the model's is {beside.verdict}"
         numbers.append((f"{naming.TABLE} {naming.title(next(iter(evaluation.bounds)))}", value))
         numbers.append(("  counted", f"{beside.reads}, in {number(beside.counted, 'training sequence')}"))
-    width = max(len(name) for name, _ in numbers)
-    text += [f"  {name.ljust(width)}  {value}" for name, value in numbers]
+    text = [f"{where} text: {number(evaluation.sequences, 'sequence')}, {by}", f"  counted: {_counted(evaluation)}"]
+    text += aligned(numbers)
     rho, alone = evaluation.importance_spearman, evaluation.frequency_spearman
     if rho is not None:
         frequency = "" if alone is None else f" (frequency alone: {alone:.3f})"

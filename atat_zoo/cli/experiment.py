@@ -33,14 +33,14 @@ def missing(experiment: Experiment) -> list[str]:
     """Return a sentence for each file of the corpus or the tokenizer, and each package, that this machine lacks."""
     # What every change of their files changes is had from the files, and quickly.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
-    found = []
+    sentences = []
     for spec, look in looks:
         try:
             getattr(spec, look, lambda: None)()
-            found += lacking([spec, *(part for _, part in parts_in(spec))])
+            sentences += lacking([spec, *(part for _, part in parts_in(spec))])
         except UserError as error:
-            found.append(str(error))
-    return found + lacking((experiment.parts["optimizer"], *experiment.train.parts))
+            sentences.append(str(error))
+    return sentences + lacking((experiment.parts["optimizer"], *experiment.train.parts))
 
 
 @click.command()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import NONE, options, with_options
+from atat_zoo.cli.arguments import options, with_options
 from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.results.format import cell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ def importance(
     run: Path, step: int | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
 ) -> None:
     """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/."""
-    from atat_zoo.evaluation.importance import importance_of_run
+    from atat_zoo.measure.importance import importance_of_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
@@ -33,7 +34,7 @@ def importance(
             seed=model.experiment.seed if seed is None else seed,
             bands=bands,
             progress=bars.evaluating,
-        )
+        ).to_table()
     if as_json:
         print_json({"run": str(run), **result})
         return
@@ -52,8 +53,8 @@ def summary(result: dict[str, Any]) -> list[str]:
         f"importance of the estimator {result['estimator']}{target}, on {result['sequences']} sequences of "
         f"{result['split']} text, {result['tokens']:,} tokens, {result['draws']} draws each by {result['method']}",
         f"  mean {result['mean']:.3f}, deviation {result['deviation']:.3f}",
-        f"  Spearman ρ with the loss of held-out tokens: {_rho(result['importance_spearman'])}"
-        f" (frequency alone: {_rho(result['frequency_spearman'])})",
+        f"  Spearman ρ with the loss of held-out tokens: {cell(result['importance_spearman'], '.3f')}"
+        f" (frequency alone: {cell(result['frequency_spearman'], '.3f')})",
         f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
     ]
     if result["importance_spearman"] is None:
@@ -66,10 +67,10 @@ def by_band(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     columns = ["training count", "entries", "share of tokens", "mean nats", "ρ of importance", "ρ of frequency alone"]
     rows = []
     for band in result["bands"]:
-        count = f"{band['least']:,}" if band["least"] == band["most"] else f"{band['least']:,} to {band['most']:,}"
+        counts = f"{band['least']:,}" if band["least"] == band["most"] else f"{band['least']:,} to {band['most']:,}"
         share = f"{band['tokens'] / result['tokens']:.1%}"
-        rhos = (_rho(band["importance_spearman"]), _rho(band["frequency_spearman"]))
-        rows.append([count, f"{band['types']:,}", share, f"{band['loss']:.3f}", *rhos])
+        rhos = [cell(band[f"{name}_spearman"], ".3f") for name in ("importance", "frequency")]
+        rows.append([counts, f"{band['types']:,}", share, f"{band['loss']:.3f}", *rhos])
     return columns, rows
 
 
@@ -77,12 +78,8 @@ def by_bin(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of the bins of importance."""
     columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
     rows = []
-    for one in result["bins"]:
-        share = f"{one['tokens'] / result['tokens']:.1%}"
-        means = [f"{one[name]:.3f}" for name in ("importance", "rank", "loss")]
-        rows.append([f"{one['low']:.1f} to {one['high']:.1f}", share, *means])
+    for within in result["bins"]:
+        share = f"{within['tokens'] / result['tokens']:.1%}"
+        means = [f"{within[name]:.3f}" for name in ("importance", "rank", "loss")]
+        rows.append([f"{within['low']:.1f} to {within['high']:.1f}", share, *means])
     return columns, rows
-
-
-def _rho(value: float | None) -> str:
-    return NONE if value is None else f"{value:.3f}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import CHANGED, check_text, chosen, lines_of, number_option, options
+from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options
 from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options("run")
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
 @click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
-@number_option(1, 1, "Number of fills per text.")
+@count("--number", 1, "Number of fills per text.", 1)
 @options("step", "seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,
@@ -43,14 +43,14 @@ def infill(
     `guidance.use=…` change how gaps are filled.
     """
     from atat_zoo.generation.infilling import layouts_of
-    from atat_zoo.generation.layout import Words
+    from atat_zoo.generation.layout import SpaceAwareTokenizer
 
     # Every mistake is reported before torch is imported.
     if path is None and not words:
         raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
-    layouts_of(texts, Words(tokenizer), experiment.data.special, experiment.data.length)
+    layouts_of(texts, SpaceAwareTokenizer(tokenizer), experiment.data.special, experiment.data.length)
     from atat_zoo.model import Model
 
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
@@ -90,8 +90,6 @@ def _shown(text: str, fills: Sequence[str]) -> str:
     """Return a filled text; on a terminal the fills are bold and printable."""
     from atat_zoo.generation.layout import parse
 
-    pieces = parse(text).pieces
-    if not on_terminal():
-        return "".join(piece + fill for piece, fill in zip(pieces, [*fills, ""], strict=True))
-    bold = [click.style(printable(fill), bold=True) for fill in fills]
-    return "".join(piece + fill for piece, fill in zip(pieces, [*bold, ""], strict=True))
+    if on_terminal():
+        fills = [click.style(printable(fill), bold=True) for fill in fills]
+    return "".join(piece + fill for piece, fill in zip(parse(text).pieces, [*fills, ""], strict=True))

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import NONE, named, number_option, options, with_options, with_sampler
+from atat_zoo.cli.arguments import count, named, options, with_options, with_sampler
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
+from atat_zoo.results.format import NONE, cell, with_error
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.generative import Scores
-    from atat_zoo.evaluation.judged import JudgedRun
+    from atat_zoo.measure.judging import JudgedRun, Scores
 
 HUB = "hf:"
 
@@ -29,15 +30,14 @@ HUB = "hf:"
     required=True,
     help="A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}.",
 )
-@number_option(64, 1, "Number of texts.")
+@count("--number", 1, "Number of texts.", 64)
 @options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
-@click.option(
+@count(
     "--ngram",
-    "ngrams",
+    1,
+    "n of the n-grams to look up in the training text; 4, 8 and 13 when absent. Repeatable.",
     multiple=True,
-    type=click.IntRange(1),
-    help="n of the n-grams to look up in the training text; 4, 8 and 13 when absent. Repeatable.",
 )
 @options("device", "json")
 def judge(
@@ -49,7 +49,7 @@ def judge(
     sampler: str | None,
     split: str | None,
     mauve: bool,
-    ngrams: tuple[int, ...],
+    ngram: tuple[int, ...],
     device: str,
     as_json: bool,
     **given: Any,
@@ -65,11 +65,11 @@ def judge(
     chosen = judge_of(by, run)
     experiment = from_overrides(RunFolder(run).table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
     if mauve:
-        from atat_zoo.evaluation.mauve import check
+        from atat_zoo.measure.mauve import check
 
         check(number)
     scorer = chosen.build(device)
-    from atat_zoo.evaluation.judged import SIZES, judge_run
+    from atat_zoo.measure.judging import SIZES, judge_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
@@ -83,7 +83,7 @@ def judge(
             spec=with_options(model.experiment.evaluation, {"split": split}),
             number=number,
             mauve=mauve,
-            sizes=tuple(sorted(set(ngrams))) or SIZES,
+            sizes=tuple(sorted(set(ngram))) or SIZES,
             progress=bars.working,
             **given,
         )
@@ -99,28 +99,25 @@ def judge_of(text: str, run: Path) -> Any:
     Raises:
         UserError: when it names no judge, or the judged run itself.
     """
-    judge = _judge(text)
+    if text.startswith("{"):
+        judge = named("judge", text)
+    elif text.startswith(HUB):
+        judge = Zoo.load().spec("judge", {"use": "huggingface", "model": text.removeprefix(HUB)})
+    elif Path(text).is_dir():
+        judge = Zoo.load().spec("judge", {"use": "run", "path": text})
+    else:
+        raise UserError(
+            f"--by {text}: there is no folder {text}; name the folder of a run, {HUB}NAME for a model of the "
+            "Hugging Face hub, or a table like {use = 'huggingface', model = 'gpt2'}"
+        )
     if judge.folder is not None and os.path.realpath(judge.folder) == os.path.realpath(run):
         raise UserError(f"--by {text}: a run does not judge its own text; name another run, or hf:NAME")
     return judge
 
 
-def _judge(text: str) -> Any:
-    if text.startswith("{"):
-        return named("judge", text)
-    if text.startswith(HUB):
-        return Zoo.load().spec("judge", {"use": "huggingface", "model": text.removeprefix(HUB)})
-    if not Path(text).is_dir():
-        raise UserError(
-            f"--by {text}: there is no folder {text}; name the folder of a run, {HUB}NAME for a model of the "
-            "Hugging Face hub, or a table like {use = 'huggingface', model = 'gpt2'}"
-        )
-    return Zoo.load().spec("judge", {"use": "run", "path": text})
-
-
 def show(judged: JudgedRun) -> None:
     """Print a table, with notes on how to read it."""
-    from atat_zoo.evaluation.mauve import RELIABLE
+    from atat_zoo.measure.mauve import RELIABLE
 
     click.echo(
         f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}, seed {judged.seed}, "
@@ -140,19 +137,13 @@ def show(judged: JudgedRun) -> None:
 
 def numbers(scores: Scores) -> list[tuple[str, str]]:
     """Return the scores as pairs of readable names and values."""
-    from atat_zoo.evaluation.naming import GENERATIVE_PERPLEXITY
-
-    def number(value: float | None, form: str) -> str:
-        return NONE if value is None else format(value, form)
-
-    nfe = NONE if scores.nfe is None else f"{scores.nfe:.1f} (at most {scores.max_nfe})"
     return [
-        (GENERATIVE_PERPLEXITY, f"{scores.value:.1f} ± {scores.stderr:.1f}"),
-        ("unigram entropy, nats", number(scores.unigram_entropy, ".3f")),
-        ("distinct-2", number(scores.distinct_2, ".3f")),
-        ("network evaluations a text", nfe),
-        ("tokens per second", number(scores.tokens_per_second, ",.0f")),
-        ("MAUVE", number(scores.mauve, ".3f")),
-        *((f"{n}-grams copied", number(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
+        (GENERATIVE_PERPLEXITY, with_error(scores.value, scores.stderr, ".1f")),
+        ("unigram entropy, nats", cell(scores.unigram_entropy, ".3f")),
+        ("distinct-2", cell(scores.distinct_2, ".3f")),
+        ("network evaluations a text", cell(scores.nfe, ".1f", f" (at most {scores.max_nfe})")),
+        ("tokens per second", cell(scores.tokens_per_second, ",.0f")),
+        ("MAUVE", cell(scores.mauve, ".3f")),
+        *((f"{n}-grams copied", cell(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
         ("longest copy, tokens", str(scores.overlap.longest)),
     ]

@@ -11,7 +11,7 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, clip
 from atat_zoo.report.runs import STATES, find, glance
-from atat_zoo.report.wording import NONE, lasting, uncertain
+from atat_zoo.results.format import NONE, lasting, uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

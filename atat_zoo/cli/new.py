@@ -52,8 +52,8 @@ def _command_of(kind: str) -> None:
     @click.argument("name")
     @_IN
     def command(name: str, where: Path) -> None:
-        made = write_package(kind, name, where)
-        click.echo(f'wrote {made}. Next: cd {made}, pip install -e ".[test]", atat zoo check {made.name}')
+        package = write_package(kind, name, where)
+        click.echo(f'wrote {package}. Next: cd {package}, pip install -e ".[test]", atat zoo check {package.name}')
 
 
 for _kind in KINDS:
@@ -90,7 +90,7 @@ def write_package(kind: str, name: str, folder: Path) -> Path:
         raise UserError(f"{made} exists; choose another name, or another folder with --in")
     replaced = dict(zip(_NAMES, (made.name, "".join(word.capitalize() for word in words), part), strict=True))
     # The capitals keep tools from taking the template itself for a project.
-    replaced |= {"KIND_OF_PART": kind, "PLACE_OF_CONTRACT": KINDS[kind].place, "PYPROJECT": "pyproject"}
+    replaced |= {"KIND_OF_PART": kind, "MODULE_OF_CONTRACT": KINDS[kind].module, "PYPROJECT": "pyproject"}
 
     def filled(text: str) -> str:  # in one pass, for the name may hold what is replaced
         return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)

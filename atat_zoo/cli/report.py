@@ -41,11 +41,11 @@ def report(
     study = file_of(runs[0]) if len(runs) == 1 else None
     if study and compute:
         raise UserError(f"--compute: {runs[0]} is a study, which records all it has; leave --compute out")
-    again = {"out": out, "figures": figures}
+    command = {"out": out, "figures": figures}
     out = out or _beside(runs, study)
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
         raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
-    data = of_study(study) if study else collect(runs, **again)
+    data = of_study(study) if study else collect(runs, **command)
     require("atat report", *PAGE)
     from atat_zoo.report import page
     from atat_zoo.run import write_text
@@ -57,7 +57,7 @@ def report(
     if compute:
         for sentence in _compute(runs, frontier):
             click.echo(sentence)
-        data = collect(runs, **again)
+        data = collect(runs, **command)
         text = page.page(data)
         write_text(out, text)
     click.echo(f"{click.format_filename(out)}: {len(text.encode()) / 2**20:.1f} MiB")
@@ -100,8 +100,8 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
 
 def _compare(runs: Sequence[Path], bars: Bars) -> None:
     """Compare the runs with the first as `atat compare` does, and keep the result in the folder of the first."""
-    from atat_zoo.evaluation import compare as comparing
     from atat_zoo.experiment import from_table
+    from atat_zoo.measure import compare as comparing
     from atat_zoo.report.recorded import model_sum
     from atat_zoo.run import RunFolder, write_json
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import CHANGED, check_text, chosen, number_option, options
+from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, options
 from atat_zoo.cli.console import echo_text, on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
@@ -32,7 +32,7 @@ HIDDEN = "▁"
 
 @click.command()
 @options("run", "overrides", "step")
-@number_option(1, 1, "Number of texts.")
+@count("--number", 1, "Number of texts.", 1)
 @options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Beginning of every text.")
 @click.option("--suffix", default="", help="End of every text.")
@@ -63,7 +63,7 @@ def sample(
     The first line of --trace has the initial tokens of every text. Each further line is a step: the rows and positions
     that were filled, with their tokens, or those that were masked again.
     """
-    from atat_zoo.generation.layout import Words, prompted, refuse_length
+    from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
 
     # Every mistake is reported before torch is imported.
     console = terminal() if watch else None
@@ -74,7 +74,7 @@ def sample(
     length = length or data.length
     prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
     refuse_length(experiment.parts["sampler"], number, length, data.length)
-    row, _ = prompted(Words(tokenizer), data.special, length, prompt, suffix, seen=data.length)
+    row, _ = prompted(SpaceAwareTokenizer(tokenizer), data.special, length, prompt, suffix, seen=data.length)
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
     header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}
     header |= {} if step is None else {"step": step}
@@ -89,12 +89,9 @@ def sample(
         if console:
             observers.append(stack.enter_context(Watch(row, number, tokenizer, console)))
 
-        def observe(record: dict[str, Any]) -> None:
-            for observer in observers:
-                observer(record)
-
         given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix}
-        generated = model.sample(number, observe=observe if observers else None, **given)
+        observe = (lambda record: [observer(record) for observer in observers]) if observers else None
+        generated = model.sample(number, observe=observe, **given)
     if as_json:
         written = number * row.count(tokenizer.vocabulary_size)
         costs = {
@@ -140,8 +137,8 @@ class Watch:
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Apply a step and show it."""
-        if hidden := record.get("hidden"):
-            self._put(hidden, [self.mask] * len(hidden["rows"]))
+        if masked := record.get("hidden"):
+            self._put(masked, [self.mask] * len(masked["rows"]))
         if "tokens" in record:
             self._put(record, record["tokens"])
         if self.live is None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atat_zoo.cli.arguments import NONE, options
+from atat_zoo.cli.arguments import count, options
 from atat_zoo.cli.console import print_json, table
 from atat_zoo.errors import UserError
+from atat_zoo.results.format import NONE, number
 
 if TYPE_CHECKING:
     from atat_zoo.study import Study
@@ -18,13 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
-@click.option(
-    "--jobs",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Trainings at a time; each has one GPU, which several share where there are fewer.",
-)
+@count("--jobs", 1, "Trainings at a time; each has one GPU, which several share where there are fewer.", 1)
 @click.option("--dry-run", is_flag=True, help="Print the runs, what is left of each, and an estimate of the time.")
 @click.option(
     "--write", "page", type=click.Path(path_type=Path), help="Write the tables there as well, and the JSON beside them."
@@ -48,21 +43,21 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
         _show_plan(loaded, jobs, as_json)
         return 0
     from atat_zoo.run import write_json, write_text
-    from atat_zoo.study import page as pages
-    from atat_zoo.study.conduct import Conduct
-    from atat_zoo.study.processes import Stopped, Workplace
+    from atat_zoo.study import markdown
+    from atat_zoo.study.processes import LocalExecutor, Stopped
+    from atat_zoo.study.runner import StudyRunner
 
     def say(text: str) -> None:
         click.echo(text, err=as_json)
 
-    conduct = Conduct(study=loaded, device=device, say=say)
+    runner = StudyRunner(study=loaded, device=device, say=say)
     try:
-        conduct.train(Workplace(folder=loaded.folder, jobs=jobs, say=say), test_again=test_again)
+        runner.train(LocalExecutor(folder=loaded.folder, jobs=jobs, say=say), test_again=test_again)
     except Stopped as stopped:
         say(f"stopped; the same command continues it: atat study {file}")
         return 128 + stopped.number
-    report = conduct.report(test_again=test_again)
-    text = pages.page(report)
+    report = runner.report(test_again=test_again)
+    text = markdown.page(report)
     write_text(loaded.folder / "study.md", text)
     if page is not None:
         write_text(page, text)
@@ -71,22 +66,22 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
         print_json(report)
     else:
         click.echo(f"\n{text}")
-    for run, why in conduct.failed.items():
+    for run, why in runner.failed.items():
         click.echo(f"error: {run}: {why}", err=True)
-    return 1 if conduct.failed else 0
+    return 1 if runner.failed else 0
 
 
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
     """Print the runs and what is left of them."""
     import attrs
 
-    from atat_zoo.study.conduct import Conduct
     from atat_zoo.study.planning import FINISHED, TO_CONTINUE, TO_DO, plan, total
     from atat_zoo.study.processes import threads_for
+    from atat_zoo.study.runner import StudyRunner
 
-    conduct = Conduct(study=loaded)
-    conduct.look()
-    rows = plan(conduct)
+    runner = StudyRunner(study=loaded)
+    runner.look()
+    rows = plan(runner)
     seconds = total(rows, jobs)
     if as_json:
         print_json({"runs": [attrs.asdict(row) for row in rows], "jobs": jobs, "seconds": seconds})
@@ -95,11 +90,10 @@ def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
     table(["run", "state", "steps", "time left"], cells)
     counts = ", ".join(f"{sum(row.state == state for row in rows)} {state}" for state in (FINISHED, TO_CONTINUE, TO_DO))
     click.echo(f"\n{len(rows)} runs: {counts}")
-    where = f"with {jobs} at a time, {threads_for(jobs)} thread{'s' if threads_for(jobs) > 1 else ''} each"
-    if seconds is None:
-        click.echo(f"time left {where}: unknown until a run of this study has recorded its steps on this machine")
-    else:
-        click.echo(f"time left {where}: about {_time(seconds)} of optimizer steps; evaluations come on top")
+    about = "unknown until a run of this study has recorded its steps on this machine"
+    if seconds is not None:
+        about = f"about {_time(seconds)} of optimizer steps; evaluations come on top"
+    click.echo(f"time left with {jobs} at a time, {number(threads_for(jobs), 'thread')} each: {about}")
 
 
 def _time(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atat_zoo.cli.arguments import options
+from atat_zoo.cli.arguments import count, options
 from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.errors import UserError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder; runs/NAME when absent.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run.")
-@click.option("--profile", type=click.IntRange(min=1), help="Measure so many steps, and say where their time went.")
+@count("--profile", 1, "Measure so many steps, and say where their time went.")
 @options("json")
 def train(
     experiment: str | None,
@@ -54,14 +54,14 @@ def train(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from atat_zoo import training
 
-    reporter = Bars(silent=as_json or os.environ.get("RANK", "0") != "0")
+    first_rank = os.environ.get("RANK", "0") == "0"
     folder = resume or out or Path("runs") / (loaded.name if loaded else "")
     profiles = []
-    if profile is not None and os.environ.get("RANK", "0") == "0":
+    if profile is not None and first_rank:
         from atat_zoo.training.profiling import Profile
 
         profiles = [Profile(folder / "profile", profile)]
-    with reporter:
+    with Bars(silent=as_json or not first_rank) as reporter:
         if loaded is not None:
             result = training.train(loaded, folder, overwrite=overwrite, reporter=reporter, callbacks=profiles)
         else:
@@ -69,9 +69,7 @@ def train(
     if not as_json:
         for each in profiles:
             click.echo("\n".join(each.lines()))
-    if os.environ.get("RANK", "0") != "0":
-        return 0
-    return finish(result, as_json)
+    return finish(result, as_json) if first_rank else 0
 
 
 def finish(result: Result, as_json: bool) -> int:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atat_zoo.cli.arguments import ZERO_SHOT, with_options
-from atat_zoo.cli.compare import Shown, as_table, conditions, difference_of, differing
-from atat_zoo.cli.console import Bars, print_json
+from atat_zoo.cli.compare import Cells, Shown, as_table, conditions, difference_of, differing
+from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
+from atat_zoo.results.format import with_error
+from atat_zoo.results.naming import PERPLEXITY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from atat_zoo.evaluation.zero_shot import OnCorpus
     from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure.zero_shot import OnCorpus
 
 
 def check(given: dict[str, Any]) -> None:
@@ -32,7 +34,7 @@ def of_run(
     if policy:
         raise UserError(f"--bound policy: --corpus {ZERO_SHOT} compares another; name one corpus, or leave it out")
     check(given)
-    from atat_zoo.evaluation.zero_shot import differences, evaluate_all, table
+    from atat_zoo.measure.zero_shot import differences, evaluate_all
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
@@ -42,36 +44,44 @@ def of_run(
         rows = list(evaluate_all(model, run, spec, seed=seed, progress=bars.evaluating))
     others = differences(model, spec)
     if as_json:
-        found = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
-        print_json({"run": str(run), "corpora": found, "differences": others, **_beside(rows)})
+        results = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
+        print_json({"run": str(run), "corpora": results, "differences": others, **_beside(rows)})
         return
-    for line in table(rows):
-        click.echo(line)
-    click.echo("what differs from the published figures (arXiv:2406.07524):")
-    for text in others:
-        click.echo(f"  {text}")
-    for row in rows:
-        if row.problem:
-            click.echo(f"{row.of.title}: {row.problem}")
+
+    def value(evaluation: Any) -> list[str]:
+        nelbo = evaluation.nelbo
+        return [with_error(nelbo.value, nelbo.stderr, ".2f") if nelbo else "no bound"]
+
+    table(*side_by_side(rows, [PERPLEXITY], value))
+    click.echo("\n".join(_notes(rows, {str(run): others})))
 
 
 def of_runs(runs: Sequence[Path], spec: EvaluationSpec, *, step: int | None, **options: Any) -> Shown:
     """Return the table of several runs, compared on each corpus; see `compare_all`."""
-    from atat_zoo.evaluation.zero_shot import compare_all, differences
+    from atat_zoo.measure.zero_shot import compare_all, differences
     from atat_zoo.model import Model
 
     rows = list(compare_all(runs, spec, step=step, **options))
     from_published = {str(run): differences(Model.from_run(run, step=step), spec) for run in runs}
-    found = {row.of.recipe: as_table(row.found) if row.found else None for row in rows}
+    first = next((row.found for row in rows if row.found), None)
+    how = [*conditions(first, "each corpus"), *differing(first)] if first else []
+    results = {row.of.recipe: as_table(row.found) if row.found else None for row in rows}
+
+    def values(comparison: Any) -> Iterator[str]:
+        for row in comparison.rows:
+            bound, difference = row.bounds[comparison.quantity], row.differences[comparison.quantity]
+            beside = f", {difference_of(difference)[1]}" if difference else ""
+            yield with_error(bound.value, bound.stderr, ".2f") + beside
+
     return Shown(
-        {"corpora": found, "differences": from_published, **_beside(rows)},
-        [side_by_side(rows, [str(run) for run in runs])],
-        _notes(rows, from_published),
+        {"corpora": results, "differences": from_published, **_beside(rows)},
+        [side_by_side(rows, [str(run) for run in runs], values)],
+        [*how, *_notes(rows, from_published)],
     )
 
 
 def _beside(rows: list[OnCorpus]) -> dict[str, Any]:
-    from atat_zoo.evaluation.zero_shot import PUBLISHED
+    from atat_zoo.measure.zero_shot import PUBLISHED
 
     return {
         "published": {row.of.recipe: dict(zip(PUBLISHED, row.of.published, strict=True)) for row in rows},
@@ -79,26 +89,20 @@ def _beside(rows: list[OnCorpus]) -> dict[str, Any]:
     }
 
 
-def side_by_side(rows: list[OnCorpus], runs: list[str]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the field's table, with a column for each run."""
-    from atat_zoo.evaluation.zero_shot import PUBLISHED
+def side_by_side(rows: list[OnCorpus], columns: list[str], values: Callable[[Any], Iterable[str]]) -> Cells:
+    """Return columns and rows of the field's table, with what was found in columns of their own."""
+    from atat_zoo.measure.zero_shot import PUBLISHED
 
     cells = []
     for row in rows:
-        found = ["not evaluated"] * len(runs)
-        for number, run in enumerate(row.found.rows if row.found else ()):
-            value, difference = run.bounds[row.found.quantity], run.differences[row.found.quantity]
-            found[number] = f"{value.value:.2f} ± {value.stderr:.2f}"
-            found[number] += f", {difference_of(difference)[1]}" if difference else ""
-        cells.append([row.of.title, row.of.split, *found, *(f"{value:.2f}" for value in row.of.published)])
-    return ["corpus", "split", *runs, *(f"{name}, published" for name in PUBLISHED)], cells
+        own = values(row.found) if row.found else ["not evaluated"] * len(columns)
+        cells.append([row.of.title, row.of.split, *own, *(f"{value:.2f}" for value in row.of.published)])
+    return ["corpus", "split", *columns, *(f"{name}, published" for name in PUBLISHED)], cells
 
 
 def _notes(rows: list[OnCorpus], from_published: dict[str, list[str]]) -> list[str]:
-    """Return what was compared, what differs from the published figures, and why a corpus is not there."""
-    first = next((row.found for row in rows if row.found), None)
-    lines = [*conditions(first, "each corpus"), *differing(first)] if first else []
-    lines.append("what differs from the published figures (arXiv:2406.07524):")
+    """Return what differs from the published figures, and why a corpus is not there."""
+    lines = ["what differs from the published figures (arXiv:2406.07524):"]
     for text in dict.fromkeys(text for texts in from_published.values() for text in texts):
         runs = [run for run, texts in from_published.items() if text in texts]
         lines.append(f"  {text}" if len(runs) == len(from_published) else f"  {', '.join(runs)}: {text}")

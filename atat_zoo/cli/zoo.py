@@ -34,8 +34,8 @@ def list_(kind: str | None, as_json: bool) -> None:
     table(["kind", "name", "summary"], [[e.kind, e.name, e.summary + origin[e.distribution]] for e in entries])
     for plugin in menu.plugins:
         if plugin.status == "broken":
-            said = f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}"
-            click.echo(printable(said), err=True)
+            problem = f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}"
+            click.echo(printable(problem), err=True)
 
 
 @zoo.command()
@@ -51,20 +51,15 @@ def show(kind: str, name: str, as_json: bool) -> None:
         return
     click.echo(printable(f"{entry.kind} {entry.name}: {entry.summary}"))
     click.echo(printable(f"from {entry.distribution}, {entry.path}"))
-    if entry.refs:
-        click.echo(printable(f"see {', '.join(entry.refs)}"))
-    click.echo("")
+    click.echo(printable(f"see {', '.join(entry.refs)}\n") if entry.refs else "")
     if entry.parameters:
-        rows = [[n, p["type"], _default(p), p["help"] + _bounds(p)] for n, p in entry.parameters.items()]
+        rows = [
+            [n, p["type"], "(required)" if p.get("required") else str(p.get("default", "-")), p["help"] + _bounds(p)]
+            for n, p in entry.parameters.items()
+        ]
         table(["parameter", "type", "default", "meaning"], rows)
     else:
         click.echo("It has no parameters.")
-
-
-def _default(parameter: dict[str, Any]) -> str:
-    if parameter.get("required"):
-        return "(required)"
-    return str(parameter["default"]) if "default" in parameter else "-"
 
 
 def _bounds(parameter: dict[str, Any]) -> str:
@@ -77,20 +72,15 @@ def _bounds(parameter: dict[str, Any]) -> str:
 @options("json")
 def plugins(as_json: bool) -> None:
     """List the installed plugins, and the error of each broken one."""
-    installed = Zoo.load().plugins
-    parts = [[f"{e.kind}.{e.name}" for e in plugin.entries] for plugin in installed]
+    rows = [(plugin, [f"{e.kind}.{e.name}" for e in plugin.entries]) for plugin in Zoo.load().plugins]
     if as_json:
         keys = ("name", "distribution", "version", "status", "error")
-        print_json([{k: getattr(p, k) for k in keys} | {"parts": its} for p, its in zip(installed, parts, strict=True)])
-        return
-    if not installed:
+        print_json([{key: getattr(plugin, key) for key in keys} | {"parts": parts} for plugin, parts in rows])
+    elif rows:
+        cells = [[p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(parts)] for p, parts in rows]
+        table(["plugin", "distribution", "status", "parts or error"], cells)
+    else:
         click.echo("No plugin is installed.")
-        return
-    rows = [
-        [p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(its)]
-        for p, its in zip(installed, parts, strict=True)
-    ]
-    table(["plugin", "distribution", "status", "parts or error"], rows)
 
 
 @zoo.command("manifest")
@@ -125,20 +115,18 @@ def check(distribution: str | None) -> None:
     if distribution:
         click.echo(_held(menu, distribution, broken))
         return
-    count = 0
-    for kind in KINDS:
-        for name in menu.names(kind):
-            try:
-                listed = menu.describe(kind, name)
-                actual = manifest.entry_of(kind, menu.component(kind, name), listed.distribution)
-                if actual.parameters != listed.parameters:
-                    broken.append(f"{kind} {name}: its registry.toml differs from its code")
-                count += 1
-            except (UserError, TypeError) as error:
-                broken.append(f"{kind} {name}: {error}")
+    parts = [(kind, name) for kind in KINDS for name in menu.names(kind)]
+    for kind, name in parts:
+        try:
+            listed = menu.describe(kind, name)
+            actual = manifest.entry_of(kind, menu.component(kind, name), listed.distribution)
+            if actual.parameters != listed.parameters:
+                broken.append(f"{kind} {name}: its registry.toml differs from its code")
+        except (UserError, TypeError) as error:
+            broken.append(f"{kind} {name}: {error}")
     if broken:
         raise UserError("\n".join(broken))
-    click.echo(f"{count} parts of {len(KINDS)} kinds are in order ({Path(manifest.shipped()).name})")
+    click.echo(f"{len(parts)} parts of {len(KINDS)} kinds are in order ({Path(manifest.shipped()).name})")
 
 
 def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:

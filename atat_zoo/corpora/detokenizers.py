@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component
 
 if TYPE_CHECKING:
@@ -97,79 +99,79 @@ _LM1B: tuple[Rule, ...] = (
 
 
 @component
-class NoDetokenizer:
+class NoDetokenizer(Detokenizer):
     """The text as it is, as for AG News, OpenWebText and text8."""
 
     name = "none"
     summary = "the text as it is"
     refs = ()
 
+    @override
     def __call__(self, text: str) -> str:
-        """See `Detokenizer`."""
         return text
 
 
 @component
-class WikiTextDetokenizer:
+class WikiTextDetokenizer(Detokenizer):
     """Contractions, `@-@` in numbers and words, punctuation, brackets, quotation marks, headings, `N` for a number."""
 
     name = "wikitext"
     summary = "WikiText: @-@, spaces before punctuation and within brackets, headings"
     refs = (_SOURCE, "arXiv:1609.07843")
 
+    @override
     def __call__(self, text: str) -> str:
-        """See `Detokenizer`."""
         # Line by line, as MDLM reads it: a quotation mark has its partner in the same paragraph.
         return "".join(_apply(_WIKITEXT, line) for line in _LINES.split(text))
 
 
 @component
-class PTBDetokenizer:
+class PTBDetokenizer(Detokenizer):
     """Contractions, slashes, `N` for a number, `<unk>` as a question mark; no white space at the ends."""
 
     name = "ptb"
     summary = "Penn Treebank: contractions, N for a number, <unk> as a question mark"
     refs = (_SOURCE, "https://aclanthology.org/J93-2004/")
 
+    @override
     def __call__(self, text: str) -> str:
-        """See `Detokenizer`."""
         return _apply(_PTB, text.strip())
 
 
 @component
-class LM1BDetokenizer:
+class LM1BDetokenizer(Detokenizer):
     """Addresses, contractions, punctuation, quotation marks, brackets and currencies, for a sentence a document."""
 
     name = "lm1b"
     summary = "One Billion Words: contractions, punctuation, quotation marks, currencies"
     refs = (_SOURCE, "arXiv:1312.3005")
 
+    @override
     def __call__(self, text: str) -> str:
-        """See `Detokenizer`."""
         return _apply(_LM1B, text.strip())
 
 
 @component
-class LambadaDetokenizer:
+class LambadaDetokenizer(Detokenizer):
     """Straight double quotation marks, no white space at the ends, and a line end before the passage."""
 
     name = "lambada"
     summary = "LAMBADA: straight quotation marks, a line end at the start"
     refs = (_SOURCE, "arXiv:1606.06031")
 
+    @override
     def __call__(self, text: str) -> str:
-        """See `Detokenizer`."""
         return "\n" + text.translate({ord(mark): '"' for mark in "“”"}).strip()
 
 
 @component
-class ScientificPapersDetokenizer:
+class ScientificPapersDetokenizer(Detokenizer):
     """Those of WikiText and of One Billion Words, one after the other."""
 
     name = "scientific_papers"
     summary = "arXiv and PubMed articles: wikitext, then lm1b"
     refs = (_SOURCE, "arXiv:1804.05685")
 
+    @override
     def __call__(self, text: str) -> str:
-        """See `Detokenizer`."""
         return _apply(_LM1B, _apply(_WIKITEXT, text))

@@ -8,9 +8,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.corpora.held_out import check_shares, divide, is_undivided
-from atat_zoo.corpora.reading import documents, package, suffix, text_in
-from atat_zoo.data.digests import fingerprint_of, stamps_of
+from typing_extensions import override
+
+from atat_zoo.corpora import Corpus
+from atat_zoo.corpora.documents import documents, package, suffix, text_in
+from atat_zoo.corpora.held_out import Divided
+from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
@@ -26,7 +29,7 @@ _SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # of the 
 
 
 @component
-class FilesCorpus:
+class FilesCorpus(Divided, Corpus):
     """Files named by path or pattern, or folders of them, in UTF-8.
 
     `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document, and so has each row of a
@@ -55,12 +58,7 @@ class FilesCorpus:
     def __attrs_post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no file")
-        check_shares(self)
-
-    @property
-    def undivided(self) -> bool:
-        """Whether nothing is held out, so that all of it is evaluated."""
-        return is_undivided(self)
+        self.check_shares()
 
     @property
     def package(self) -> tuple[str, str] | None:
@@ -76,10 +74,14 @@ class FilesCorpus:
         """
         if not {"train": (), "validation": self.validation, "test": self.test}[split]:
             self._files()  # refuses every wrong pattern before anything is read; a benchmark needs no training text
-        yield from divide(self, split, lambda: stamps_of(self._expand(self.train, "train")))
+        yield from super().documents(split)
 
+    @override
+    def training_stamp(self) -> Stamps:
+        return stamps_of(self._expand(self.train, "train"))
+
+    @override
     def read(self, split: Split) -> Iterator[str]:
-        """Yield the documents of the files that a split names."""
         for path in self._expand(getattr(self, split), split):
             texts = documents(path, self.document, self.text_field)
             yield from (text for text in map(self.detokenizer, texts) if text.strip())
@@ -88,12 +90,12 @@ class FilesCorpus:
         """Return the number, size and hash of the files."""
         return {split: fingerprint_of(stamps_of(paths)) for split, paths in self._files().items() if paths}
 
+    @override
     def stamp(self) -> Any:
-        """See `Corpus`."""
         return {split: stamps_of(paths) for split, paths in self._files().items()}
 
+    @override
     def size(self) -> int | None:
-        """See `Corpus`; None where a format does not tell."""
         sizes: dict[tuple[str, str], int] = {}
         first: dict[tuple[str, str], Path] = {}
         for path in itertools.chain.from_iterable(self._files().values()):
@@ -101,13 +103,15 @@ class FilesCorpus:
             sizes[form] = sizes.get(form, 0) + path.stat().st_size
             first.setdefault(form, path)
         shares = {form: text_in(path, self.document, self.text_field) for form, path in first.items()}
-        known = [share * sizes[form] for form, share in shares.items() if share is not None]
-        return round(sum(known)) if len(known) == len(shares) else None
+        if None in shares.values():  # a format does not tell
+            return None
+        return round(sum(share * sizes[form] for form, share in shares.items() if share is not None))
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """See `Corpus`; in the form of version 0.1 where it can be, so that its shards are found."""
         table = unstructure(self)
         del table["source"]
+        # Parts without parameters by their names alone: the names of all shards of files hang on this form.
         if table["document"].keys() == {"use"}:
             table["document"] = table["document"]["use"]
         if table["detokenizer"] == {"use": "none"}:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -13,39 +14,60 @@ from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from atat_zoo.data import Split
 
 
-class Divided(Protocol):
-    """A corpus whose `validation` and `test` each name a text, or nothing: then a share of the training text."""
+class Divided(ABC):
+    """The splits of a corpus whose `validation` and `test` each name a text, or nothing: then a share of `train`.
 
-    @property
-    def validation(self) -> object:
-        """What to validate on."""
+    A component inherits from this class and then from `Corpus`, and declares these attributes as its parameters.
+    """
 
-    @property
-    def test(self) -> object:
-        """What to test on."""
+    validation: Any
+    test: Any
+    validation_share: float  # of the training documents, held out where nothing is named
+    test_share: float
+    seed: int  # a different one holds out different documents
 
-    @property
-    def validation_share(self) -> float:
-        """The share of the training documents that is held out where nothing is named."""
-
-    @property
-    def test_share(self) -> float:
-        """As `validation_share`."""
-
-    @property
-    def seed(self) -> int:
-        """A different seed holds out different documents."""
-
+    @abstractmethod
     def read(self, split: Split) -> Iterator[str]:
         """Yield the documents of the text that a split names."""
 
-    def __hash__(self) -> int:
-        """Equal parameters, equal hashes: what was chosen for a corpus is remembered by it."""
+    @abstractmethod
+    def training_stamp(self) -> Hashable:
+        """Return what changes with the training text, which is read twice where something is held out of it."""
+
+    def check_shares(self) -> None:
+        """Raise a `ValueError` if nothing is left to train on."""
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError("validation_share and test_share together must be less than 1")
+
+    @property
+    def undivided(self) -> bool:
+        """Whether nothing is held out, so that all of it is evaluated."""
+        return not (self.validation or self.test or self.validation_share or self.test_share)
+
+    def held_out_split(self, split: Split) -> Split:
+        """Return the other held-out split where a text is named for that one only, as in benchmarks; else `split`."""
+        other: Split = "validation" if split == "test" else "test"
+        return other if getattr(self, other) and not getattr(self, split) else split
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the documents of a split: those of the text that it names, or its share of the training text.
+
+        Raises:
+            UserError: when there are fewer documents than splits.
+        """
+        if {"train": None, "validation": self.validation, "test": self.test}[split]:
+            yield from self.read(split)
+            return
+        shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
+        if any(shares):
+            yield from _chosen(self, *shares, self.training_stamp()).select(self.read("train"), split)
+        elif split == "train":
+            yield from self.read("train")
 
 
 @attrs.frozen
@@ -95,49 +117,13 @@ def _hash(text: str, seed: int) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def check_shares(corpus: Divided) -> None:
-    """Raise a `ValueError` if nothing is left to train on."""
-    if corpus.validation_share + corpus.test_share >= 1:
-        raise ValueError("validation_share and test_share together must be less than 1")
-
-
-def is_undivided(corpus: Divided) -> bool:
-    """Return whether nothing is held out, so that all of it is evaluated."""
-    return not (corpus.validation or corpus.test or corpus.validation_share or corpus.test_share)
-
-
-def split_named(corpus: Any, split: Split) -> Split:
-    """Return the other held-out split where a corpus names a text for that one only, as benchmarks do; else `split`."""
-    other: Split = "validation" if split == "test" else "test"
-    named = getattr(corpus, split, True) or not getattr(corpus, other, False)
-    return split if named else other
-
-
-def divide(corpus: Divided, split: Split, stamp: Callable[[], Hashable]) -> Iterator[str]:
-    """Yield the documents of a split: those of the text that it names, or its share of the training text.
-
-    `stamp` returns what changes with the training text, which is read twice where something is held out of it.
-
-    Raises:
-        UserError: when there are fewer documents than splits.
-    """
-    if {"train": None, "validation": corpus.validation, "test": corpus.test}[split]:
-        yield from corpus.read(split)
-        return
-    shares = (0.0 if corpus.validation else corpus.validation_share, 0.0 if corpus.test else corpus.test_share)
-    if any(shares):
-        yield from _chosen(corpus, *shares, stamp()).select(corpus.read("train"), split)
-    elif split == "train":
-        yield from corpus.read("train")
-
-
 @functools.lru_cache(maxsize=8)
 def _chosen(corpus: Divided, validation: float, test: float, stamp: Hashable) -> HeldOut:
     del stamp
-    found = HeldOut.choose(corpus.read("train"), validation=validation, test=test, seed=corpus.seed)
-    if found.documents < 1 + (validation > 0) + (test > 0):
+    held_out = HeldOut.choose(corpus.read("train"), validation=validation, test=test, seed=corpus.seed)
+    if held_out.documents < 1 + (validation > 0) + (test > 0):
         raise UserError(
-            f"corpus.train: {found.documents} document is not enough to hold some out; name corpus.validation and "
+            f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation and "
             "corpus.test, or divide the text into more documents"
         )
-    return found
+    return held_out

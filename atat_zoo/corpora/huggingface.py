@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.corpora.held_out import check_shares, divide, is_undivided
+from typing_extensions import override
+
+from atat_zoo.corpora import Corpus
+from atat_zoo.corpora.held_out import Divided
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
@@ -21,7 +24,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @component
-class HuggingFaceCorpus:
+class HuggingFaceCorpus(Divided, Corpus):
     """A data set by its name on the hub, or a folder of files, read by the library `datasets`.
 
     The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
@@ -51,29 +54,20 @@ class HuggingFaceCorpus:
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
 
     def __attrs_post_init__(self) -> None:
-        check_shares(self)
+        self.check_shares()
         for condition in self.keep:
             if "=" not in condition:
                 raise ValueError(f'keep: {condition!r} is no condition; write one like "language=en"')
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
             raise ValueError(f"revision = {self.revision!r} is no commit of 40 hexadecimal digits; a branch may move")
 
-    @property
-    def undivided(self) -> bool:
-        """Whether nothing is held out, so that all of it is evaluated."""
-        return is_undivided(self)
-
-    def documents(self, split: Split) -> Iterator[str]:
-        """See `Corpus`."""
-        return divide(self, split, self.stamp)
-
     def fingerprint(self) -> dict[str, Any]:
         """Return the commit of a data set on the hub, or number, size and hash of a folder's files."""
         stamps = self.stamp()
         return {"revision": self.revision} if stamps is None else fingerprint_of(stamps)
 
+    @override
     def stamp(self) -> Stamps | None:
-        """See `Corpus`; None for a data set on the hub, whose commit does not change."""
         folder = Path(self.path).expanduser()
         if folder.is_dir():
             return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
@@ -82,21 +76,25 @@ class HuggingFaceCorpus:
                 f"corpus.revision: {self.path} is no folder here, and a data set on the hub can change: name its "
                 f"commit, as listed in https://huggingface.co/datasets/{self.path}/commits/main"
             )
-        return None
+        return None  # its commit does not change
 
+    @override
+    def training_stamp(self) -> Stamps | None:
+        return self.stamp()
+
+    @override
     def read(self, split: Split) -> Iterator[str]:
-        """Yield the documents of the library's split that a split names."""
         conditions = [condition.partition("=")[::2] for condition in self.keep]
         columns = [self.column, *(column for column, _ in conditions)]
         named = getattr(self, split)
         loaded = self._load(named)
-        if known := loaded.column_names:
+        if there := loaded.column_names:
             for column in columns:
-                if column not in known:
+                if column not in there:
                     key = "column" if column == self.column else "keep"
                     raise UserError(
-                        f"corpus.{key}: {self.path} has no column {column!r}{nearest(column, known)} "
-                        f"(there are: {', '.join(known)})"
+                        f"corpus.{key}: {self.path} has no column {column!r}{nearest(column, there)} "
+                        f"(there are: {', '.join(there)})"
                     )
             loaded = loaded.select_columns(list(dict.fromkeys(columns)))
         for number, row in enumerate(self._rows(loaded, named), 1):
@@ -135,7 +133,7 @@ class HuggingFaceCorpus:
             raise self._unreadable(split, error) from None
 
     def _unreadable(self, split: str, error: Exception) -> UserError:
-        said = " ".join(str(error.__cause__ or error).split())
+        reason = " ".join(str(error.__cause__ or error).split())
         streamed = self.streaming and "[" in split
         remedy = "; a part of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
-        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {said:.300}{remedy}")
+        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {reason:.300}{remedy}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
+from typing_extensions import override
 
-from atat_zoo.data.digests import identity_of
+from atat_zoo.corpora import Corpus
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, parts
 from atat_zoo.registry.spec import unstructure
@@ -14,12 +15,11 @@ from atat_zoo.registry.spec import unstructure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atat_zoo.corpora import Corpus
     from atat_zoo.data import Split
 
 
 @component
-class MixtureCorpus:
+class MixtureCorpus(Corpus):
     """Training text of several corpora in shares w_i of the characters; held-out text is all of theirs.
 
     The next document is always of the corpus that is furthest behind its share: the smallest of its characters over
@@ -42,8 +42,8 @@ class MixtureCorpus:
         if self.weights and len(self.weights) != len(self.of):
             raise ValueError(f"weights has {len(self.weights)} numbers for {len(self.of)} corpora; give one each")
 
+    @override
     def documents(self, split: Split) -> Iterator[str]:
-        """See `Corpus`."""
         if split != "train":
             for corpus in self.of:
                 yield from corpus.documents(split)
@@ -69,10 +69,10 @@ class MixtureCorpus:
         """Return the fingerprints of the corpora."""
         return {"of": [corpus.fingerprint() for corpus in self.of]}
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """See `Corpus`."""
-        return {**unstructure(self), "of": [identity_of(corpus) for corpus in self.of]}
+        return {**unstructure(self), "of": [corpus.identity() for corpus in self.of]}
 
+    @override
     def stamp(self) -> Any:
-        """See `Corpus`."""
-        return [corpus.stamp() if hasattr(corpus, "stamp") else None for corpus in self.of]
+        return [corpus.stamp() for corpus in self.of]

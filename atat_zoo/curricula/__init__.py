@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from atat_zoo.registry import component, param, values_of
+from typing_extensions import override
+
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.curricula.modules import DynamicModule, ThreeStageSchedule
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.curricula.weighting import DynamicModule, ThreeStageSchedule
+    from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.registry import Context
 
 
@@ -28,11 +30,11 @@ class CurriculumModule(Protocol):
         """Return the name of the stage at this progress, for the metrics."""
         ...
 
-    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens.
 
         Args:
-            masked: the step.
+            noised: the batch under its masks.
             importance: I in [0, 1], [B, L], detached: of the clean tokens, or of z, as the estimator reads.
             progress: completed share of the training, in [0, 1].
         """
@@ -40,7 +42,7 @@ class CurriculumModule(Protocol):
 
 
 @runtime_checkable
-class Tilting(Protocol):
+class ExponentialWeighting(Protocol):
     """A `CurriculumModule` in which a token of importance 1 weighs exp(strength) times one of importance 0."""
 
     def strength(self, progress: float) -> float:
@@ -59,7 +61,7 @@ class Curriculum(Protocol):
 
 
 @component
-class NoCurriculum:
+class NoCurriculum(CurriculumModule):
     """Every token weighs 1 from the first step to the last."""
 
     name = "none"
@@ -69,15 +71,15 @@ class NoCurriculum:
         """Return itself."""
         return self
 
+    @override
     def stage(self, progress: float) -> str:
-        """See `CurriculumModule`."""
         return "none"
 
-    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
-        """See `CurriculumModule`."""
+    @override
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         import torch
 
-        return torch.ones_like(masked.maskable, dtype=torch.float32)
+        return torch.ones_like(noised.maskable, dtype=torch.float32)
 
 
 @component
@@ -125,7 +127,7 @@ class ThreeStageCurriculum:
 
     def build(self, context: Context) -> ThreeStageSchedule:
         """Return the schedule of a training of `context.steps` steps."""
-        from atat_zoo.curricula.modules import ThreeStageSchedule
+        from atat_zoo.curricula.weighting import ThreeStageSchedule
 
         easy, steps = self.boundaries[0], self.warmup_steps
         return ThreeStageSchedule(
@@ -169,6 +171,6 @@ class DynamicCurriculum:
 
     def build(self, context: Context) -> DynamicModule:
         """Return a module with the stage and the means as buffers; it implements `StatefulPart`."""
-        from atat_zoo.curricula.modules import DynamicModule
+        from atat_zoo.curricula.weighting import DynamicModule
 
-        return DynamicModule(**values_of(self))
+        return DynamicModule(self)

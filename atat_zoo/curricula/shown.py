@@ -1,9 +1,16 @@
-"""Curricula whose weights depend on the text with masks alone: they tilt nothing that is learned (MATH 7)."""
+"""Curricula whose weights depend on the text with masks alone: they tilt nothing that is learned.
+
+See docs/mathematics.md, "Masks by visible tokens".
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
+from atat_zoo.curricula import CurriculumModule
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
@@ -11,13 +18,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
 
 @component
-class ContextAdaptiveCurriculum:
+class ContextAdaptiveCurriculum(CurriculumModule):
     """A token weighs more, the more visible tokens are near it: CART, of Dream 7B (Ye et al., arXiv:2508.15487).
 
         c_i ∝ ε + (1 − ε) · Σ_{j visible, j ≠ i} ½ p (1 − p)^{|i − j| − 1}
@@ -38,25 +45,25 @@ class ContextAdaptiveCurriculum:
         """Return itself."""
         return self
 
+    @override
     def stage(self, progress: float) -> str:
-        """See `CurriculumModule`."""
         return "context_adaptive"
 
-    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
-        """See `CurriculumModule`; neither importance nor progress is read."""
+    @override
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         import torch
 
-        maskable = masked.maskable
+        maskable = noised.maskable
         position = torch.arange(maskable.shape[1], device=maskable.device, dtype=torch.float64)
         distance = (position[:, None] - position).abs()
         near = 0.5 * self.sharpness * (1 - self.sharpness) ** (distance - 1).clamp(min=0)
-        visible = (maskable & ~masked.masked).double()
+        visible = (maskable & ~noised.masked).double()
         share = visible @ near.fill_diagonal_(0.0)
         return _with_mean_one(self.floor + (1 - self.floor) * share, maskable)
 
 
 @component
-class PlannerAwareCurriculum:
+class PlannerAwareCurriculum(CurriculumModule):
     """The masked tokens that the sampler `policy` would draw next weigh more (Peng et al., arXiv:2509.23405).
 
         c_i = (1 − a) + a · k · softmax_j(∓I_j / T)_i   over the k masked tokens of a row, and 1 elsewhere
@@ -73,31 +80,32 @@ class PlannerAwareCurriculum:
     share: float = param(0.5, help="a, share of the weight that follows the planner", ge=0, lt=1)
     temperature: float = param(0.3, help="T: small puts the share on the next token alone", ge=1e-3, le=1e9)
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a sentence if the estimator reads the clean text."""
         if experiment.parts["estimator"].reads != "z":
-            yield (
-                f"curriculum: {self.name!r} weighs tokens by how hard they are when hidden, and the estimator "
-                'reads the clean text; set estimator.use = "transformer" and its reads to "z"'
+            yield Problem(
+                "curriculum",
+                f"{self.name!r} weighs tokens by how hard they are when hidden, and the estimator "
+                'reads the clean text; set estimator.use = "transformer" and its reads to "z"',
             )
 
     def build(self, context: Context) -> PlannerAwareCurriculum:
         """Return itself."""
         return self
 
+    @override
     def stage(self, progress: float) -> str:
-        """See `CurriculumModule`."""
         return "planner_aware"
 
-    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
-        """See `CurriculumModule`; the progress is not read."""
+    @override
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         import torch
 
         sign = -1 if self.first == "easy" else 1
-        hidden = masked.masked & masked.maskable
-        scores = (importance.double() * (sign / self.temperature)).masked_fill(~hidden, -torch.inf)
-        planned = scores.softmax(-1) * hidden.sum(-1, keepdim=True)
-        return torch.where(hidden, 1 - self.share + self.share * planned, 1.0).float()
+        masked = noised.masked & noised.maskable
+        scores = (importance.double() * (sign / self.temperature)).masked_fill(~masked, -torch.inf)
+        planned = scores.softmax(-1) * masked.sum(-1, keepdim=True)
+        return torch.where(masked, 1 - self.share + self.share * planned, 1.0).float()
 
 
 def _with_mean_one(weights: Tensor, maskable: Tensor) -> Tensor:

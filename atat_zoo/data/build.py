@@ -27,7 +27,7 @@ import numpy as np
 
 from atat_zoo.data import SPLITS, digests, manifest
 from atat_zoo.data.encoding import Encoder
-from atat_zoo.data.given import TOKENIZER, check_given, table_of, verified
+from atat_zoo.data.given import check_given, verified
 from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
@@ -39,6 +39,7 @@ from atat_zoo.run.locks import locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from atat_zoo.data import Progress, Split
     from atat_zoo.data.encoding import Throughput
@@ -68,21 +69,9 @@ class ShardSource:
     def now(cls, experiment: Experiment) -> ShardSource:
         """Return what an experiment's shards are made of; the files of a large text are hashed if need be."""
         corpus = experiment.parts["corpus"]
-        stamp = corpus.stamp() if hasattr(corpus, "stamp") else None  # first: what is written later is seen
+        stamp = corpus.stamp()  # first: what is written later is seen
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
         return cls(_hash(_settings(experiment, fingerprint)), fingerprint, "" if stamp is None else _hash(stamp))
-
-
-def folder_of(experiment: Experiment) -> Path:
-    """Return the folder for the shards of an experiment, built or not.
-
-    Raises:
-        UserError: when the corpus is missing, since its text determines the name.
-    """
-    corpus = experiment.parts["corpus"]
-    if hasattr(corpus, "built"):
-        return Path(corpus.built())
-    return folder_for(experiment, ShardSource.now(experiment))
 
 
 def folder_for(experiment: Experiment, source: ShardSource) -> Path:
@@ -117,16 +106,16 @@ def build(
     """
     report = progress or silent
 
-    def made(source: ShardSource, folder: Path) -> Path:
+    def build_in(source: ShardSource, folder: Path) -> Path:
         with only_one(folder, report):
             if (folder / manifest.FILE).is_file():  # another process was faster
                 return finished(folder, experiment, source)
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
             joined = slices(beside(folder, "slices"), source.settings) if slices else None
-            work = workplace(beside(folder, "partial"), source)
+            work = unfinished(beside(folder, "partial"), source)
             if joined:
-                write_bytes(work / TOKENIZER, joined.tokenizer)
+                write_bytes(work / manifest.TOKENIZER, joined.tokenizer)
             _fill(work, experiment, source, report, Encoder(processes, throughput), joined)
             check_unchanged(experiment, source, work)
             work.rename(folder)
@@ -134,14 +123,15 @@ def build(
             forget_slices(folder)
         return folder
 
-    return unless_built(experiment, report, made)
+    return unless_built(experiment, report, build_in)
 
 
 def unless_built(experiment: Experiment, report: Progress, make: Callable[[ShardSource, Path], Path]) -> Path:
     """Return the folder of shards if they are built, checked; else what `make` returns for their source and folder."""
-    if hasattr(experiment.parts["corpus"], "built"):
-        return check_given(folder_of(experiment), experiment)
-    with opened(experiment, report) as source:
+    given = experiment.parts["corpus"].built()
+    if given is not None:
+        return check_given(given, experiment)
+    with source_of(experiment, report) as source:
         folder = folder_for(experiment, source)
         if (folder / manifest.FILE).is_file():
             return finished(folder, experiment, source)
@@ -154,7 +144,7 @@ def silent(stage: str, done: int, total: int | None) -> None:
 
 
 @contextlib.contextmanager
-def opened(experiment: Experiment, report: Progress) -> Iterator[ShardSource]:
+def source_of(experiment: Experiment, report: Progress) -> Iterator[ShardSource]:
     """Give what the shards are made of, and keep the hashes of its files beside them."""
     length, apart = experiment.data.length, experiment.data.rows == "document"
     held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
@@ -205,11 +195,6 @@ def finished(folder: Path, experiment: Experiment, source: ShardSource) -> Path:
     contents = verified(folder, experiment)
     if contents.settings != source.settings:
         raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
-    if contents.fingerprint != source.fingerprint:
-        raise UserError(
-            f"{folder} holds shards of a text that was edited while they were built; "
-            "delete it and run `atat data build` again"
-        )
     return folder
 
 
@@ -251,10 +236,10 @@ def _fill(
         vocabulary_size=model.vocabulary_size,
         bos=model.bos,
         eos=model.eos,
-        tokenizer=table_of(tokenizer),
+        tokenizer=tokenizer.identity(),
         corpus=unstructure(corpus),
         fingerprint=source.fingerprint,
-        sha256={name: sha256_of(work / name) for name in (TOKENIZER, manifest.COUNTS)},
+        sha256={name: sha256_of(work / name) for name in (manifest.TOKENIZER, manifest.COUNTS)},
         splits=splits,
     )
     forget_states(work)
@@ -287,7 +272,7 @@ def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | 
 
     The folder's note of the source says that it is of the same text.
     """
-    if (work / TOKENIZER).is_file():
+    if (work / manifest.TOKENIZER).is_file():
         return None
     corpus, tokenizer = experiment.parts["corpus"], experiment.parts["tokenizer"]
     done = 0
@@ -307,13 +292,13 @@ def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | 
     saved = work / "tokenizer.tmp"
     saved.mkdir(exist_ok=True)
     tokenizer.train(documents).save(saved)
-    write_bytes(work / TOKENIZER, (saved / TOKENIZER).read_bytes())
+    write_bytes(work / manifest.TOKENIZER, (saved / manifest.TOKENIZER).read_bytes())
     shutil.rmtree(saved)
     report("tokenizer", done, done)
     return done or None
 
 
-def workplace(work: Path, source: ShardSource) -> Path:
+def unfinished(work: Path, source: ShardSource) -> Path:
     """Return the folder of unfinished work, emptied if its settings differ or its text was written to since."""
     note, begun = work / "settings", f"{source.settings}{source.stamp}"
     if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
@@ -324,28 +309,25 @@ def workplace(work: Path, source: ShardSource) -> Path:
     return work
 
 
-@contextlib.contextmanager
-def only_one(folder: Path, report: Progress) -> Iterator[None]:
-    """Lock a folder; while another process has it, wait."""
-    with locked(beside(folder, "lock"), lambda _: report("waiting", 0, None)):
-        yield
+def only_one(folder: Path, report: Progress) -> AbstractContextManager[None]:
+    """Lock a folder of shards; while another process has it, wait."""
+    return locked(beside(folder, "lock"), lambda _: report("waiting", 0, None))
 
 
 def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Return everything that determines the bytes of the shards, with the fingerprint of the text."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    # Included only if set, so that shards without them have the same name as in versions without these keys.
-    later: dict[str, Any] = {} if spec.sequences is None else {"sequences": spec.sequences}
-    later |= {} if spec.rows == "packed" else {"rows": spec.rows}
+    # The names of all folders hang on this table: keys at their defaults are left out, so that a new one renames none.
+    optional: dict[str, Any] = {} if spec.sequences is None else {"sequences": spec.sequences}
+    optional |= {} if spec.rows == "packed" else {"rows": spec.rows}
     return {
         "format": manifest.FORMAT,
-        "corpus": table_of(corpus),
+        "corpus": corpus.identity(),
         "text": fingerprint,
         "spread": [_SPREAD_SEED, SHUFFLED],
-        "tokenizer": table_of(tokenizer),
-        "tokenizer_file": tokenizer.fingerprint() if hasattr(tokenizer, "fingerprint") else None,
-        # With the names of version 0.1, so that its shards are found.
-        "data": later
+        "tokenizer": tokenizer.identity(),
+        "tokenizer_file": tokenizer.fingerprint(),
+        "data": optional
         | {"block": spec.sequences_per_member, "shard": spec.sequences_per_shard}
         | {key: getattr(spec, key) for key in ("length", "special", "remainder", "dtype", "lanes")},
     }

@@ -18,7 +18,7 @@ from atat_zoo import machine
 from atat_zoo.data import manifest
 from atat_zoo.data.manifest import array_of
 from atat_zoo.data.neighbours import Counted, CountTable
-from atat_zoo.data.reading import read
+from atat_zoo.data.shard_rows import read
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import replacing
 from atat_zoo.run.locks import locked

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
-from atat_zoo.registry.spec import unstructure
 from atat_zoo.run.atomic import write_text
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Stamp(NamedTuple):
 
 
 Stamps = tuple[Stamp, ...]
-_place: ContextVar[tuple[Path | None, Progress]] = ContextVar("place", default=(None, lambda *_: None))
+_kept_in: ContextVar[tuple[Path | None, Progress]] = ContextVar("kept_in", default=(None, lambda *_: None))
 _of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, and its hash
 
 
@@ -62,32 +61,32 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
 @contextmanager
 def kept_in(root: Path, report: Progress) -> Iterator[None]:
     """Keep hashes in a file in `root` while this is open, and report the bytes hashed as the stage `hashing`."""
-    token = _place.set((root / FILE, report))
+    token = _kept_in.set((root / FILE, report))
     try:
         yield
     finally:
-        _place.reset(token)
+        _kept_in.reset(token)
 
 
 def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
     """Return the SHA-256 of files, in hexadecimal; those that have not changed are not read again."""
-    place, report = _place.get()
-    known = _load(place) | _of_this_process
+    path_of_hashes, report = _kept_in.get()
+    hashes = _load(path_of_hashes) | _of_this_process
     new: dict[str, list[Any]] = {}
     done, total = 0, sum(file.size for file in files)
     for path, *state in files:
-        before = known.get(path)
+        before = hashes.get(path)
         if before is None or before[:-1] != state:
             settled = max(state[1], state[2]) < time.time_ns() - _TICK
-            known[path] = [*state, _sha256(path, done, total, report)]
+            hashes[path] = [*state, _sha256(path, done, total, report)]
             if settled:
-                new[path] = known[path]
+                new[path] = hashes[path]
         done += state[0]
     _of_this_process.update(new)
-    if new and place is not None:
+    if new and path_of_hashes is not None:
         with suppress(UserError):  # where nothing can be written, every process hashes again
-            write_text(place, json.dumps(_load(place) | new, indent=1) + "\n")
-    return [known[file.path][-1] for file in files]
+            write_text(path_of_hashes, json.dumps(_load(path_of_hashes) | new, indent=1) + "\n")
+    return [hashes[file.path][-1] for file in files]
 
 
 def _sha256(path: str, done: int, total: int, report: Progress) -> str:
@@ -103,10 +102,10 @@ def _sha256(path: str, done: int, total: int, report: Progress) -> str:
     return digest.hexdigest()
 
 
-def _load(place: Path | None) -> dict[str, list[Any]]:
+def _load(path_of_hashes: Path | None) -> dict[str, list[Any]]:
     """Return the hashes that were kept; a damaged file has none, as they can be had again."""
     with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError):
-        content = json.loads(place.read_bytes() if place else "{}")
+        content = json.loads(path_of_hashes.read_bytes() if path_of_hashes else "{}")
         return {path: entry for path, entry in content.items() if re.fullmatch("[0-9a-f]{64}", entry[-1])}
     return {}
 
@@ -119,21 +118,15 @@ def stamps_of(paths: Sequence[Path]) -> Stamps:
 def fingerprint_of(files: Stamps) -> dict[str, Any]:
     """Return the number of files, their size in bytes, and a hash of what is in them, in their order."""
     sizes = [file.size for file in files]
-    found: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
+    counts: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
     digest = hashlib.sha256()
     if sum(sizes) > _HASHED_AT_ONCE:
         digest.update("\n".join(sha256_of_each(files)).encode())
-        return found | {"sha256 of the files' SHA-256": digest.hexdigest()}
-    # As in version 0.1, so that its shards are found; not kept, so that no change is missed.
+        return counts | {"sha256 of the files' SHA-256": digest.hexdigest()}
+    # Little enough to hash each time: no change is missed.
     for file in files:
         try:
             digest.update(f"{file.size}\0".encode() + Path(file.path).read_bytes())
         except OSError as error:
             raise unreadable(file.path, error) from None
-    return found | {"sha256": digest.hexdigest()}
-
-
-def identity_of(spec: Any) -> dict[str, Any]:
-    """Return the table of a corpus or a tokenizer without what changes no byte of its shards; see `Corpus`."""
-    table: dict[str, Any] = spec.identity() if hasattr(spec, "identity") else unstructure(spec)
-    return table
+    return counts | {"sha256": digest.hexdigest()}

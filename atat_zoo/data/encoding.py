@@ -48,11 +48,6 @@ class Throughput:
         return self.bytes / 1e6 / max(self.core_seconds, 1e-9)
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Encoder:
     """Encodes the batches of one build."""
 
@@ -96,9 +91,9 @@ class Encoder:
         batches = chain(first, batches)
         # A process takes longer to start than one batch to encode.
         several = self._processes > 1 and len(first) > 1
-        for found in self._elsewhere(batches) if several else map(self._here, batches):
-            self._throughput.bytes += found.bytes
-            yield found
+        for encoded in self._elsewhere(batches) if several else map(self._here, batches):
+            self._throughput.bytes += encoded.bytes
+            yield encoded
 
     def _elsewhere(self, batches: Iterator[Sequence[Piece]]) -> Iterator[Encoded]:
         waiting: deque[Future[tuple[Encoded, float]]] = deque()
@@ -138,9 +133,9 @@ class Encoder:
             os.environ |= {} if safe is None else {_SAFE: safe}
 
     def _result(self, future: Future[tuple[Encoded, float]]) -> Encoded:
-        found, seconds = future.result()
+        encoded, seconds = future.result()
         self._throughput.core_seconds += seconds
-        return found
+        return encoded
 
 
 def _begin(tokenizer: Any, folder: Path, form: Form) -> None:
@@ -160,5 +155,5 @@ def _follow() -> None:
 
 def _encode(batch: Sequence[Piece]) -> tuple[Encoded, float]:
     start = time.process_time()
-    found = encode(*_job[0], batch)
-    return found, time.process_time() - start
+    encoded = encode(*_job[0], batch)
+    return encoded, time.process_time() - start

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from atat_zoo.data import manifest
-from atat_zoo.data.build import beside, folder_for, opened, packer_of, silent
+from atat_zoo.data.build import beside, folder_for, packer_of, silent, source_of
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 
@@ -45,11 +45,11 @@ def estimate(
         UserError: when that share of the shards will not fit on the disk, or the text cannot be read.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
-    if not hasattr(corpus, "size"):
+    if not (size := corpus.size()):
         return None
-    with opened(experiment, progress or silent) as source:
+    with source_of(experiment, progress or silent) as source:
         folder = folder_for(experiment, source)
-        if (folder / manifest.FILE).is_file() or not (size := corpus.size()):
+        if (folder / manifest.FILE).is_file():
             return None
         if not (batch := next(batches(corpus.documents("train"), spec.rows), None)):
             return None
@@ -69,16 +69,16 @@ def estimate(
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
     root = Path(spec.root).absolute()
     root = next(path for path in (root, *root.parents) if path.is_dir())
-    found = BuildEstimate(
+    likely = BuildEstimate(
         text=round(scale * read),
         shards=round(sequences * spec.length * packer.dtype.itemsize),
         seconds=share * scale * seconds / processes,
         free=shutil.disk_usage(root).free,
     )
     there = sum(path.stat().st_size for path in beside(folder, "partial").glob("*.tar"))
-    if share * found.shards - there > found.free:
+    if share * likely.shards - there > likely.free:
         raise UserError(
-            f"data.root: the shards will take about {share * found.shards / 1e9:,.1f} GB, and {spec.root} has "
-            f"{found.free / 1e9:,.1f} GB free; free some space, or set data.root to a folder on a larger disk"
+            f"data.root: the shards will take about {share * likely.shards / 1e9:,.1f} GB, and {spec.root} has "
+            f"{likely.free / 1e9:,.1f} GB free; free some space, or set data.root to a folder on a larger disk"
         )
-    return found
+    return likely

@@ -8,22 +8,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.data import SPLITS, manifest
-from atat_zoo.data.digests import identity_of
+from atat_zoo.data import SPLITS, manifest, remote
+from atat_zoo.data.manifest import TOKENIZER
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
-    from atat_zoo.tokenizers import TokenizerModel
-
-TOKENIZER = manifest.TOKENIZER
+    from atat_zoo.tokenizers import Tokenizer, TokenizerModel
 
 
 def check_given(folder: Path, experiment: Experiment) -> Path:
     """Check that shards built elsewhere match the experiment."""
     contents = verified(folder, experiment)
-    where = getattr(experiment.parts["corpus"], "path", folder)
+    origin = remote.origin_of(folder)
+    path = origin.path if origin else folder
     wanted: dict[str, tuple[Any, Any]] = {
         f"data.{key}": (getattr(experiment.data, key), getattr(contents, key)) for key in ("length", "special", "rows")
     }
@@ -33,7 +32,7 @@ def check_given(folder: Path, experiment: Experiment) -> Path:
     except UserError as error:
         problems.append(str(error))
     problems += [
-        f"{key}: the shards in {where} have {_show(there)}, the experiment says {_show(asked)}"
+        f"{key}: the shards in {path} have {_show(there)}, the experiment says {_show(asked)}"
         for key, (asked, there) in wanted.items()
         if asked != there
     ]
@@ -42,14 +41,15 @@ def check_given(folder: Path, experiment: Experiment) -> Path:
     return folder
 
 
-def _tokenizers(tokenizer: Any, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
+def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
     """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
-    asked, there, sha256 = table_of(tokenizer), contents.tokenizer, contents.sha256[TOKENIZER]
-    if not hasattr(tokenizer, "fingerprint"):
-        return asked, there
+    asked, there, sha256 = tokenizer.identity(), contents.tokenizer, contents.sha256[TOKENIZER]
     try:
-        if hasattr(tokenizer, "like"):
-            own, mine = tokenizer.load(folder), tokenizer.fingerprint()
+        mine = tokenizer.fingerprint()
+        if mine is None:
+            return asked, there
+        if tokenizer.like is not None:
+            own = tokenizer.load(folder)
         else:
             own = tokenizer.train(lambda: iter(()))
             mine = _saved(own)
@@ -61,8 +61,8 @@ def _tokenizers(tokenizer: Any, folder: Path, contents: manifest.ShardManifest) 
         with contextlib.suppress(UserError):  # another version of the library may have written the same in another form
             mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
     asked, there = (
-        {f"SHA-256 of {TOKENIZER}": digest, "vocabulary size": each.vocabulary_size, "bos": each.bos, "eos": each.eos}
-        for digest, each in ((mine, own), (sha256, contents))
+        {f"SHA-256 of {TOKENIZER}": digest, "vocabulary size": of.vocabulary_size, "bos": of.bos, "eos": of.eos}
+        for digest, of in ((mine, own), (sha256, contents))
     )
     return asked, there
 
@@ -78,14 +78,6 @@ def verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
     """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
     skip = experiment.data.damaged == "skip"
     return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
-
-
-def table_of(spec: Any) -> dict[str, Any]:
-    """Return what in the table of a corpus or a tokenizer determines bytes: its `identity`, or all of it.
-
-    For the tokenizer of another run, the run's own: its file's hash is checked separately.
-    """
-    return identity_of(getattr(spec, "like", spec))
 
 
 def _show(value: Any) -> str:

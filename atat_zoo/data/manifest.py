@@ -44,7 +44,7 @@ class Shard:
     sequences: int = attrs.field(validator=attrs.validators.ge(1))
     bytes: int
     sha256: str
-    crc32: tuple[int, ...] = attrs.field(default=(), converter=_fixed)  # of each member; older shards have none
+    crc32: tuple[int, ...] = attrs.field(converter=_fixed)  # of each member
 
 
 @attrs.define(kw_only=True)
@@ -79,7 +79,7 @@ class ShardManifest:
     made_by: dict[str, str]  # versions of the packages that wrote it
     length: int = attrs.field(validator=attrs.validators.ge(1))  # L
     special: str  # as in `[data]`
-    rows: str = attrs.field(default="packed", validator=attrs.validators.in_(("packed", "document")))  # likewise
+    rows: str = attrs.field(validator=attrs.validators.in_(("packed", "document")))  # likewise
     remainder: str  # `drop` or `pad`
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
     block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in a member of a shard, but its last
@@ -120,8 +120,8 @@ def load(folder: Path) -> ShardManifest:
     return parse(data, str(path), _again(folder))
 
 
-def parse(data: bytes, place: str, remedy: str) -> ShardManifest:
-    """Return the manifest in the bytes of a file; the place and the remedy are for messages.
+def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
+    """Return the manifest in the bytes of a file; its path or address and the remedy are for messages.
 
     Raises:
         UserError: when it is invalid.
@@ -129,13 +129,13 @@ def parse(data: bytes, place: str, remedy: str) -> ShardManifest:
     try:
         content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is not readable JSON ({error}); {remedy}") from None
+        raise UserError(f"{path} is not readable JSON ({error}); {remedy}") from None
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
-        raise UserError(f"{place} is of format {content['format']!r}, this version reads {FORMAT}; {remedy}")
+        raise UserError(f"{path} is of format {content['format']!r}, this version reads {FORMAT}; {remedy}")
     try:
         return _manifest(content)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(f"{place} is not a manifest of shards ({error}); {remedy}") from None
+        raise UserError(f"{path} is not a manifest of shards ({error}); {remedy}") from None
 
 
 def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
@@ -220,21 +220,21 @@ def _manifest(content: Any) -> ShardManifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
         raise ValueError(f"its splits are {list(splits)}")
-    made = _record(ShardManifest, {"rows": "packed"} | content | {"splits": splits})  # older ones have no rows
-    largest = _LARGEST[made.dtype]
-    if made.vocabulary_size > largest:
-        raise ValueError(f"{made.vocabulary_size} tokens are too many for {made.dtype}")
-    if made.sha256.keys() != {TOKENIZER, COUNTS}:
-        raise ValueError(f"it has the hashes of {', '.join(made.sha256)}")
-    for table in (made.corpus, made.tokenizer):
+    contents = _record(ShardManifest, content | {"splits": splits})
+    largest = _LARGEST[contents.dtype]
+    if contents.vocabulary_size > largest:
+        raise ValueError(f"{contents.vocabulary_size} tokens are too many for {contents.dtype}")
+    if contents.sha256.keys() != {TOKENIZER, COUNTS}:
+        raise ValueError(f"it has the hashes of {', '.join(contents.sha256)}")
+    for table in (contents.corpus, contents.tokenizer):
         if not isinstance(table.get("use"), str):
             raise ValueError("it does not name its corpus and its tokenizer")
     for shard in (shard for split in splits.values() for shard in split.shards):
         # Without this a number in the manifest would say how much memory is asked for.
-        if shard.sequences * made.length * largest.bit_length() // 8 > shard.bytes:
-            held = f"{shard.sequences} sequences of {made.length} tokens"
+        if shard.sequences * contents.length * largest.bit_length() // 8 > shard.bytes:
+            held = f"{shard.sequences} sequences of {contents.length} tokens"
             raise ValueError(f"{shard.name} cannot hold {held} in {shard.bytes} bytes")
-    return made
+    return contents
 
 
 def _split(content: Any) -> SplitRecord:

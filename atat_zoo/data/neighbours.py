@@ -47,8 +47,8 @@ class Counted(NamedTuple):
         """Return the count of each key, 0 for those that are not there."""
         if not len(self.keys):
             return np.zeros_like(keys)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, self.counts[place], 0)
+        i = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[i] == keys, self.counts[i], 0)
 
     def grouped(self, group: NDArray[np.int64]) -> tuple[Counted, Counted]:
         """Return the sum of the counts, and the number of keys, of each group; `group` [M] has that of each key."""
@@ -103,7 +103,7 @@ class CountTable:
         return cls(tokens=tokens, pairs=pairs.finish(), triples=triples.finish(), sequences=sequences)
 
     def apart(self, distance: int) -> Counted:
-        """Return how often a token is followed by another `distance` places later, 1 or 2, by the key a·V + b."""
+        """Return how often a token is followed by another `distance` positions later, 1 or 2, by the key a·V + b."""
         return self.pairs if distance == 1 else self._around[0]
 
     def between(self, x: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -113,10 +113,10 @@ class CountTable:
         both = _visible(V, left, right)
         shorter = np.where(_visible(V, left), by_left, by_right)
         shorter = np.where(both, (by_left + by_right) / 2, shorter)
-        one, other = np.where(both, left, 0), np.where(both, right, 0)
+        a, b = np.where(both, left, 0), np.where(both, right, 0)
         total, types = self._around
-        context = one * V + other
-        seen = self.triples.of((one * V + x) * V + other)
+        context = a * V + b
+        seen = self.triples.of((a * V + x) * V + b)
         return _interpolated(seen, both * total.of(context), both * types.of(context), shorter)
 
     def after(self, x: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -193,7 +193,7 @@ def _keys(size: int, *columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _visible(size: int, *neighbours: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return reduce(operator.and_, ((each >= 0) & (each < size) for each in neighbours))
+    return reduce(operator.and_, ((ids >= 0) & (ids < size) for ids in neighbours))
 
 
 def _interpolated(

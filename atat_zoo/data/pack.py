@@ -134,15 +134,15 @@ def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Enc
     ids: list[int] = []
     sizes: list[int] = []  # of the rows
     dropped = 0
-    for piece, found in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):
+    for piece, of_piece in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):
         if not form.length:
-            ids += found
+            ids += of_piece
             ids += form.last if piece.last else ()
-        elif found:
-            kept = [*form.first, *found[: form.room], *form.last]
+        elif of_piece:
+            kept = [*form.first, *of_piece[: form.room], *form.last]
             ids += kept
             sizes.append(len(kept))
-            dropped += len(found[form.room :])
+            dropped += len(of_piece[form.room :])
     tokens, size = np.asarray(ids, np.int64), tokenizer.vocabulary_size
     if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # they would be stored as other tokens
         raise ValueError(f"the tokenizer returned ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}")

@@ -82,21 +82,21 @@ class Origin:
             raise UserError(f"corpus.path: {self.path} is not one folder; name single tar files in corpus.tars")
         for addresses in _expanded(self.tars).values():
             _refuse_commands(*addresses)
-        about = self._small(manifest.FILE)
-        contents = manifest.parse(about, self._beside(manifest.FILE), "name another folder in corpus.path")
-        key = hashlib.sha256(json.dumps([self.path, self.tars]).encode() + about).hexdigest()[:16]
-        folder, mine = Path(self.cache) / key, json.dumps(attrs.asdict(self), indent=1).encode()
+        data = self._small(manifest.FILE)
+        contents = manifest.parse(data, self._beside(manifest.FILE), "name another folder in corpus.path")
+        key = hashlib.sha256(json.dumps([self.path, self.tars]).encode() + data).hexdigest()[:16]
+        folder, origin = Path(self.cache) / key, json.dumps(attrs.asdict(self), indent=1).encode()
         with _writing(self.cache):
             folder.mkdir(parents=True, exist_ok=True)
             absent = {name: sha256 for name, sha256 in contents.sha256.items() if not (folder / name).is_file()}
             small = {name: self._small(name, sha256) for name, sha256 in absent.items()}
             with _alone(folder):
-                for name, data in (small | {manifest.ORIGIN: mine, manifest.FILE: about}).items():
-                    if not (folder / name).is_file() or (folder / name).read_bytes() != data:
-                        write_bytes(folder / name, data)
+                for name, content in (small | {manifest.ORIGIN: origin, manifest.FILE: data}).items():
+                    if not (folder / name).is_file() or (folder / name).read_bytes() != content:
+                        write_bytes(folder / name, content)
         return folder
 
-    def opened(self, folder: Path, shard: Shard) -> IO[bytes]:
+    def open(self, folder: Path, shard: Shard) -> IO[bytes]:
         """Open a shard that has the right hash, fetched first unless it is in the cache.
 
         Raises:
@@ -141,13 +141,16 @@ class Origin:
                     clean(folder)
                 if path.exists():
                     return None
-                fetching = [each for folder in folders for each in folder.glob(".*.tar.*.part") if not _left(each)]
-                taken = size + sum(each.stat().st_size for each in fetching)
-                same = any(each.name.startswith(f".{path.name}.") for each in fetching if each.parent == path.parent)
+                fetching = [
+                    other for folder in folders for other in folder.glob(".*.tar.*.part") if not _removed(other)
+                ]
+                taken = size + sum(other.stat().st_size for other in fetching)
+                mine = f".{path.name}."
+                same = any(other.parent == path.parent and other.name.startswith(mine) for other in fetching)
                 if not same and (taken <= most or not fetching):
-                    whole = [(each, each.stat()) for folder in folders for each in folder.glob("*.tar")]
+                    whole = [(tar, tar.stat()) for folder in folders for tar in folder.glob("*.tar")]
                     taken += sum(stat.st_size for _, stat in whole)
-                    for oldest, stat in sorted(whole, key=lambda each: each[1].st_mtime_ns):
+                    for oldest, stat in sorted(whole, key=lambda entry: entry[1].st_mtime_ns):
                         if taken <= most:
                             break
                         oldest.unlink()
@@ -170,17 +173,17 @@ class Origin:
 
     def _fetch(self, name: str, into: IO[bytes], most: int, sha256: str | None) -> None:
         """Fetch a file of at most so many bytes from the first address that has it, or that has it later."""
-        addresses, told = _expanded(self.tars).get(name, [self._beside(name)]), {}
+        addresses, failures = _expanded(self.tars).get(name, [self._beside(name)]), {}
         for attempt in range(self.retries + 1):
             for address in addresses:
                 try:
                     return _copy(address, into, most, sha256, self.timeout)
                 except _FailedError as error:
-                    told[address] = error
-            addresses = [address for address in addresses if not told[address].final]
+                    failures[address] = error
+            addresses = [address for address in addresses if not failures[address].final]
             if addresses and attempt < self.retries:
                 time.sleep(min(_LONGEST, _PAUSE * 2**attempt))
-        reasons = "; ".join(f"{address}: {clip(reason)}" for address, reason in told.items())
+        reasons = "; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items())
         raise UserError(
             f"{name} cannot be fetched ({reasons}); see whether corpus.path and corpus.tars are right and raise "
             "corpus.retries if the other side is slow, then run the same command again"
@@ -198,8 +201,8 @@ def is_address(path: str) -> bool:
 def origin_of(folder: Path) -> Origin | None:
     """Return where the shards of a folder come from, or None for a folder that is no cache."""
     try:
-        told = json.loads((folder / manifest.ORIGIN).read_bytes())
-        return Origin(**told | {"tars": tuple(told["tars"])})
+        table = json.loads((folder / manifest.ORIGIN).read_bytes())
+        return Origin(**table | {"tars": tuple(table["tars"])})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -231,7 +234,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _left(part: Path) -> bool:
+def _removed(part: Path) -> bool:
     """Remove a file that nobody fetches into any longer, and return whether it was one."""
     with part.open("rb") as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: over NFS, the other asks to write
@@ -243,7 +246,7 @@ def _left(part: Path) -> bool:
 @functools.cache
 def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the addresses of each shard, by its name, in the order in which they are tried."""
-    found: dict[str, list[str]] = {}
+    addresses_of: dict[str, list[str]] = {}
     for text in tars:
         from webdataset.shardlists import expand_urls
 
@@ -255,8 +258,8 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
             names = _NAME.findall(address)
             if not names:
                 raise UserError(f"corpus.tars: {address} names no shard as the manifest does, like train-000000.tar")
-            found.setdefault(names[-1], []).append(address)
-    return found
+            addresses_of.setdefault(names[-1], []).append(address)
+    return addresses_of
 
 
 def _refuse_commands(*addresses: str) -> None:
@@ -306,16 +309,16 @@ def _blocks(address: str, timeout: float) -> Iterator[bytes]:
 def _answered(address: str, timeout: float) -> Iterator[bytes]:
     """Yield what comes over HTTP by Python's own library, whose every read has a time limit; a slow one fails, too."""
     with urllib.request.urlopen(address, timeout=timeout) as answer:
-        left, some, began = answer.length, 0, time.monotonic()  # None where the length is not announced
-        while left != 0 and (block := answer.read1(min(_BLOCK, left or _BLOCK))):
+        remaining, received, since = answer.length, 0, time.monotonic()  # None where no length is announced
+        while remaining != 0 and (block := answer.read1(min(_BLOCK, remaining or _BLOCK))):
             yield block
-            left, some = left and left - len(block), some + len(block)
-            if left != 0 and time.monotonic() - began > timeout:
-                if some < _LEAST * timeout:
+            remaining, received = remaining and remaining - len(block), received + len(block)
+            if remaining != 0 and time.monotonic() - since > timeout:
+                if received < _LEAST * timeout:
                     raise TimeoutError(f"fewer than {_LEAST:,} bytes of it come in a second")
-                some, began = 0, time.monotonic()
-        if left:  # it raises nothing itself
-            raise OSError(f"its last {left} bytes are missing")
+                received, since = 0, time.monotonic()
+        if remaining:  # it raises nothing itself
+            raise OSError(f"its last {remaining} bytes are missing")
 
 
 @contextmanager
@@ -343,5 +346,5 @@ def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
             raise UserError(f"{address} needs a package that is not installed; {install}") from None
         except ValueError as error:
             raise UserError(f"{address} is no address that can be read ({error}); see corpus.path") from None
-        with file as opened:
-            yield opened
+        with file as stream:
+            yield stream

@@ -10,7 +10,7 @@ import torch
 
 from atat_zoo.data import manifest
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
-from atat_zoo.data.reading import read
+from atat_zoo.data.shard_rows import read
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,16 +71,14 @@ def sequences(
     Raises:
         UserError: when there is no such text, or the tokenizer cannot encode it.
     """
-    if hasattr(corpus, "built"):
-        raise UserError(f"corpus {corpus.name!r} is tokens already, of another tokenizer; name a corpus of text")
     dtype = dtype_for(tokenizer.vocabulary_size, "auto")
     packer = Packer(tokenizer, length=length, special=special, rows=rows, remainder="pad", dtype=dtype)
-    found = []
+    parts = []
     for batch in batches(corpus.documents(split), rows):
         packer.add(packer.encode(batch))
         if packer.ready:
-            found.append(packer.take(packer.ready))
-    stored = np.concatenate([*found, packer.finish()])
+            parts.append(packer.take(packer.ready))
+    stored = np.concatenate([*parts, packer.finish()])
     if not len(stored):
         raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
     return _tensors(stored[_evenly(len(stored), limit)], packer.pad)

@@ -31,11 +31,11 @@ from atat_zoo.data.build import (
     packer_of,
     silent,
     tokenizer_in,
+    unfinished,
     unless_built,
-    workplace,
 )
 from atat_zoo.data.encoding import Encoder
-from atat_zoo.data.given import TOKENIZER
+from atat_zoo.data.manifest import TOKENIZER
 from atat_zoo.data.pack import Encoded
 from atat_zoo.data.shards import arrays_of
 from atat_zoo.errors import UserError
@@ -78,35 +78,35 @@ def encode_slice(
     """
     report, tokenizer = progress or silent, experiment.parts["tokenizer"]
 
-    def made(source: ShardSource, folder: Path) -> Path:
+    def encode_in(source: ShardSource, folder: Path) -> Path:
         root = beside(folder, "slices")
         root.mkdir(exist_ok=True)
-        place = part.place(root)
+        own = part.folder(root)
         with locked(root / f"{part}.lock", lambda _: report("waiting", 0, None)):
-            workplace(place, source)
-            if not (place / TOKENIZER).is_file():
+            unfinished(own, source)
+            if not (own / TOKENIZER).is_file():
                 with only_one(folder, report):
                     if (folder / manifest.FILE).is_file():  # built while we waited, without slices
                         return finished(folder, experiment, source)
-                    work = workplace(beside(folder, "partial"), source)
+                    work = unfinished(beside(folder, "partial"), source)
                     tokenizer_in(work, experiment, report)
-                    write_bytes(place / TOKENIZER, (work / TOKENIZER).read_bytes())
-            if not part.is_done(place):
+                    write_bytes(own / TOKENIZER, (work / TOKENIZER).read_bytes())
+            if not part.is_done(own):
                 encoder = Encoder(processes, throughput)
-                with encoder.of(tokenizer, place, packer_of(experiment, tokenizer.load(place), "train")):
+                with encoder.of(tokenizer, own, packer_of(experiment, tokenizer.load(own), "train")):
                     blocks = {
-                        split: part.write(place, split, batches_of(experiment, split), encoder, report)
+                        split: part.write(own, split, batches_of(experiment, split), encoder, report)
                         for split in SPLITS
                     }
-                check_unchanged(experiment, source, place)
-                own = {path.name: sha256_of(path) for path in sorted(place.glob("*.npz"))}
-                write_text(place / _DONE, json.dumps({"of": [source.settings, blocks], "sha256": own}))
+                check_unchanged(experiment, source, own)
+                hashes = {path.name: sha256_of(path) for path in sorted(own.glob("*.npz"))}
+                write_text(own / _DONE, json.dumps({"of": [source.settings, blocks], "sha256": hashes}))
         if (folder / manifest.FILE).is_file():  # another process has built them without slices
             forget_slices(folder)
             return finished(folder, experiment, source)
-        return place
+        return own
 
-    return unless_built(experiment, report, made)
+    return unless_built(experiment, report, encode_in)
 
 
 def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:
@@ -127,16 +127,16 @@ class Slice(NamedTuple):
     @classmethod
     def named(cls, text: str) -> Self:
         """Return the slice `3/8`; raise a `UserError` if it is none."""
-        found = _NAME.fullmatch(text)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]) <= 10_000:
+        name = _NAME.fullmatch(text)
+        if name is None or not 1 <= int(name[1]) <= int(name[2]) <= 10_000:
             raise UserError(f"--slice {text}: expected a slice and the number of slices, as in 3/8")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(name[1]), int(name[2]))
 
     def __str__(self) -> str:
         """Return its name in a folder."""
         return f"{self.number}-of-{self.of}"
 
-    def place(self, root: Path) -> Path:
+    def folder(self, root: Path) -> Path:
         """Return its folder, after checking that the slices in `root` are as many.
 
         Raises:
@@ -150,7 +150,7 @@ class Slice(NamedTuple):
         return root / str(self)
 
     def write(
-        self, place: Path, split: Split, batches: Iterator[Sequence[Piece]], encoder: Encoder, report: Progress
+        self, folder: Path, split: Split, batches: Iterator[Sequence[Piece]], encoder: Encoder, report: Progress
     ) -> int:
         """Write the missing blocks of a split, and return the number of its blocks, those of other slices included."""
         blocks = characters = 0
@@ -159,22 +159,22 @@ class Slice(NamedTuple):
         def own() -> Iterator[Sequence[Piece]]:
             nonlocal blocks, characters
             while block := list(islice(batches, BLOCK)):
-                if blocks % self.of == self.number - 1 and not (place / _file(split, blocks)).is_file():
+                if blocks % self.of == self.number - 1 and not (folder / _file(split, blocks)).is_file():
                     wanted.append((blocks, len(block)))
                     yield from block
                 characters += sum(len(piece.text) for batch in block for piece in batch)
                 blocks += 1
                 report(split, characters, None)
 
-        found = encoder.encoded(own())
-        for first in found:
+        batches_encoded = encoder.encoded(own())
+        for first in batches_encoded:
             number, size = wanted.popleft()
-            _save(place / _file(split, number), [first, *islice(found, size - 1)])
+            _save(folder / _file(split, number), [first, *islice(batches_encoded, size - 1)])
         return blocks
 
-    def is_done(self, place: Path) -> bool:
+    def is_done(self, folder: Path) -> bool:
         """Return whether the slice is complete."""
-        return (place / _DONE).is_file()
+        return (folder / _DONE).is_file()
 
 
 class Slices:
@@ -191,7 +191,7 @@ class Slices:
             raise UserError(f"--join: there are no slices in {root}; encode each with --slice, as in --slice 1/8")
         self.root, self._of = root, begun[0].of
         every = [Slice(number, self._of) for number in range(1, self._of + 1)]
-        missing = [each.number for each in every if not each.is_done(root / str(each))]
+        missing = [part.number for part in every if not part.is_done(root / str(part))]
         if missing:
             numbers = f"slice {missing[0]} is" if len(missing) == 1 else f"slices {', '.join(map(str, missing))} are"
             raise UserError(
@@ -201,18 +201,18 @@ class Slices:
         self.tokenizer = (root / str(every[0]) / TOKENIZER).read_bytes()
         self._blocks: dict[str, int] = {}
         self._sha256: dict[str, str] = {}
-        for each in every:
-            place = root / str(each)
+        for part in every:
+            folder = root / str(part)
             try:
-                done = json.loads((place / _DONE).read_bytes())
+                done = json.loads((folder / _DONE).read_bytes())
                 made_of, blocks = done["of"]
                 self._blocks = self._blocks or dict(blocks)
                 same = (made_of, blocks) == (settings, self._blocks)
                 self._sha256 |= done["sha256"]
             except (ValueError, LookupError, TypeError):
-                raise UserError(self._again(each, f"is of an older version, or its {_DONE} is damaged")) from None
-            if not same or (place / TOKENIZER).read_bytes() != self.tokenizer:
-                raise UserError(self._again(each, "is of another text or tokenizer than the first"))
+                raise UserError(self._again(part, f"is damaged ({_DONE})")) from None
+            if not same or (folder / TOKENIZER).read_bytes() != self.tokenizer:
+                raise UserError(self._again(part, "is of another text or tokenizer than the first"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
         """Yield the batches of a split in order, without the first `start`.
@@ -221,24 +221,25 @@ class Slices:
             UserError: when a file is damaged.
         """
         for number in range(start // BLOCK, self._blocks[split]):
-            each = Slice(number % self._of + 1, self._of)
-            path = self.root / str(each) / _file(split, number)
+            part = Slice(number % self._of + 1, self._of)
+            path = self.root / str(part) / _file(split, number)
             try:
                 if sha256_of(path) != self._sha256.get(path.name):
                     raise ValueError("it is not the block that the slice has encoded")
                 block = _load(path)
             except Exception as error:  # whatever is wrong with it
-                raise UserError(self._again(each, f"is damaged ({path.name}: {error})")) from None
+                raise UserError(self._again(part, f"is damaged ({path.name}: {error})")) from None
             yield from block[max(0, start - BLOCK * number) :]
 
-    def _again(self, each: Slice, why: str) -> str:
-        place, named = self.root / str(each), f"{each.number}/{each.of}"
-        return f"--join: slice {named} {why}; delete {place}, and run the same command with --slice {named}"
+    def _again(self, part: Slice, why: str) -> str:
+        named = f"{part.number}/{part.of}"
+        folder = self.root / str(part)
+        return f"--join: slice {named} {why}; delete {folder}, and run the same command with --slice {named}"
 
 
 def _begun(root: Path) -> list[Slice]:
-    found = [_NAME.fullmatch(path.name) for path in root.glob("*-of-*") if path.is_dir()]
-    return [Slice(int(each[1]), int(each[2])) for each in found if each]
+    names = [_NAME.fullmatch(path.name) for path in root.glob("*-of-*") if path.is_dir()]
+    return [Slice(int(name[1]), int(name[2])) for name in names if name]
 
 
 def _file(split: str, number: int) -> str:
@@ -246,9 +247,9 @@ def _file(split: str, number: int) -> str:
 
 
 def _save(path: Path, block: list[Encoded]) -> None:
-    counts = np.array([(len(each.tokens), *each[1:]) for each in block], np.int64)
+    counts = np.array([(len(batch.tokens), *batch[1:]) for batch in block], np.int64)
     with replacing(path) as beside, beside.open("wb") as file:
-        np.savez(file, counts=counts, tokens=np.concatenate([each.tokens for each in block]))
+        np.savez(file, counts=counts, tokens=np.concatenate([batch.tokens for batch in block]))
 
 
 def _load(path: Path) -> list[Encoded]:
@@ -257,4 +258,4 @@ def _load(path: Path) -> list[Encoded]:
     if int(sizes.sum()) != len(tokens):
         raise ValueError("its counts are not those of its tokens")
     parts: list[Any] = np.split(tokens, np.cumsum(sizes)[:-1])
-    return [Encoded(part, *each) for part, each in zip(parts, rest, strict=True)]
+    return [Encoded(part, *totals) for part, totals in zip(parts, rest, strict=True)]

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from atat_zoo.data import manifest
 from atat_zoo.data.order import SampleOrder
-from atat_zoo.data.reading import ShardRows
+from atat_zoo.data.shard_rows import ShardRows
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 
@@ -33,7 +33,7 @@ _FILES = 64  # that a process has open besides its shards, at most
 _WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 
-class TokenStream(IterableDataset["Sample"]):
+class TokenStream(IterableDataset["Sample | UserError"]):
     """The endless training stream of one rank.
 
     Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes.
@@ -95,9 +95,9 @@ class TokenStream(IterableDataset["Sample"]):
                 f"process may have {most} files; lower them, or raise `ulimit -n`"
             )
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[Sample | UserError]:
         worker = get_worker_info()
-        return self.samples(worker.id, worker.num_workers) if worker else self.samples()
+        return _or_error(self.samples(worker.id, worker.num_workers)) if worker else self.samples()
 
     def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
         """Yield the samples of a loader worker, of so many."""
@@ -109,13 +109,13 @@ class TokenStream(IterableDataset["Sample"]):
         while True:
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
-                place, shards = order.locate(n), reading.setdefault(n % self.lanes, {})
-                if place.shard not in shards:
+                (_, number, row), shards = order.locate(n), reading.setdefault(n % self.lanes, {})
+                if number not in shards:
                     if len(shards) == self._open_at_once:  # a shard of the group before
                         del shards[next(iter(shards))]
-                    shards[place.shard] = self._open(place.shard)
+                    shards[number] = self._open(number)
                 stored = np.empty(length, dtype)
-                shards[place.shard].read(place.row, stored)
+                shards[number].read(row, stored)
                 yield {"stored": stored, "index": n}
             batch += workers
 
@@ -134,7 +134,6 @@ class TokenStream(IterableDataset["Sample"]):
         Raises:
             UserError: when the state is of a stream in another order.
         """
-        state = {"shuffled_shards": 1, **state}  # which older checkpoints do not say
         for key, value in self._identity().items():
             if state.get(key) != value:
                 raise UserError(
@@ -160,11 +159,21 @@ class TokenStream(IterableDataset["Sample"]):
         return ShardRows(self.folder, self.manifest, self._shards[number], skip=self.skip)
 
 
-def collate(samples: list[Sample]) -> Stored:
-    """Stack samples: stored [B, L] as in the shards, index int64 [B].
+def _or_error(samples: Iterator[Sample]) -> Iterator[Sample | UserError]:
+    """Yield a worker's samples, and a `UserError` as the last of them: torch would pass on its traceback as text."""
+    try:
+        yield from samples
+    except UserError as error:
+        yield error
+
+
+def collate(samples: list[Any]) -> Stored | UserError:
+    """Stack samples: stored [B, L] as in the shards, index int64 [B]; return the error that is the last of them.
 
     In numpy, which a worker sends through its pipe: less work than a file of shared memory for every tensor.
     """
+    if isinstance(samples[-1], UserError):
+        return samples[-1]
     return {
         "stored": np.stack([sample["stored"] for sample in samples]),
         "index": np.array([sample["index"] for sample in samples], np.int64),
@@ -177,12 +186,14 @@ class StreamLoader(DataLoader[Any]):
     gpu: torch.device | None = None
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        batches = map(tensors, _readable(super().__iter__()))
+        batches = map(tensors, super().__iter__())
         return map(unpack, batches) if self.gpu is None else copied_ahead(batches, *_side_stream(self.gpu))
 
 
-def tensors(stored: Stored) -> Batch:
-    """Return the arrays of a batch as tensors that share their memory."""
+def tensors(stored: Stored | UserError) -> Batch:
+    """Return the arrays of a batch as tensors that share their memory; raise the error that came instead of them."""
+    if isinstance(stored, UserError):
+        raise stored
     return {key: torch.from_numpy(value) for key, value in stored.items()}
 
 
@@ -226,14 +237,6 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
     )
     loader.gpu = torch.device(device) if on_gpu else None
     return loader
-
-
-def _readable(batches: Iterator[Stored]) -> Iterator[Stored]:
-    """Yield the batches; strip the worker's traceback from a worker's `UserError`."""
-    try:
-        yield from batches
-    except UserError as error:
-        raise UserError(str(error).rpartition("UserError: ")[2].strip()) from None
 
 
 def copied_ahead(

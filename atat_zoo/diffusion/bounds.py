@@ -1,4 +1,4 @@
-"""Bounds on −log p_θ(x) that may be called perplexity: MATH 2.
+"""Bounds on −log p_θ(x) that may be called perplexity, by the first bound of docs/mathematics.md.
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
@@ -181,11 +181,11 @@ def discrete_t(
         steps: T.
     """
     for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
-        weight = steps * reveal(i, steps, alpha)
+        weight = steps * unmask_probability(i, steps, alpha)
         yield _bernoulli(1 - alpha(i.double() / steps), weight, maskable, fold(keys, j), time_at)
 
 
-def reveal(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
+def unmask_probability(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
     """Return β_i, the probability with which a masked token is revealed between t = i/T and (i − 1)/T, float64."""
     before, after = (alpha(j.double() / steps) for j in (i, i - 1))
     return (after - before) / (1 - before)

@@ -1,4 +1,6 @@
-"""Scores and a rate to probabilities whose mean over a row is the rate exactly (MATH: training with importance).
+"""Scores and a rate to probabilities whose mean over a row is the rate exactly.
+
+See docs/mathematics.md, "Importance and the mask rate".
 
 Three families, each with one unknown per row. All arithmetic is in float64 for
 any input: bfloat16 would miss the rate by 1e-3. Scores may have any size up to

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Masked:
+class NoisedBatch:
     """A batch of clean text and its noisy version.
 
     Attributes:
@@ -38,7 +38,7 @@ class Masked:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Levels:
+class NoiseLevels:
     """How much of each row of a training step is masked, or of each block of it.
 
     Attributes:
@@ -61,11 +61,11 @@ class StatefulPart(Protocol):
     to `update` once per step, so the state does not depend on either.
     """
 
-    def statistics(self, masked: Masked, loss: Tensor) -> Tensor:
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
         """Return the statistics of a micro-batch, which are summed.
 
         Args:
-            masked: the step.
+            noised: the batch under its masks.
             loss: cross-entropy in nats, float32 [B, L], zero where nothing is masked.
         """
         ...

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
+import attrs
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.machine import require
-from atat_zoo.registry import component, component_base, param, part, values_of
+from atat_zoo.registry import component, component_base, param, part, problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +35,8 @@ Reads: TypeAlias = Literal["x", "z"]
 class EstimatorModule(Protocol):
     """The result of `build`: an `nn.Module` with this `forward`."""
 
-    reads: Reads  # which tokens it gets
-    reads_time: bool  # whether `t` changes the result
+    reads: Reads = "x"  # which tokens it gets
+    reads_time: bool = False  # whether `t` changes the result
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1].
@@ -53,18 +57,18 @@ class Estimator(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """Whether its module reads the clean text, "x", or the one with masks, "z"."""
-        ...
+        """Whether its module reads the clean text, "x", by default, or the one with masks, "z"."""
+        return "x"
 
     @property
     def reads_time(self) -> bool:
-        """Whether its module reads t."""
-        ...
+        """Whether its module reads t; by default it does not."""
+        return False
 
     @property
     def learns(self) -> bool:
-        """Whether it has anything to train."""
-        ...
+        """Whether it has anything to train; by default it has not."""
+        return False
 
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
@@ -72,24 +76,21 @@ class Estimator(Protocol):
 
 
 @component
-class UniformEstimator:
+class UniformEstimator(Estimator):
     """Importance ½ for every token, so masking and curriculum treat all tokens alike."""
 
     name = "uniform"
-    reads: ClassVar[Reads] = "x"
-    reads_time: ClassVar[bool] = False
-    learns: ClassVar[bool] = False
     summary = "the same importance for every token"
 
+    @override
     def build(self, context: Context) -> nn.Module:
-        """See `Estimator`."""
-        from atat_zoo.estimators.modules import ConstantModule
+        from atat_zoo.estimators.networks import ConstantModule
 
         return ConstantModule(0.5)
 
 
 @component
-class FrequencyEstimator:
+class FrequencyEstimator(Estimator):
     """Importance from the unigram prior of the training shards.
 
     I(v) = log p(v) / min log p, with one added to every count: a certain token would have 0, a token that was never
@@ -97,20 +98,17 @@ class FrequencyEstimator:
     """
 
     name = "frequency"
-    reads: ClassVar[Reads] = "x"
-    reads_time: ClassVar[bool] = False
-    learns: ClassVar[bool] = False
     summary = "rare tokens are important: the unigram surprisal over its largest value"
 
+    @override
     def build(self, context: Context) -> nn.Module:
-        """See `Estimator`."""
-        from atat_zoo.estimators.modules import TableModule, surprisal
+        from atat_zoo.estimators.networks import TableModule, surprisal
 
         return TableModule(surprisal(context.vocabulary_size, context.counts))
 
 
 @component
-class TransformerEstimator:
+class TransformerEstimator(Estimator):
     """Two transformer layers over the text, with importance σ(·) for each token.
 
     With `reads = "z"` they see the text with masks, and learn how hard each hidden token is, given the others.
@@ -133,65 +131,74 @@ class TransformerEstimator:
     own_embedding: bool = param(False, help="an embedding of its own instead of the backbone's")
 
     @property
+    @override
     def reads_time(self) -> bool:
-        """See `Estimator`."""
         return self.time_conditioning
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, or heads that do not divide the width."""
         if experiment.data.length > self.max_length:
-            yield (
-                f"data.length = {experiment.data.length} is longer than estimator.max_length = {self.max_length}; "
-                "shorten the one or raise the other"
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than estimator.max_length = {self.max_length}; "
+                "shorten the one or raise the other",
             )
         if self.width % self.heads:
-            yield f"estimator.width = {self.width} does not divide into {self.heads} heads; change estimator.heads"
+            yield Problem(
+                "estimator.width", f"{self.width} does not divide into {self.heads} heads; change estimator.heads"
+            )
 
+    @override
     def build(self, context: Context) -> nn.Module:
-        """See `Estimator`."""
-        from atat_zoo.estimators.modules import TransformerModule
+        from atat_zoo.estimators.networks import TransformerModule
 
         own = context.vocabulary_size if self.own_embedding else context.width
         weights = self.width * (own + min(self.max_length, context.length) + 12 * self.layers * self.width)
         asked = f"an estimator of {self.layers} layers and width {self.width}"
         require(4 * weights, asked, "its weights", "make it smaller")
-        return TransformerModule(context.vocabulary_size, context.width, context.length, **values_of(self))
+        return TransformerModule(self, context)
 
 
 @component_base
-class _ComposedEstimator:
+class _ComposedEstimator(Estimator):
     """An estimator with others inside."""
 
     inside: ClassVar[tuple[str, ...]]  # the parameters that are estimators; the first one is trained
 
     @property
+    def trained(self) -> Estimator:
+        """The estimator inside that is trained; all read the text that it reads."""
+        trained: Estimator = getattr(self, self.inside[0])
+        return trained
+
+    @property
+    @override
     def learns(self) -> bool:
-        """See `Estimator`."""
-        return getattr(self, self.inside[0]).learns
+        return self.trained.learns
 
     @property
+    @override
     def reads(self) -> Reads:
-        """See `Estimator`; the same for all."""
-        first: Reads = getattr(self, self.inside[0]).reads
-        return first
+        return self.trained.reads
 
     @property
+    @override
     def reads_time(self) -> bool:
-        """See `Estimator`."""
         return any(getattr(self, name).reads_time for name in self.inside)
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems of the estimators inside; they read the same text."""
         for key in self.inside:
             inner = getattr(self, key)
             if inner.reads != self.reads:
-                yield (
-                    f"estimator.{key}: {inner.name!r} reads {inner.reads} and the {self.inside[0]} one "
-                    f'{self.reads}; set reads = "{inner.reads}" there too, or take it without the other'
+                yield Problem(
+                    f"estimator.{key}",
+                    f"{inner.name!r} reads {inner.reads} and the {self.inside[0]} one "
+                    f'{self.reads}; set reads = "{inner.reads}" there too, or take it without the other',
                 )
-            if hasattr(inner, "check"):
-                # Its messages name the table `estimator`; here it is nested one level deeper.
-                yield from (text.replace("estimator.", f"estimator.{key}.") for text in inner.check(experiment))
+            for problem in problems_of(inner, experiment):
+                # It names the table `estimator`; here it is nested one level deeper.
+                yield Problem(*(text.replace("estimator.", f"estimator.{key}.") for text in attrs.astuple(problem)))
 
 
 @component
@@ -206,9 +213,9 @@ class HybridEstimator(_ComposedEstimator):
     learned: Estimator = part("estimator", "transformer", help="the estimator that is trained")
     prior: Estimator = part("estimator", "frequency", help="the estimator that it is mixed with")
 
+    @override
     def build(self, context: Context) -> nn.Module:
-        """See `Estimator`."""
-        from atat_zoo.estimators.modules import MixModule
+        from atat_zoo.estimators.networks import MixModule
 
         return MixModule(self.learned.build(context), self.prior.build(context), self.mix)
 
@@ -230,13 +237,14 @@ class TermBiasEstimator(_ComposedEstimator):
     strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
     base: Estimator = part("estimator", "uniform", help="the estimator whose importance is changed")
 
+    @override
     def build(self, context: Context) -> nn.Module:
-        """See `Estimator`.
+        """Return the module.
 
         Raises:
             UserError: naming a word that the tokenizer does not know.
         """
-        from atat_zoo.estimators.modules import BiasedModule
+        from atat_zoo.estimators.networks import BiasedModule
         from atat_zoo.tokenizers.terms import Terms
 
         base = self.base.build(context)

@@ -1,6 +1,6 @@
 """TOML to a validated experiment, without torch; begin with `load`."""
 
-from atat_zoo.experiment.loading import (
+from atat_zoo.experiment.experiment_file import (
     conflicts,
     conflicts_with,
     find,

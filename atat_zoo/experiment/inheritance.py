@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, described
@@ -24,6 +24,14 @@ Table = dict[str, Any]
 
 # Keys of [data] that the weights were trained with: taken from the run unless the experiment sets them.
 _DATA = ("length", "special", "rows")
+
+
+class Refused(UserError):
+    """A run that an experiment cannot continue from."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self.problem = Problem(key, text)
+        super().__init__(str(self.problem))
 
 
 @attrs.frozen(kw_only=True)
@@ -53,23 +61,22 @@ class Source:
         """Read the description of a run's final model, without its weights.
 
         Raises:
-            UserError: when there is no run or no final model; the message begins with `key`, which names the run.
+            Refused: when there is no run or no final model; its key is `key`, which names the run.
         """
         folder = RunFolder(Path(path))
         try:
             metadata = described(folder.model_at())
         except UserError as error:
-            raise UserError(f"{key}: {error}") from None
+            raise Refused(key, str(error)) from None
         try:
             table, step = metadata["experiment"], int(metadata["step"])
             tokenizer = table["tokenizer"]
             like = dict(tokenizer["like"] if tokenizer["use"] == "run" else tokenizer)
             objective = str(table["objective"]["use"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{key}: {folder.model / DESCRIPTION} describes no model: {type(error).__name__}: {error}; "
-                "copy the run again"
-            ) from None
+            reason = f"{type(error).__name__}: {error}"
+            problem = f"{folder.model / DESCRIPTION} describes no model: {reason}; copy the run again"
+            raise Refused(key, problem) from None
         digest = sha256_of(folder.model / TOKENIZER)
         return cls(path=path, folder=folder, table=table, objective=objective, step=step, like=like, sha256=digest)
 
@@ -83,7 +90,7 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     """Return the table that an experiment's table is merged into, and the run that it continues from.
 
     Raises:
-        UserError: when the run cannot be continued from.
+        Refused: when the run cannot be continued from.
     """
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
@@ -96,9 +103,10 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
         return {}, None
     source = Source.read(path, "init_from")
     if by_run and "sha256" not in tokenizer and tokenizer.get("path", path) != path:
-        raise UserError(
-            f"tokenizer.path: {tokenizer['path']!r} here, but a training that continues from {path} keeps its "
-            "tokenizer; leave [tokenizer] out"
+        raise Refused(
+            "tokenizer.path",
+            f"{tokenizer['path']!r} here, but a training that continues from {path} keeps its tokenizer; "
+            "leave [tokenizer] out",
         )
     base: Table = {"tokenizer": source.tokenizer if by_run else source.like}
     if "backbone" in source.table:
@@ -108,34 +116,36 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     return base, source
 
 
-def adopt(made: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[str]]:
-    """Return the experiment with the run's tokenizer, and a sentence per misfit."""
-    tokenizer = made.parts["tokenizer"]
-    if not hasattr(tokenizer, "like"):  # not the tokenizer of a run; see `Tokenizer`
+def adopt(experiment: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[Problem]]:
+    """Return the experiment with the run's tokenizer, and what does not fit the run."""
+    tokenizer = experiment.parts["tokenizer"]
+    if tokenizer.like is None:  # not the tokenizer of a run
         problems = _differences("tokenizer", tokenizer, source.like, source, zoo)
         if problems:
-            return made, problems + _backbone(made, source, zoo)
+            return experiment, problems + _backbone(experiment, source, zoo)
         tokenizer = zoo.spec("tokenizer", source.tokenizer)
     # The path changes for every tokenizer: the run may have been moved since the experiment was written.
-    made = attrs.evolve(made, parts={**made.parts, "tokenizer": attrs.evolve(tokenizer, path=source.path)})
-    return made, misfits(made, source, zoo)
+    parts = {**experiment.parts, "tokenizer": attrs.evolve(tokenizer, path=source.path)}
+    experiment = attrs.evolve(experiment, parts=parts)
+    return experiment, incompatibilities(experiment, source, zoo)
 
 
-def misfits(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
-    """Return a sentence for each part of an experiment that does not fit the run that it continues from."""
-    tokenizer = made.parts["tokenizer"]
+def incompatibilities(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
+    """Return what of an experiment does not fit the run that it continues from."""
+    tokenizer = experiment.parts["tokenizer"]
     table = {**source.tokenizer, "path": getattr(tokenizer, "path", source.path)}
-    return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(made, source, zoo)
+    return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(experiment, source, zoo)
 
 
-def _backbone(made: Experiment, source: Source, zoo: Zoo) -> list[str]:
-    if "backbone" not in made.kinds or "backbone" not in source.table:
-        return [f"init_from: {source.path} and this experiment have no backbone in common; leave init_from out"]
-    return _differences("backbone", made.parts["backbone"], source.table["backbone"], source, zoo)
+def _backbone(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
+    if "backbone" not in experiment.kinds or "backbone" not in source.table:
+        text = f"{source.path} and this experiment have no backbone in common; leave init_from out"
+        return [Problem("init_from", text)]
+    return _differences("backbone", experiment.parts["backbone"], source.table["backbone"], source, zoo)
 
 
-def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -> list[str]:
-    """Return a sentence for every parameter that differs from the run's table, or one for the part."""
+def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -> list[Problem]:
+    """Return a problem for every parameter that differs from the run's table, or one for the part."""
     wanted, problems = zoo.structure(kind, table, kind)
     if problems:
         return problems
@@ -144,8 +154,11 @@ def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -
         here, there = {"use": here["use"]}, {"use": there["use"]}
     free = getattr(wanted, "adjustable", ())
     return [
-        f"{kind}.{key}: {_show(here, key)} here, {_show(there, key)} in {source.path}, whose {kind} "
-        f"a training that continues from it keeps; leave {kind}.{key} out, or init_from"
+        Problem(
+            f"{kind}.{key}",
+            f"{_show(here, key)} here, {_show(there, key)} in {source.path}, whose {kind} a training that continues "
+            f"from it keeps; leave {kind}.{key} out, or init_from",
+        )
         for key in dict.fromkeys([*here, *there])
         if here.get(key) != there.get(key) and key not in free
     ]

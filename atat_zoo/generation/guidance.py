@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import attrs
+from typing_extensions import override
 
 from atat_zoo.data import is_framed
-from atat_zoo.errors import UserError
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
@@ -33,6 +34,10 @@ class Guidance(Protocol):
 
     name: str
 
+    def check(self, experiment: Experiment) -> Iterable[Problem | str]:
+        """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
+        return ()
+
     def guide(self, writer: Writer) -> Writer:
         """Return a guided writer.
 
@@ -43,19 +48,19 @@ class Guidance(Protocol):
 
 
 @component
-class NoGuidance:
+class NoGuidance(Guidance):
     """No change: the model's own distribution."""
 
     name = "none"
     summary = "no change: the model's own distribution"
 
+    @override
     def guide(self, writer: Writer) -> Writer:
-        """Return the writer unchanged."""
         return writer
 
 
 @component
-class TokenBiasGuidance:
+class TokenBiasGuidance(Guidance):
     """A strength added to the logits of some words, and words that are never written.
 
     A word matches in every tokenization: with and without a space before it, as written and, if in lower case,
@@ -80,8 +85,8 @@ class TokenBiasGuidance:
     tokens: tuple[int, ...] = param((), help="token ids that get the strength at every position", ge=0)
     ban: tuple[str, ...] = param((), help="words or phrases that are never written")
 
+    @override
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser is biased; see `Guidance`."""
         if not (self.words or self.tokens or self.ban):
             raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
         from atat_zoo.generation.guided import Guided, normalised
@@ -107,7 +112,7 @@ class TokenBiasGuidance:
 
 
 @component
-class ImportanceBiasGuidance:
+class ImportanceBiasGuidance(Guidance):
     """Makes some words more important to the sampler: their tokens' importance I becomes I + s · (1 − I).
 
     Complete words are matched in the draft of which the importance is computed: z with the most probable token at
@@ -124,17 +129,19 @@ class ImportanceBiasGuidance:
     words: tuple[str, ...] = param(help="words or phrases whose importance changes")
     strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a sentence if the sampler does not use importance."""
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Refuse a sampler that does not use importance."""
         sampler = experiment.parts["sampler"]
-        if not getattr(sampler, "uses_importance", False):  # a plugin's sampler may inherit from nothing
-            yield (
-                f"guidance: importance_bias changes the order of a sampler that looks at importance, and "
-                f'{sampler.name!r} does not; set sampler.use = "uncertainty_guided", or choose another guidance'
+        if not sampler.uses_importance:
+            yield Problem(
+                "guidance",
+                f"importance_bias changes the order of a sampler that looks at importance, and {sampler.name!r} does "
+                'not; set sampler.use = "uncertainty_guided", or choose another guidance',
             )
 
+    @override
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose importance is biased; see `Guidance`."""
         if not self.words:
             raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
         import torch
@@ -159,7 +166,7 @@ class ImportanceBiasGuidance:
 
 
 @component
-class ClassifierGuidance:
+class ClassifierGuidance(Guidance):
     """Towards a class: p(v | z, class) ∝ p(v | z) · (f(z with v at i) / f(z))^s, f(z) = p(class | z).
 
     `exact` evaluates the classifier on z with each of the `candidates` most probable tokens at each position; other
@@ -178,8 +185,8 @@ class ClassifierGuidance:
     method: Literal["exact", "first_order"] = param("exact", help="candidates one by one, or all by one gradient")
     candidates: int = param(50, help="most probable tokens of a position that are scored, where exact", ge=1)
 
+    @override
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser follows the classifier; see `Guidance`."""
         if not self.strength:
             return writer
         from atat_zoo.generation.classifiers import Differentiable
@@ -205,7 +212,7 @@ class ClassifierGuidance:
 
 
 @component
-class ClassifierFreeGuidance:
+class ClassifierFreeGuidance(Guidance):
     """Away from the model's unconditional prediction: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
 
     The condition c is the text that every row begins with (after BOS): a label, or the beginning of a prompt. ∅ is the
@@ -226,11 +233,9 @@ class ClassifierFreeGuidance:
         "masked", help="the condition's tokens in the second pass: masked, or, for causal models, dropped"
     )
 
+    @override
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer whose denoiser evaluates the network twice; see `Guidance`.
-
-        In use it raises `UserError` when no row of the first evaluation begins with the condition.
-        """
+        """Return a writer that raises `UserError` when no row of its first evaluation begins with the condition."""
         if not self.strength:
             return writer
         from atat_zoo.generation.guided import Contrast, Guided
@@ -264,7 +269,7 @@ class ClassifierFreeGuidance:
 
 
 @component
-class CombinedGuidance:
+class CombinedGuidance(Guidance):
     """Two guidances in sequence; nest another one for three.
 
     Biases add up in either order. The second guides the result of the first: `classifier_free` as the second evaluates
@@ -277,13 +282,15 @@ class CombinedGuidance:
     first: Guidance = part("guidance", "none", help="the guidance that is applied first")
     second: Guidance = part("guidance", "none", help="the guidance that is applied to the result")
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems of both."""
-        for place, inner in (("first", self.first), ("second", self.second)):
-            if hasattr(inner, "check"):
-                # The part's sentences name the table `guidance`; here it is nested one level deeper.
-                yield from (text.replace("guidance", f"guidance.{place}", 1) for text in inner.check(experiment))
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
+        """Yield the problems of both, with keys of tables that are nested one level deeper."""
+        for key, inner in (("guidance.first", self.first), ("guidance.second", self.second)):
+            for problem in inner.check(experiment):
+                if isinstance(problem, Problem):
+                    problem = Problem(key + problem.key.removeprefix("guidance"), problem.text)
+                yield problem
 
+    @override
     def guide(self, writer: Writer) -> Writer:
-        """Return a writer with both guidances applied."""
         return self.second.guide(self.first.guide(writer))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
 from atat_zoo.diffusion.positions import pairs
@@ -13,6 +15,7 @@ from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from torch import Tensor
 
@@ -44,84 +47,91 @@ class Guided(Denoiser):
         self.gives_order_weights = denoiser.gives_order_weights
         self.scores_visible_tokens = denoiser.scores_visible_tokens
 
+    @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V]; see `Denoiser`."""
         return self.guide(self.denoiser(tokens, t, where), tokens, t, where)
 
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return guided log-probabilities [N, V] for those of the denoiser."""
         return log_probs if self.change is None else self.change(log_probs, tokens, t, where)
 
+    @override
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return the time of the model's noise; see `Denoiser`."""
         return self.denoiser.time_at(rate)
 
+    @override
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the given importance, or the model's; see `Denoiser`."""
         return self.weigh(tokens, masked) if self.weigh else self.denoiser.importance(tokens, masked)
 
+    @override
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return guided log-probabilities and the model's log ŵ; see `Denoiser`."""
         log_probs, order_weights = self.denoiser.ordered(tokens, t, where)
         return self.guide(log_probs, tokens, t, where), order_weights
 
+    @override
     def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return guided log-probabilities and the model's scores of visible tokens; see `Denoiser`."""
         log_probs, own = self.denoiser.everywhere(tokens, t, where, visible)
         return self.guide(log_probs, tokens, t, where), own
 
+    @override
     def begin(self, batch: int, window: int) -> BlockDecoder:
-        """Begin a batch of texts; see `Denoiser`."""
         decoder = self.denoiser.begin(batch, window)
         if self.stride is None:
-            return GuidedBlocks(self, decoder, window)
+            return GuidedBlocks(self, decoder, window, torch.full((batch, 0), self.mask_id))
         return GuidedClasses(self, decoder, self.stride, torch.full((batch, window), self.mask_id))
 
 
-class GuidedBlocks(Guided, BlockDecoder):
-    """The same for texts that are read block by block.
+class GuidedDecoder(Guided, BlockDecoder):
+    """The same for texts that are read part by part: a guidance sees the text that has been read as well.
 
-    The network caches keys and values; this class caches the tokens, for a guidance that sees as many as the network.
+    The network caches keys and values; this class caches the tokens. Guidance of order weights and of the scores of
+    visible tokens would need that text, which they do not get.
     """
 
-    def __init__(self, guided: Guided, decoder: BlockDecoder, window: int, past: Tensor | None = None) -> None:
-        """Take a new decoder, or one with the finished tokens of each row, int64 [B, P]."""
+    def __init__(self, guided: Guided, decoder: BlockDecoder, text: Tensor) -> None:
+        """Take a decoder, and what is kept of the texts, int64 [B, P]."""
         super().__init__(decoder, guided.change, guided.weigh)
-        self.decoder, self.seen, self.past = decoder, window, past
-        # Guidance of these two would need the preceding text, which they do not get.
+        self.decoder, self.text = decoder, text
         self.gives_order_weights = self.scores_visible_tokens = False
 
+    @override
+    def of(self, rows: Tensor) -> Self:
+        part = copy.copy(self)
+        part.denoiser = part.decoder = self.decoder.of(rows)
+        part.text = self.text[rows.to(self.text.device)]
+        return part
+
+
+class GuidedBlocks(GuidedDecoder):
+    """The same block by block; a guidance sees as many tokens as the network."""
+
+    def __init__(self, guided: Guided, decoder: BlockDecoder, window: int, text: Tensor) -> None:
+        """Take a new decoder, and no text yet."""
+        super().__init__(guided, decoder, text)
+        self.seen = window
+
+    @override
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V] for those of a block, int64 [B, S]."""
-        if self.past is None:
-            return super().guide(log_probs, tokens, t, where)
-        past = self.past[:, max(0, self.past.shape[1] + tokens.shape[1] - self.seen) :]
+        past = self.text[:, max(0, self.text.shape[1] + tokens.shape[1] - self.seen) :].to(tokens.device)
         row, position = pairs(where)
         return super().guide(log_probs, torch.cat([past, tokens], dim=1), t, (row, position + past.shape[1]))
 
+    @override
     def read(self, tokens: Tensor) -> None:
-        """Read finished blocks; see `BlockDecoder`."""
         self.decoder.read(tokens)
-        self.past = tokens if self.past is None else torch.cat([self.past, tokens], dim=1)[:, -self.seen :]
-
-    def of(self, rows: Tensor) -> GuidedBlocks:
-        """Return the denoiser of some of the rows, int64 [A]."""
-        past = None if self.past is None else self.past[rows]
-        return GuidedBlocks(self, self.decoder.of(rows), self.seen, past)
+        self.text = torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
 
 
-class GuidedClasses(Guided, BlockDecoder):
-    """The same for texts that are read class by class; a guidance sees the text with its unfinished classes masked."""
+class GuidedClasses(GuidedDecoder):
+    """The same class by class; a guidance sees the text with its unfinished classes masked."""
 
-    def __init__(self, guided: Guided, decoder: BlockDecoder, classes: int, text: Tensor, start: int = 0) -> None:
-        """Take a decoder that is at class `start`, and the texts so far, int64 [B, L]."""
-        super().__init__(decoder, guided.change, guided.weigh)
-        self.decoder, self.classes, self.text, self.start = decoder, classes, text, start
-        # As above: these two see one class alone.
-        self.gives_order_weights = self.scores_visible_tokens = False
+    def __init__(self, guided: Guided, decoder: BlockDecoder, classes: int, text: Tensor) -> None:
+        """Take a new decoder, the number of classes, and masked texts, int64 [B, L]."""
+        super().__init__(guided, decoder, text)
+        self.classes, self.start = classes, 0
 
+    @override
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V] for those of a class, int64 [B, n]."""
         row, position = pairs(where)
         return super().guide(log_probs, self.having(tokens), t, (row, self.start + self.classes * position))
 
@@ -131,15 +141,10 @@ class GuidedClasses(Guided, BlockDecoder):
         text[:, self.start :: self.classes] = tokens
         return text
 
+    @override
     def read(self, tokens: Tensor) -> None:
-        """Read a finished class; see `BlockDecoder`."""
         self.decoder.read(tokens)
         self.text, self.start = self.having(tokens), self.start + 1
-
-    def of(self, rows: Tensor) -> GuidedClasses:
-        """Return the denoiser of some of the rows, int64 [A]."""
-        rows_here = rows.to(self.text.device)
-        return GuidedClasses(self, self.decoder.of(rows), self.classes, self.text[rows_here], self.start)
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
@@ -222,10 +227,10 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
         scores = []
         step = max(1, _AT_ONCE // max(1, candidates * length))
         for start in range(0, len(rows), step):
-            some = slice(start, start + step)
-            texts = tokens[rows[some]].unsqueeze(1).repeat(1, candidates, 1)
-            place = positions[some, None, None].expand(-1, candidates, 1)
-            texts.scatter_(2, place, ids[some].unsqueeze(2))
+            chunk = slice(start, start + step)
+            texts = tokens[rows[chunk]].unsqueeze(1).repeat(1, candidates, 1)
+            index = positions[chunk, None, None].expand(-1, candidates, 1)
+            texts.scatter_(2, index, ids[chunk].unsqueeze(2))
             scores.append(model(texts.view(-1, length)).view(-1, candidates))
         after = torch.cat(scores) if scores else before.new_zeros(ids.shape)
         return after.clamp(min=_LEAST).masked_fill(after == -torch.inf, -torch.inf) - before[:, None]

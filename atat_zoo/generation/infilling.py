@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import Words, lay_out, opened, parse
+from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse, require_leading_space
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ def infill(
 
     weigher = weigher or writer
     started = time.perf_counter()
-    words, mask_id = Words(writer.tokenizer), writer.denoiser.mask_id
+    words, mask_id = SpaceAwareTokenizer(writer.tokenizer), writer.denoiser.mask_id
     layouts = layouts_of(texts, words, writer.special, writer.length)
     weighed = [posterior(weigher, layout, batch_size) for layout in layouts]
     ids = torch.arange(number)[None] + torch.arange(len(texts))[:, None] * _TEXT
@@ -122,7 +122,7 @@ def infill(
     filled: list[list[Any]] = [[None] * number for _ in texts]
     max_nfe = 0
     for (_, opening), rows in together.items():
-        sample = opened(writer, opening, words).fill(
+        sample = require_leading_space(writer, opening, words).fill(
             sampler,
             torch.tensor([row for _, _, row in rows], device=writer.device),
             rows=torch.tensor([int(ids[j, k]) for j, k, _ in rows], device=writer.device),
@@ -143,7 +143,7 @@ def infill(
     )
 
 
-def layouts_of(texts: Sequence[str], words: Words, special: str, length: int) -> list[Layout]:
+def layouts_of(texts: Sequence[str], words: SpaceAwareTokenizer, special: str, length: int) -> list[Layout]:
     """Return the texts in tokens, or raise `UserError` with a sentence for each text that is wrong."""
     layouts, problems = [], []
     for number, text in enumerate(texts):

@@ -103,7 +103,7 @@ def ends(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]
     return [i for i in [tokenizer.bos] if i is not None], [i for i in [tokenizer.eos] if i is not None]
 
 
-class Words:
+class SpaceAwareTokenizer:
     """A tokenizer, and which of its tokens begin with a space."""
 
     def __init__(self, tokenizer: TokenizerModel) -> None:
@@ -154,7 +154,7 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
 
 
 def prompted(
-    words: Words, special: str, length: int, prompt: str, suffix: str, *, seen: int
+    words: SpaceAwareTokenizer, special: str, length: int, prompt: str, suffix: str, *, seen: int
 ) -> tuple[list[int], tuple[int, ...]]:
     """Return a row with a prompt, masks and a suffix.
 
@@ -222,7 +222,7 @@ class Layout:
         """Return the positions whose token must begin with a space."""
         return tuple(span[0] for span, opens in zip(self.spans(lengths), self.opens, strict=True) if opens)
 
-    def fills(self, ids: Sequence[int], lengths: Sequence[int], words: Words) -> list[str]:
+    def fills(self, ids: Sequence[int], lengths: Sequence[int], words: SpaceAwareTokenizer) -> list[str]:
         """Return the text of each gap of a filled row, without the space that belongs to it."""
         texts = [words.text_of([ids[i] for i in span]) for span in self.spans(lengths)]
         return [text.removeprefix(" ") if opens else text for text, opens in zip(texts, self.opens, strict=True)]
@@ -233,7 +233,9 @@ class Layout:
         return "".join(piece + fill for piece, fill in zip(pieces, fills, strict=False)) + pieces[-1]
 
 
-def lay_out(template: Template, words: Words, special: str, length: int, where: str = "the text") -> Layout:
+def lay_out(
+    template: Template, words: SpaceAwareTokenizer, special: str, length: int, where: str = "the text"
+) -> Layout:
     """Tokenise a text with gaps.
 
     Args:
@@ -270,7 +272,7 @@ def lay_out(template: Template, words: Words, special: str, length: int, where: 
     )
 
 
-def opened(writer: Writer, positions: Sequence[int], words: Words) -> Writer:
+def require_leading_space(writer: Writer, positions: Sequence[int], words: SpaceAwareTokenizer) -> Writer:
     """Return a writer whose tokens at some positions begin with a space: p_θ under this condition.
 
     Where all such tokens have probability 0, p_θ does not change.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import Words, ends, opened, prompted, refuse_length
+from atat_zoo.generation.layout import SpaceAwareTokenizer, ends, prompted, refuse_length, require_leading_space
 from atat_zoo.samplers import Observer, Sample, shifted
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ class Writer:
                 raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
         length = self.length if length is None else length
         refuse_length(sampler, number, length, self.length)
-        words = Words(self.tokenizer)
+        words = SpaceAwareTokenizer(self.tokenizer)
         row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
         tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(number, length)
         started = time.perf_counter()
-        writer = opened(self, opening, words)
+        writer = require_leading_space(self, opening, words)
         sample = writer.fill(sampler, tokens, seed=seed, batch_size=batch_size, observe=observe)
         texts = [self.tokenizer.decode(ids) for ids in sample.tokens.tolist()]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
@@ -135,7 +135,7 @@ class Writer:
                     self.denoiser,
                     tokens[start : start + batch_size],
                     seeds[start : start + batch_size],
-                    observe=observe and shifted(observe, rows=start),
+                    observe=shifted(observe, rows=start),
                 )
                 for start in range(0, len(tokens), batch_size)
             ]

@@ -1,8 +1,8 @@
 """Masking strategies: which tokens of a text are masked, at a given rate.
 
 There are two contracts. A `Masking` turns importance and a rate into the probability of masking each token; importance
-of x makes these depend on what is masked, which tilts what the model learns. A `Revealing` strategy draws a mask by
-what is visible under it, and tilts nothing; it stands in `revealing`.
+of x makes these depend on what is masked, which tilts what the model learns. A `VisibleTextMasking` strategy draws a
+mask by what is visible under it, and tilts nothing; it stands in `visible_text`.
 
 With r a row's rate and n its maskable tokens, every `Masking` has these properties
 
@@ -21,6 +21,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
+from typing_extensions import override
+
 from atat_zoo.registry import component, component_base, param, part
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.masking.modules import PositionModule
     from atat_zoo.masking.position_bias import PositionBias
+    from atat_zoo.masking.position_modules import PositionModule
     from atat_zoo.registry import Context
 
 
@@ -52,25 +54,25 @@ class Masking(Protocol):
         ...
 
 
-# Which tokens are hidden, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
+# Which tokens are masked, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
 Scores: TypeAlias = "Callable[[Tensor], Tensor]"
 
 
 @runtime_checkable
-class Revealing(Protocol):
+class VisibleTextMasking(Protocol):
     """A component of the kind masking that draws a mask by what is visible under it.
 
     The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the keys. Changing the tokens that are masked changes
-    nothing: scores may be asked for more than once, but only under masks that hide at least what is hidden at the end.
+    nothing: scores may be asked for more than once, but only under masks of at least what is masked at the end.
     """
 
     name: str
 
-    def reveal(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
+    def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
         """Return which tokens are masked, bool [B, L].
 
         Args:
-            scores: the estimator of z: how hard each hidden token is, if these tokens are hidden, in [0, 1].
+            scores: the estimator of z: how hard each masked token is, if these tokens are masked, in [0, 1].
             rate: r in [0, 1], [B].
             maskable: bool [B, L].
             keys: one counter-based key per row, int64 [B] (`diffusion.randomness`).
@@ -79,7 +81,7 @@ class Revealing(Protocol):
 
 
 @component
-class UniformMasking:
+class UniformMasking(Masking):
     """p_i = r for every maskable token; ignores importance (MDLM, equation 3).
 
     The only strategy whose training loss, with weight 1/r, estimates the bound behind the perplexity.
@@ -90,21 +92,21 @@ class UniformMasking:
     refs = ("arXiv:2406.07524",)
     direction = 0
 
+    @override
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """See `Masking`."""
         return rate.float().unsqueeze(-1) * maskable
 
 
 @component_base
-class _CalibratedMasking:
+class _CalibratedMasking(Masking):
     """A function of `diffusion.calibration` applied to I / T, or to −I / T where `direction` is −1."""
 
     calibration: ClassVar[str]
     direction: ClassVar[int] = 1
     temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
 
+    @override
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """See `Masking`."""
         function = getattr(import_module("atat_zoo.diffusion.calibration"), self.calibration)
         return function(importance.double() / (self.direction * self.temperature), rate, maskable)
 
@@ -189,7 +191,7 @@ class PositionMasking:
     def build(self, context: Context) -> PositionModule:
         """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
         from atat_zoo.diffusion.contracts import StatefulPart
-        from atat_zoo.masking.modules import AdaptivePositionModule, PositionModule
+        from atat_zoo.masking.position_modules import AdaptivePositionModule, PositionModule
 
         bias = self.bias.build(context)
         module = AdaptivePositionModule if isinstance(bias, StatefulPart) else PositionModule

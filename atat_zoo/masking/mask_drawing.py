@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class MaskDrawing(Protocol):
 
 
 @component
-class BernoulliMaskDrawing:
+class BernoulliMaskDrawing(MaskDrawing):
     """Token i is masked where u_i < p_i, with its own uniform u_i in [0, 1).
 
     The uniforms depend on the keys alone, so with one key the masks of a higher
@@ -37,15 +39,15 @@ class BernoulliMaskDrawing:
     summary = "every token by its own uniform number: independent, nested in the rate"
     refs = ("arXiv:2406.07524",)
 
+    @override
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """See `MaskDrawing`."""
         from atat_zoo.diffusion.randomness import uniform
 
         return uniform(keys, p.shape[-1]) < p
 
 
 @component
-class SystematicMaskDrawing:
+class SystematicMaskDrawing(MaskDrawing):
     """Systematic sampling: marginals exactly p, and the count is the floor or ceiling of Σp.
 
     The row is shuffled and its p are laid end to end on a line. A comb has teeth at u, u + 1, u + 2, … with one uniform
@@ -58,13 +60,13 @@ class SystematicMaskDrawing:
     summary = "a fixed number of masks per row up to rounding, the same marginals; for training only"
     refs = ("doi:10.1214/aoms/1177729988",)
 
+    @override
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """See `MaskDrawing`."""
         import torch
 
         from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
-        # The first key orders the row and the second places the comb.
+        # The first key orders the row and the second positions the comb.
         order = uniform(fold(keys, 0), p.shape[-1], torch.float64).argsort(dim=-1, stable=True)
         start = to_unit(fold(keys, 1), torch.float64)
         chosen = comb(p.gather(-1, order), start)

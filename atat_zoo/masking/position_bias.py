@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.masking.modules import FixedBiasModule, RunningBiasModule
+    from atat_zoo.masking.position_modules import FixedBiasModule, RunningBiasModule
     from atat_zoo.registry import Context
 
 
@@ -33,16 +35,16 @@ class PositionBias(Protocol):
 
 
 @component_base
-class _FixedBias:
+class _FixedBias(PositionBias):
     """A bias that is a function of the positions alone."""
 
     @abstractmethod
     def bias(self, positions: Tensor) -> Tensor:
         """Return the bias of the positions 0 … L−1, float64 [L]."""
 
+    @override
     def build(self, context: Context) -> FixedBiasModule:
-        """See `PositionBias`."""
-        from atat_zoo.masking.modules import FixedBiasModule
+        from atat_zoo.masking.position_modules import FixedBiasModule
 
         return FixedBiasModule(self.bias)
 
@@ -111,6 +113,6 @@ class RunningBias:
 
     def build(self, context: Context) -> RunningBiasModule:
         """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
-        from atat_zoo.masking.modules import RunningBiasModule
+        from atat_zoo.masking.position_modules import RunningBiasModule
 
         return RunningBiasModule(context.length, self.decay, self.floor)

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import conflicts_with, from_table
-from atat_zoo.generation import Generation, Infilling, Writer, infill
-from atat_zoo.generation.layout import ends
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
 from atat_zoo.run.atomic import replacing
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.precision import Precision
     from atat_zoo.experiment import Experiment
+    from atat_zoo.generation import Generation, Infilling, Writer
     from atat_zoo.generation.guidance import Guidance
     from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
@@ -121,6 +121,8 @@ class Model:
             compile: whether to compile the backbone by `torch.compile`, which takes a minute and pays off for many
                 texts.
         """
+        from atat_zoo.generation import Writer  # a training does not write texts before its end
+
         module: Any = compiled(self.module) if compile else self.module
         return Writer(
             denoiser=module.denoiser(),
@@ -181,6 +183,8 @@ class Model:
         Raises:
             UserError: when a gap is malformed, there is none, or a text does not fit.
         """
+        from atat_zoo.generation import infill
+
         texts = [texts] if isinstance(texts, str) else list(texts)
         writer = self.writer(precision)
         parts = self._parts(sampler=sampler, guidance=guidance)
@@ -243,6 +247,8 @@ class Model:
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
         """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""
+        from atat_zoo.generation.layout import ends
+
         first, last = ends(self.tokenizer, self.experiment.data.special)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
@@ -332,28 +338,6 @@ def weights_of(folder: Path, description: dict[str, Any], device: str | torch.de
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
     """Return the name of the first tensor with a number that is not finite, or None."""
     return next((name for name, tensor in weights.items() if not bool(tensor.isfinite().all())), None)
-
-
-def assemble(experiment: Experiment, context: Context) -> nn.Module:
-    """Build the parts that the objective uses and join them; returns an `ObjectiveModule`.
-
-    Initial values are drawn under `context.seed` without touching the caller's generator.
-    """
-    objective = experiment.parts["objective"]
-    context = attrs.evolve(context, shifted=getattr(objective, "shifted", False))
-
-    def build(kind: str, within: Context) -> Any:
-        spec = experiment.parts[kind]
-        return spec.build(within) if hasattr(spec, "build") else spec
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(context.seed)
-        parts: dict[str, Any] = {"backbone": build("backbone", context)}
-        context = attrs.evolve(context, width=parts["backbone"].embedding.embedding_dim)
-        for kind in sorted(objective.uses - {"backbone"}):
-            parts[kind] = build(kind, context)
-        module: nn.Module = objective.build(context, parts, experiment.train.batch_size)
-    return module
 
 
 def compiled(module: nn.Module) -> nn.Module:

@@ -6,6 +6,7 @@ it takes; an experiment that declares another kind is refused.
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
@@ -103,12 +104,12 @@ class ObjectiveModule(Protocol):
         ...
 
     def stage(self, progress: float) -> str:
-        """Return the name of the training's stage, for the metrics."""
-        ...
+        """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
+        return "train"
 
     def curriculum_strength(self, progress: float) -> float | None:
-        """Return the strength of the curriculum for the metrics, or None: see `curricula.Tilting`."""
-        ...
+        """Return the strength of the curriculum for the metrics, or None: see `curricula.ExponentialWeighting`."""
+        return None
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z)."""
@@ -127,13 +128,15 @@ class Objective(Protocol):
     """A component of the kind objective.
 
     Attributes:
+        module: what `build` makes, as "package.module:Class"; a class of (context, parts, batch_size, this objective).
         uses: the kinds of parts that it takes.
         exact: whether `bound` returns the exact likelihood, without random masks.
-        shifted: whether its network reads at each place the token before it, as in next-token prediction.
+        shifted: whether its network reads at each position the token before it, as in next-token prediction.
         masks_attention: whether it shows the network a part of the text at a time, by `attention`.
     """
 
     name: str
+    module: ClassVar[str]
     uses: ClassVar[frozenset[str]]
     exact: ClassVar[bool] = False
     shifted: ClassVar[bool] = False
@@ -151,4 +154,7 @@ class Objective(Protocol):
             parts: what the other kinds' `build` returned (or their specification, if they need none).
             batch_size: N, sequences in a global batch; row n of the stream belongs to step n // N.
         """
-        ...
+        # Imported here, because torch is: a specification does without.
+        path, _, name = self.module.partition(":")
+        module: nn.Module = getattr(import_module(path), name)(context, parts, batch_size, self)
+        return module

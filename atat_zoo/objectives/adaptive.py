@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.objectives import Objective
-from atat_zoo.registry import component, param, part, values_of
+from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import nn
+    from collections.abc import Iterator
 
     from atat_zoo.experiment import Experiment
     from atat_zoo.masking.position_bias import PositionBias
-    from atat_zoo.registry import Context
 
 
 @component
@@ -40,6 +40,7 @@ class AdaptiveObjective(Objective):
     name = "adaptive"
     summary = "masks that depend on the text, with a learned order in reverse and a bound that pays for it"
     refs = ("arXiv:2602.02112", "arXiv:2406.04329", "arXiv:2406.07524", "ATAT")
+    module = "atat_zoo.objectives.adaptive_module:AdaptiveModule"
     uses = frozenset({"backbone", "noise", "estimator", "target"})
     learns_order = True
 
@@ -77,32 +78,28 @@ class AdaptiveObjective(Objective):
         """K, masks of each text in a step."""
         return self.draws or (2 if self.learns else 1)
 
+    @override
     def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        """See `Objective`: every text under K masks."""
         return self.repeats * rows, length
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: an estimator that reads z or t, or one that cannot be learned."""
         estimator = experiment.parts["estimator"]
         if estimator.reads != "x":
-            yield (
-                "estimator: objective 'adaptive' draws the order of a text by the importance of its tokens, and this "
-                'estimator reads the text with masks; set its reads to "x"'
+            yield Problem(
+                "estimator",
+                "objective 'adaptive' draws the order of a text by the importance of its tokens, and this "
+                'estimator reads the text with masks; set its reads to "x"',
             )
         if estimator.reads_time:
-            yield (
-                "estimator: objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
-                "the time; set its time_conditioning to false"
+            yield Problem(
+                "estimator",
+                "objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
+                "the time; set its time_conditioning to false",
             )
         if self.learn_importance and not estimator.learns:
-            yield (
-                f"objective.learn_importance: estimator {estimator.name!r} has nothing to learn; "
-                'set estimator.use = "transformer", or learn_importance = false'
+            yield Problem(
+                "objective.learn_importance",
+                f"estimator {estimator.name!r} has nothing to learn; "
+                'set estimator.use = "transformer", or learn_importance = false',
             )
-
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.adaptive_module import AdaptiveModule
-
-        values = values_of(self) | {"bias": self.bias.build(context), "draws": self.repeats}
-        return AdaptiveModule(context, parts, batch_size, **values)

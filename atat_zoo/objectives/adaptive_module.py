@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
-from atat_zoo.diffusion.contracts import Masked
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
@@ -24,6 +25,7 @@ from atat_zoo.objectives.denoising import (
     dense,
     importance_loss,
     metrics,
+    normalised,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch
+    from atat_zoo.objectives.adaptive import AdaptiveObjective
     from atat_zoo.registry import Context
 
 
@@ -40,37 +43,28 @@ class AdaptiveModule(DenoisingModule):
     """Backbone with a head for ŵ; estimator, bias and table of positions, which define w."""
 
     def __init__(
-        self,
-        context: Context,
-        parts: Mapping[str, Any],
-        batch_size: int,
-        *,
-        form: str,
-        temperature: float,
-        bias: Any,
-        strength: float,
-        learn_importance: bool,
-        learn_position: bool,
-        draws: int,
-        weight: str,
-        reverse_loss_weight: float,
-        importance_loss_weight: float,
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: AdaptiveObjective
     ) -> None:
-        """Take the parts, and the parameters of `AdaptiveObjective`; `bias` is built, `draws` is K."""
         super().__init__(context, parts, batch_size)
-        self.form, self.temperature, self.strength = FORMS[form], temperature, strength
-        self.learn_importance, self.repeats, self.weight = learn_importance, draws, weight
-        self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
-        self.estimator, self.target, self.bias = parts["estimator"], parts["target"], bias
+        self.form, self.temperature, self.strength = FORMS[objective.form], objective.temperature, objective.strength
+        self.learn_importance, self.repeats, self.weight = (
+            objective.learn_importance,
+            objective.repeats,
+            objective.weight,
+        )
+        self.reverse_loss_weight = objective.reverse_loss_weight
+        self.importance_loss_weight = objective.importance_loss_weight
+        self.estimator, self.target = parts["estimator"], parts["target"]
+        self.bias: Any = objective.bias.build(context)
         # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
-        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=form == "timed")
+        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=objective.form == "timed")
         for parameter in self.order_head.parameters():
             nn.init.zeros_(parameter)
-        self.position = nn.Parameter(torch.zeros(context.length)) if learn_position else None
+        self.position = nn.Parameter(torch.zeros(context.length)) if objective.learn_position else None
         self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
         if self.estimator.reads_time:
             raise UserError("estimator: objective 'adaptive' cannot use an estimator that reads the time; take another")
-        if learn_importance and not self.trains_estimator:
+        if self.learn_importance and not self.trains_estimator:
             raise UserError("objective.learn_importance: the estimator has nothing to learn; set it to false")
         self.stateful = StatefulParts(bias=self.bias, target=self.target)
 
@@ -90,21 +84,21 @@ class AdaptiveModule(DenoisingModule):
         """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
 
         The model knows the part of w that depends on position alone, so the head learns the rest: where w does not
-        depend on the text, ŵ is right from the first step. In float32, because small differences decide the order.
+        depend on the text, ŵ is right from the first noised. In float32, because small differences decide the order.
         """
-        known = self.by_position(length).detach().float()[pairs(where)[1]]
+        by_position = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
             log_reverse: Tensor = self.order_head(wide(hidden)).squeeze(-1)
-        return log_reverse + known
+        return log_reverse + by_position
 
     def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
         where = pairs(masked)
-        states, true = self.states(z, t).at(where), x[where]
-        ce = self.at_places(states, true)
-        return ce, self.reverse(states.hidden, where, z.shape[1])
+        head_inputs = self.head_inputs(z, t).at(where)
+        ce = self.cross_entropy_at(head_inputs, x[where])
+        return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
 
-    def draw(self, batch: Batch, log_w: Tensor) -> tuple[Masked, DrawnMask]:
+    def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
         """Draw K masks of each text, the same number of tokens (or the same time) in all of them.
 
         Args:
@@ -117,7 +111,7 @@ class AdaptiveModule(DenoisingModule):
         x, maskable = batch.tokens.repeat(K, 1), batch.maskable.repeat(K, 1)
         drawn = self.form.draw(log_w, maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
         rate = drawn.rate.float()
-        step = Masked(
+        noised = NoisedBatch(
             x=x,
             z=torch.where(drawn.masked, self.context.mask_id, x),
             masked=drawn.masked,
@@ -130,35 +124,35 @@ class AdaptiveModule(DenoisingModule):
         if self.training:
             dropout = row_keys(self.context.seed, "dropout", batch.index)
             set_keys(self.backbone, torch.cat([fold(dropout, j) for j in range(K)]))
-        return step, drawn
+        return noised, drawn
 
+    @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """See `ObjectiveModule`."""
         self.begin(batch)
         K = self.repeats
         importance = self.importance(batch.tokens, batch.maskable, None)
         log_w = self.log_weights(importance).repeat(K, 1)
-        step, drawn = self.draw(batch, log_w)
-        where = pairs(step.masked)
-        states = self.states(step.z, step.t).at(where)
-        log_reverse = dense(step.masked, self.reverse(states.hidden, where, step.x.shape[1]))
+        noised, drawn = self.draw(batch, log_w)
+        where = pairs(noised.masked)
+        head_inputs = self.head_inputs(noised.z, noised.t).at(where)
+        log_reverse = dense(noised.masked, self.reverse(head_inputs.hidden, where, noised.x.shape[1]))
 
         weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
         if self.weight == "nelbo":
-            weight = torch.where(step.masked, 1 / drawn.rate[:, None], 0.0)
+            weight = torch.where(noised.masked, 1 / drawn.rate[:, None], 0.0)
         elif self.weight == "simple":
-            weight = step.masked.double()
-        loss, ce = self.minimised(states, step, weight, batch)
+            weight = noised.masked.double()
+        loss, ce = self.weighted_loss(head_inputs, noised, weight, batch)
         diffusion = loss.float()
         reverse = self._mean(bracket, batch)
         loss = diffusion + self.reverse_loss_weight * reverse
-        forward = self._forward_loss(step, drawn, batch, importance, log_w, ce, log_reverse.detach())
+        forward = self._forward_loss(noised, drawn, batch, importance, log_w, ce, log_reverse.detach())
         if forward is not None:
             loss = loss + self.importance_loss_weight * forward
         if self.training:
-            self.stateful.observe(step, ce)
+            self.stateful.observe(noised, ce)
         return {
-            **metrics(step, ce, diffusion, loss),
+            **metrics(noised, ce, diffusion, loss),
             **({} if forward is None else {"importance_loss": forward.detach()}),
             "reverse_loss": reverse.detach(),
             "importance": importance.detach().repeat(K, 1),
@@ -166,11 +160,11 @@ class AdaptiveModule(DenoisingModule):
 
     def _mean(self, terms: Tensor, batch: Batch) -> Tensor:
         """Return Σ terms / Σ maskable over the global batch, as this micro-batch's mean over rows, float32."""
-        return (terms.sum(1).mean() / batch.mean_maskable).float()
+        return normalised(terms, batch).float()
 
     def _forward_loss(
         self,
-        step: Masked,
+        noised: NoisedBatch,
         drawn: DrawnMask,
         batch: Batch,
         importance: Tensor,
@@ -185,14 +179,14 @@ class AdaptiveModule(DenoisingModule):
         K, losses = self.repeats, []
         if self.learn_importance or self.position is not None:
             # φ is part of both w and ŵ: the gradient of the bound goes through both.
-            known = self.by_position(step.x.shape[1])
-            log_reverse = log_reverse + (known - known.detach())
+            by_position = self.by_position(noised.x.shape[1])
+            log_reverse = log_reverse + (by_position - by_position.detach())
             weight, bracket = self.form.terms(drawn, log_w, log_reverse)
             bound = (weight * ce + bracket).sum(1).view(K, -1)
             log_q = self.form.log_probability(drawn, log_w).view(K, -1)
             losses.append(self._mean(forward_surrogate(bound, log_q)[:, None], batch))
         if self.trains_estimator and not self.learn_importance:
-            losses.append(importance_loss(importance.repeat(K, 1), *self.target(step, ce)))
+            losses.append(importance_loss(importance.repeat(K, 1), *self.target(noised, ce)))
         return sum(losses[1:], losses[0]) if losses else None
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
@@ -212,6 +206,7 @@ class _Denoiser(Predictor):
     module: AdaptiveModule
     gives_order_weights = True
 
+    @override
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        states = self.states(tokens, t).at(where)
-        return self.log_probs(states), self.module.reverse(states.hidden, where, tokens.shape[1])
+        head_inputs = self.head_inputs(tokens, t).at(where)
+        return self.log_probs(head_inputs), self.module.reverse(head_inputs.hidden, where, tokens.shape[1])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.objectives import Objective
-from atat_zoo.registry import component, param, values_of
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import nn
+    from collections.abc import Iterator
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
 
 
 @component
@@ -34,6 +34,7 @@ class BlockObjective(Objective):
     name = "block"
     summary = "masked diffusion within blocks, from left to right between them"
     refs = ("arXiv:2503.09573",)
+    module = "atat_zoo.objectives.causal_module:BlockModule"
     uses = frozenset({"backbone", "noise", "rates"})
     masks_attention = True
     size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
@@ -41,23 +42,17 @@ class BlockObjective(Objective):
         "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
     )
 
+    @override
     def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        """See `Objective`: the noisy text and the clean one."""
         return rows, 2 * length
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, rates without a variance, or a choice that does not fit a causal model."""
         if experiment.data.length % self.size:
             length = experiment.data.length
-            yield f"objective.size = {self.size} does not divide data.length = {length}; change one of them"
+            yield Problem("objective.size", f"{self.size} does not divide data.length = {length}; change one of them")
         yield from not_causal(experiment, self.size)
         yield from infinite_weights(experiment)
-
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.causal_module import BlockModule
-
-        return BlockModule(context, parts, batch_size, **values_of(self))
 
 
 @component
@@ -74,22 +69,17 @@ class AutoregressiveObjective(Objective):
     name = "autoregressive"
     summary = "next-token prediction with a causal mask; its likelihood is exact"
     refs = ("arXiv:1706.03762",)
+    module = "atat_zoo.objectives.causal_module:AutoregressiveModule"
     uses = frozenset({"backbone"})
     exact = True
     shifted = masks_attention = True
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a choice that does not fit a causal model."""
         yield from not_causal(experiment, 1)
 
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.causal_module import AutoregressiveModule
 
-        return AutoregressiveModule(context, parts, batch_size, **values_of(self))
-
-
-def not_causal(experiment: Experiment, block: int) -> Iterator[str]:
+def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
     """Yield the choices that do not fit a model that reads blocks from left to right.
 
     These are a sampler that needs more than the leftmost block, a backbone that reads t, and a bound that follows a
@@ -99,46 +89,50 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[str]:
     if sampler.blockwise:
         size = sampler.size
         if size is not None and block % size:
-            yield (
-                f"sampler.size = {size} does not divide the blocks of {block} of {objective.name!r}; leave it "
-                "out, and the blocks are the model's"
+            yield Problem(
+                "sampler.size",
+                f"{size} does not divide the blocks of {block} of {objective.name!r}; leave it "
+                "out, and the blocks are the model's",
             )
     elif not sampler.causal:
-        each = "a block" if block > 1 else "one token"
-        yield (
-            f"sampler: objective {objective.name!r} writes from left to right, {each} at a time, and {sampler.name!r}, "
-            'as it is set, asks for more; use = "semi_autoregressive" or "left_to_right"'
+        unit = "a block" if block > 1 else "one token"
+        yield Problem(
+            "sampler",
+            f"objective {objective.name!r} writes from left to right, {unit} at a time, and {sampler.name!r}, "
+            'as it is set, asks for more; use = "semi_autoregressive" or "left_to_right"',
         )
     yield from has_no_time(experiment)
     yield from has_own_bound(experiment)
 
 
-def has_own_bound(experiment: Experiment) -> Iterator[str]:
+def has_own_bound(experiment: Experiment) -> Iterator[Problem]:
     """Yield a sentence if the evaluation's bound follows a noise schedule, which the objective does not."""
     objective = experiment.parts["objective"]
     bound = experiment.evaluation.bound
     if bound.follows_noise:
-        yield (
-            f"evaluation.bound: objective {objective.name!r} has a bound of its own, and {bound.name!r} has no meaning "
-            "there; leave it at exact_k"
+        yield Problem(
+            "evaluation.bound",
+            f"objective {objective.name!r} has a bound of its own, and {bound.name!r} has no meaning "
+            "there; leave it at exact_k",
         )
 
 
-def has_no_time(experiment: Experiment) -> Iterator[str]:
+def has_no_time(experiment: Experiment) -> Iterator[Problem]:
     """Yield a sentence if the backbone reads a diffusion time that the objective cannot give."""
     backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
     if backbone.reads_time:
-        yield (
-            f"backbone.time_conditioning: objective {objective.name!r} has no single diffusion time for a sequence; "
-            "set it to false"
+        yield Problem(
+            "backbone.time_conditioning",
+            f"objective {objective.name!r} has no single diffusion time for a sequence; set it to false",
         )
 
 
-def infinite_weights(experiment: Experiment) -> Iterator[str]:
+def infinite_weights(experiment: Experiment) -> Iterator[Problem]:
     """Yield a sentence if an objective with the bound's own weights draws rates for which these have no variance."""
     rates, objective = experiment.parts["rates"], experiment.parts["objective"]
     if objective.weight == "nelbo" and not rates.finite_variance:
-        yield (
-            'rates: with objective.weight = "nelbo" a row weighs 1/(r·f(r)), which has an infinite variance under '
-            f'{rates.name!r}, as it is set; set rates.uniform_share above 0, or objective.weight = "simple"'
+        yield Problem(
+            "rates",
+            'with objective.weight = "nelbo" a row weighs 1/(r·f(r)), which has an infinite variance under '
+            f'{rates.name!r}, as it is set; set rates.uniform_share above 0, or objective.weight = "simple"',
         )

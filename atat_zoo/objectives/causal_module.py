@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from atat_zoo.backbones.cache import Cache
-from atat_zoo.backbones.prior import neighbours_of
+from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.diffusion.bounds import WeightedMask
-from atat_zoo.diffusion.contracts import BlockDecoder, Masked
+from atat_zoo.diffusion.contracts import BlockDecoder, NoisedBatch
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
+    HeadInputs,
     Predictor,
     StatefulParts,
-    States,
     golden_stride,
     metrics,
 )
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.contracts import Denoiser, Levels
+    from atat_zoo.diffusion.contracts import Denoiser, NoiseLevels
     from atat_zoo.diffusion.positions import Where
-    from atat_zoo.objectives import Batch
+    from atat_zoo.objectives import Batch, Objective
+    from atat_zoo.objectives.causal import BlockObjective
     from atat_zoo.registry import Context
 
 
@@ -54,13 +56,12 @@ def two_streams(length: int, size: int, device: torch.device) -> Tensor:
 class BlockModule(DenoisingModule):
     """A denoiser that reads its own block with masks and earlier blocks without."""
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, size: int, weight: str) -> None:
-        """Take the parts, and the parameters of `BlockObjective`."""
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: BlockObjective) -> None:
         super().__init__(context, parts, batch_size)
-        self.size, self.weight = size, weight
+        self.size, self.weight = objective.size, objective.weight
         self.stateful = StatefulParts(rates=self.rates)
         # As in the base, over the blocks of the global batch.
-        self.strata = batch_size * (context.length // size)
+        self.strata = batch_size * (context.length // self.size)
         self.stride = golden_stride(self.strata)
 
     def block_times(self, index: Tensor, blocks: int) -> Tensor:
@@ -74,50 +75,50 @@ class BlockModule(DenoisingModule):
         """Return hidden states [B, L, D] of one stream: every block reads z itself, earlier blocks included."""
         return self.backbone(z, attention=one_stream(z.shape[1], self.size, z.device))
 
-    def places(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> States:
-        """See `DenoisingModule`: p_θ(x_i | z_b, x_<b) at the masked positions of all blocks, in one pass."""
+    @override
+    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        # P_θ(x_i | z_b, x_<b) at the masked positions of all blocks, in one pass.
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
         seen = two_streams(L, self.size, z.device)
         hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
-        return States(hidden, near).at(masked)
+        return HeadInputs(hidden, near).at(masked)
 
+    @override
     def neighbours(self, z: Tensor, reach: int, x: Tensor | None = None) -> Tensor:
-        """See `DenoisingModule`; earlier blocks are read from x if given, and later ones not at all."""
-        place = torch.arange(z.shape[1], device=z.device)[None]
-        own, block = place[..., None] // self.size, neighbours_of(place, reach, -1) // self.size
+        # Earlier blocks are read from x if given, and later ones not at all.
+        position = torch.arange(z.shape[1], device=z.device)[None]
+        own, block = position[..., None] // self.size, neighbours_of(position, reach, -1) // self.size
         earlier = neighbours_of(z if x is None else x, reach, self.context.mask_id)
         within = torch.where(block < own, earlier, super().neighbours(z, reach))
         return within.masked_fill(block > own, self.context.mask_id)
 
-    def mask(self, batch: Batch) -> tuple[Masked, Levels]:
-        """Mask uniformly within every block at its own rate; returns the step, and the levels of the blocks [B, K]."""
+    def mask(self, batch: Batch) -> tuple[NoisedBatch, NoiseLevels]:
+        """Mask uniformly within every block at its own rate; returns that, and the levels of the blocks, [B, K]."""
         x, maskable = batch.tokens, batch.maskable
         levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
         p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
         masked = uniform(row_keys(self.context.seed, "mask", batch.index), x.shape[1]) < p
         rate = p.sum(1) / maskable.sum(1).clamp(min=1)
-        z = torch.where(masked, self.context.mask_id, x)
-        return Masked(x=x, z=z, masked=masked, maskable=maskable, t=levels.t.mean(1), rate=rate, p=p), levels
+        return self.noised(batch, masked, levels.t.mean(1), p, rate), levels
 
-    def by_block(self, step: Masked, levels: Levels) -> Masked:
-        """Return a step of B·K rows, the blocks, each with its own rate and time."""
-        tokens = (step.x, step.z, step.masked, step.maskable, step.p)
-        x, z, masked, maskable, p = (each.reshape(-1, self.size) for each in tokens)
-        t, rate = levels.t.flatten(), levels.rate.flatten()
-        return Masked(x=x, z=z, masked=masked, maskable=maskable, t=t, rate=rate, p=p)
+    def by_block(self, noised: NoisedBatch, levels: NoiseLevels) -> NoisedBatch:
+        """Return a batch of B·K rows, the blocks, each with its own rate and time."""
+        by_token = ("x", "z", "masked", "maskable", "p")
+        blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
+        return NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten())
 
+    @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """See `ObjectiveModule`."""
         self.begin(batch)
-        step, levels = self.mask(batch)
+        noised, levels = self.mask(batch)
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
-        loss, ce = self.minimised(self.of_step(step), step, weight, batch)
+        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
         if self.training:
-            self.stateful.observe(self.by_block(step, levels), ce.view(-1, self.size))
-        return {**metrics(step, ce, loss), "rates": levels.rate}
+            self.stateful.observe(self.by_block(noised, levels), ce.view(-1, self.size))
+        return {**metrics(noised, ce, loss), "rates": levels.rate}
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
         """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""
@@ -152,7 +153,9 @@ class AutoregressiveModule(DenoisingModule):
 
     name = "autoregressive"
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+    def __init__(
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: Objective | None = None
+    ) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
 
@@ -161,24 +164,27 @@ class AutoregressiveModule(DenoisingModule):
         start = torch.full_like(z[:, :1], self.context.mask_id)
         return self.backbone(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
 
+    @override
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
-        """See `DenoisingModule`; those to the left."""
-        place = torch.arange(z.shape[1], device=z.device)[None]
-        later = neighbours_of(place, reach, -1) > place[..., None]
+        # Those to the left.
+        position = torch.arange(z.shape[1], device=z.device)[None]
+        later = neighbours_of(position, reach, -1) > position[..., None]
         return super().neighbours(z, reach).masked_fill(later, self.context.mask_id)
 
+    @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """See `ObjectiveModule`; every maskable token counts as masked."""
+        # Every maskable token counts as masked.
         self.begin(batch)
         x, maskable = batch.tokens, batch.maskable
         ones = torch.ones(len(x), device=x.device)
-        step = Masked(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
-        loss, ce = self.minimised(self.of_step(step), step, step.p, batch)
-        return metrics(step, ce, loss)
+        noised = NoisedBatch(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
+        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
+        return metrics(noised, ce, loss)
 
-    def places(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> States:
-        """See `DenoisingModule`; each place reads the clean text before it."""
-        return super().places(x, None, masked, x)
+    @override
+    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        # Each position reads the clean text before it.
+        return super().head_inputs_at(x, None, masked, x)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
@@ -206,8 +212,8 @@ class BlockPredictor(Predictor):
             refuse_gaps(self, tokens, where, self.objective, "the text before it", advice)
         return super().__call__(tokens, t, where)
 
+    @override
     def begin(self, batch: int, window: int) -> CachedBlocks:
-        """See `Denoiser`."""
         return CachedBlocks(self.module, self.block_size, window, batch)
 
 
@@ -225,10 +231,11 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.cache, self.start = Cache(), 0
         self.before = torch.full((batch, self.reach), self.mask_id, device=module.backbone.embedding.weight.device)
 
-    def states(self, tokens: Tensor, t: Tensor | None) -> States:
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
         """Return what the head reads of the next block, [B, S], which sees itself and the blocks read before."""
         self.cache.grows = False
-        return States(self.pass_through(tokens), self.neighbours(tokens))
+        return HeadInputs(self.pass_through(tokens), self.neighbours(tokens))
 
     def neighbours(self, tokens: Tensor) -> Tensor | None:
         """Return the visible neighbours of the next tokens, [B, S, 2R]."""
@@ -242,8 +249,8 @@ class CachedBlocks(Predictor, BlockDecoder):
         """How many earlier tokens the prior reads of those that are seen."""
         return 0 if self.module.prior is None else min(self.module.prior.reach, self.seen - self.size)
 
+    @override
     def read(self, tokens: Tensor) -> None:
-        """See `BlockDecoder`."""
         self.cache.grows = True
         self.last = self.pass_through(tokens)[:, -1:]
         self.start += tokens.shape[1]
@@ -262,20 +269,21 @@ class CachedBlocks(Predictor, BlockDecoder):
         hidden: Tensor = self.module.backbone(inputs, positions=position[-length:], attention=mask, cache=self.cache)
         return hidden
 
+    @override
     def of(self, rows: Tensor) -> CachedBlocks:
-        """See `BlockDecoder`."""
         if len(rows) == self.batch:
             return self
-        some = CachedBlocks(self.module, self.size, self.seen, len(rows))
-        some.cache, some.start, some.before = self.cache.of(rows), self.start, self.before[rows]
-        return some
+        decoder = CachedBlocks(self.module, self.size, self.seen, len(rows))
+        decoder.cache, decoder.start, decoder.before = self.cache.of(rows), self.start, self.before[rows]
+        return decoder
 
 
 class AutoregressivePredictor(BlockPredictor):
     """p_θ of a model that reads the start token and then the text shifted by one, in blocks of one token."""
 
+    @override
     def begin(self, batch: int, window: int) -> CachedTokens:
-        """See `Denoiser`; reads the start."""
+        # Reads the start.
         decoder = CachedTokens(self.module, 1, window, batch)
         start = torch.full((batch, 1), self.mask_id, device=self.module.backbone.embedding.weight.device)
         decoder.read(start)
@@ -285,17 +293,19 @@ class AutoregressivePredictor(BlockPredictor):
 class CachedTokens(CachedBlocks):
     """Reading a token predicts the next one: reading costs a pass of the network, predicting only the head."""
 
-    def states(self, tokens: Tensor, t: Tensor | None) -> States:
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
         """Return what the head reads of the token to predict, [B, 1]: the hidden state of the one before it."""
-        return States(self.last, self.neighbours(tokens))
+        return HeadInputs(self.last, self.neighbours(tokens))
 
+    @override
     def of(self, rows: Tensor) -> CachedTokens:
-        """See `BlockDecoder`; it predicts one token and does not read further."""
+        # It predicts one token and does not read further.
         if len(rows) == self.batch:
             return self
-        some = CachedTokens(self.module, 1, self.seen, len(rows))
-        some.last, some.before = self.last[rows], self.before[rows]
-        return some
+        decoder = CachedTokens(self.module, 1, self.seen, len(rows))
+        decoder.last, decoder.before = self.last[rows], self.before[rows]
+        return decoder
 
 
 def refuse_method(method: Bound, objective: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Functions of logits, a bounded number of places at a time: [N, V] never stands in memory where it is large."""
+"""Functions of logits, a bounded number of positions at a time: [N, V] never stands in memory where it is large."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 27
 
 
 def rows_for(vocabulary_size: int, device: torch.device) -> int:
-    """Return how many places have their logits in memory at once, at most."""
+    """Return how many positions have their logits in memory at once, at most."""
     return max(1, (LOGITS if device.type == "cpu" else ON_ACCELERATOR) // vocabulary_size)
 
 
-def cuts(places: int, rows: int) -> list[slice]:
+def cuts(positions: int, rows: int) -> list[slice]:
     """Return the fewest slices of at most so many rows, of nearly equal lengths: a short one would cost as a long one.
 
     Args:
-        places: how many there are.
+        positions: how many there are.
         rows: the most in a slice.
     """
-    length = math.ceil(places / max(1, math.ceil(places / rows)))
-    return [slice(first, first + length) for first in range(0, places, max(1, length))]
+    length = math.ceil(positions / max(1, math.ceil(positions / rows)))
+    return [slice(first, first + length) for first in range(0, positions, max(1, length))]
 
 
 def wide(logits: Tensor) -> Tensor:
@@ -40,28 +40,33 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: Tensor | None) -> dict[str, Tensor]:
-    """Return what a function makes of N places, by names [N], evaluated `rows` places at a time.
+    """Return what a function makes of N positions, by names [N], evaluated `rows` positions at a time.
 
     A gradient recomputes each chunk (Chen et al., arXiv:1604.06174): one more product with the head's weights in place
-    of logits kept from forward to backward. Up to `rows` places nothing changes.
+    of logits kept from forward to backward. Up to `rows` positions nothing changes.
 
     Args:
         function: of tensors [n, …], or None where None is given.
-        rows: the most places at once.
+        rows: the most positions at once.
         tensors: [N, …] each, or None.
     """
-    places = next(len(tensor) for tensor in tensors if tensor is not None)
-    if places <= rows:
+    positions = next(len(tensor) for tensor in tensors if tensor is not None)
+    if positions <= rows:
         return function(*tensors)
-    found = []
-    for cut in cuts(places, rows):
-        some = [None if tensor is None else tensor[cut] for tensor in tensors]
+    chunks = []
+    for cut in cuts(positions, rows):
+        inputs = [None if tensor is None else tensor[cut] for tensor in tensors]
         if torch.is_grad_enabled():
             # Nothing in it draws from torch's own generator.
-            found.append(checkpoint(function, *some, use_reentrant=False, preserve_rng_state=False))
+            chunks.append(checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:
-            found.append(function(*some))
-    return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+            chunks.append(function(*inputs))
+    return joined(chunks)
+
+
+def joined(chunks: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the values of all chunks by name, one after the other."""
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def weighted_sum(
@@ -72,26 +77,26 @@ def weighted_sum(
     hidden: Tensor,
     *others: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return Σ_i weight_i · loss_i over N places, and what the function makes of them, by names [N], as `in_chunks`.
+    """Return Σ_i weight_i · loss_i over N positions, and what the function makes of them, by names [N], as `in_chunks`.
 
     Only the sum has a gradient. Each chunk's is formed as soon as its logits are known, and backward only scales them:
     nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here for any head and any loss, by autograd).
 
     Args:
         function: as in `in_chunks`; the sum is over its `"loss"`.
-        rows: the most places at once.
-        weight: of each place, [N], without a gradient.
+        rows: the most positions at once.
+        weight: of each position, [N], without a gradient.
         parameters: leaves that the function may read besides its arguments.
         hidden: the first argument, [N, D], the only one that gets a gradient.
         others: the other arguments, [N, …] each, or None.
     """
     of_hidden, of_parameters = torch.empty_like(hidden), dict[int, Tensor]()
 
-    def one(cut: slice) -> dict[str, Tensor]:
+    def with_gradients(cut: slice) -> dict[str, Tensor]:
         # A function, so that all of a chunk is gone before the next one.
         h = hidden[cut].detach().requires_grad_()
-        found = function(h, *(None if each is None else each[cut] for each in others))
-        total = (weight[cut] * found["loss"]).sum()
+        values = function(h, *(None if other is None else other[cut] for other in others))
+        total = (weight[cut] * values["loss"]).sum()
         of_hidden[cut], *changes = torch.autograd.grad(total, [h, *parameters], allow_unused=True)
         for number, change in enumerate(changes):
             if change is not None:
@@ -99,13 +104,12 @@ def weighted_sum(
                     of_parameters[number] += change
                 else:
                     of_parameters[number] = wide(change).clone()
-        return {name: each.detach() for name, each in found.items()}
+        return {name: value.detach() for name, value in values.items()}
 
-    made = [one(cut) for cut in cuts(len(hidden), rows)]
-    joined = {name: torch.cat([each[name] for each in made]) for name in made[0]}
+    values = joined([with_gradients(cut) for cut in cuts(len(hidden), rows)])
     apply: Any = _WithGradients.apply
     gradients, read = [of_hidden, *of_parameters.values()], [parameters[number] for number in of_parameters]
-    return apply((weight * joined["loss"]).sum(), gradients, hidden, *read), joined
+    return apply((weight * values["loss"]).sum(), gradients, hidden, *read), values
 
 
 class _WithGradients(torch.autograd.Function):
@@ -120,6 +124,6 @@ class _WithGradients(torch.autograd.Function):
     # The gradients are constants to torch. It gives the decorator no types.
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        scaled = [each.mul_(gradient) for each in ctx.gradients]
+        scaled = [saved.mul_(gradient) for saved in ctx.gradients]
         ctx.gradients.clear()
         return None, None, *scaled

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from atat_zoo.masking import Revealing
+from atat_zoo.errors import Problem
+from atat_zoo.masking import VisibleTextMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.objectives import Objective
 from atat_zoo.objectives.causal import has_no_time, infinite_weights
-from atat_zoo.registry import component, param, values_of
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import nn
+    from collections.abc import Iterator
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
 
 
 @component
@@ -37,6 +35,7 @@ class MDLMObjective(Objective):
     name = "mdlm"
     summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
     refs = ("arXiv:2406.07524", "ATAT")
+    module = "atat_zoo.objectives.masked_module:MDLMModule"
     uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
     weight: Literal["nelbo", "simple"] = param(
         "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
@@ -47,34 +46,33 @@ class MDLMObjective(Objective):
     floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: rates whose weights have no variance, masking that needs another importance."""
         yield from infinite_weights(experiment)
         masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
-        if isinstance(masking, Revealing):
+        if isinstance(masking, VisibleTextMasking):
             if estimator.reads != "z":
-                yield (
-                    f"masking: {masking.name!r} asks how hard tokens are that it has hidden, and estimator "
-                    f'{estimator.name!r} reads the clean text; set estimator.use = "transformer" and its reads to "z"'
+                yield Problem(
+                    "masking",
+                    f"{masking.name!r} asks how hard tokens are that it has hidden, and estimator "
+                    f'{estimator.name!r} reads the clean text; set estimator.use = "transformer" and its reads to "z"',
                 )
             if self.correction == "horvitz_thompson":
-                yield (
-                    f"objective.correction: masking {masking.name!r} has no probability for each token to correct by, "
-                    'and tilts nothing that needs a correction; set it to "none"'
+                yield Problem(
+                    "objective.correction",
+                    f"masking {masking.name!r} has no probability for each token to correct by, "
+                    'and tilts nothing that needs a correction; set it to "none"',
                 )
             if not isinstance(experiment.parts["mask_drawing"], BernoulliMaskDrawing):
-                yield f"mask_drawing: masking {masking.name!r} draws its masks itself; leave mask_drawing out"
+                yield Problem(
+                    "mask_drawing", f"masking {masking.name!r} draws its masks itself; leave mask_drawing out"
+                )
         elif estimator.reads == "z" and getattr(masking, "direction", 1):
-            yield (
-                f"masking: {masking.name!r} needs the importance before anything is masked, and the estimator reads "
-                'the text with masks; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"'
+            yield Problem(
+                "masking",
+                f"{masking.name!r} needs the importance before anything is masked, and the estimator reads "
+                'the text with masks; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"',
             )
-
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.masked_module import MDLMModule
-
-        return MDLMModule(context, parts, batch_size, **values_of(self))
 
 
 @component
@@ -94,18 +92,13 @@ class MLMObjective(Objective):
     name = "mlm"
     summary = "cross-entropy at a fixed share of masked tokens, as BERT is trained"
     refs = ("arXiv:1810.04805",)
+    module = "atat_zoo.objectives.masked_module:MLMModule"
     uses = frozenset({"backbone"})
     rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a backbone that reads t, which would see a single value."""
         yield from has_no_time(experiment)
-
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.masked_module import MLMModule
-
-        return MLMModule(context, parts, batch_size, **values_of(self))
 
 
 @component
@@ -128,20 +121,15 @@ class SEDDObjective(Objective):
     name = "sedd"
     summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
     refs = ("arXiv:2310.16834",)
+    module = "atat_zoo.objectives.sedd_module:SEDDModule"
     uses = frozenset({"backbone", "noise", "rates"})
     weight: Literal["nelbo", "simple"] = param(
         "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
     )
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: rates whose weights have no variance."""
         yield from infinite_weights(experiment)
-
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.masked_module import SEDDModule
-
-        return SEDDModule(context, parts, batch_size, **values_of(self))
 
 
 @component
@@ -166,6 +154,7 @@ class D3PMObjective(Objective):
     name = "d3pm"
     summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
     refs = ("arXiv:2107.03006",)
+    module = "atat_zoo.objectives.d3pm_module:D3PMModule"
     uses = frozenset({"backbone", "noise"})
     steps: int = param(1000, help="T, steps of the process", ge=1)
     weight: Literal["nelbo", "simple"] = param(
@@ -174,9 +163,3 @@ class D3PMObjective(Objective):
     auxiliary: float = param(
         0.001, help="λ, weight of the cross-entropy beside the KL of a step; 0.001 on CIFAR-10", ge=0
     )
-
-    def build(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> nn.Module:
-        """See `Objective`."""
-        from atat_zoo.objectives.masked_module import D3PMModule
-
-        return D3PMModule(context, parts, batch_size, **values_of(self))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from typing_extensions import override
 
 from atat_zoo.backbones.cache import Cache
-from atat_zoo.backbones.prior import neighbours_of
+from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.diffusion.contracts import BlockDecoder
 from atat_zoo.objectives.causal_module import AutoregressiveModule, refuse_gaps
-from atat_zoo.objectives.denoising import DenoisingModule, Predictor, States
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.diffusion.positions import Where
+    from atat_zoo.objectives.strided import StridedObjective
     from atat_zoo.registry import Context
 
 
@@ -27,20 +29,22 @@ class StridedModule(AutoregressiveModule):
 
     name = "strided"
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, stride: int) -> None:
-        """Take the parts, and the parameter of `StridedObjective`."""
+    def __init__(
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: StridedObjective
+    ) -> None:
         super().__init__(context, parts, batch_size)
-        # In the base, a stride of the rows of a batch.
-        self.classes = stride
+        self.classes = objective.stride
 
+    @override
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D]; place i has read the z_k of earlier classes, as place k + 1 shows them."""
+        """Return hidden states [B, L, D]; position i reads the z_k of earlier classes, as position k + 1 shows."""
         c = torch.arange(z.shape[1], device=z.device) % self.classes
         before = z.roll(1, dims=1).masked_fill(c == 0, self.context.mask_id)
         return self.backbone(before, attention=c[:, None] >= c)
 
+    @override
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
-        """See `DenoisingModule`; those of earlier classes."""
+        # Those of earlier classes.
         c, absent = torch.arange(z.shape[1], device=z.device)[None] % self.classes, self.context.mask_id
         theirs = neighbours_of(c, reach, -1)
         return neighbours_of(z, reach, absent).masked_fill(theirs >= c[..., None], absent)
@@ -65,11 +69,12 @@ class StridedPredictor(Predictor):
             refuse_gaps(self, tokens, where, "strided", "the tokens of earlier classes", 'choose the sampler "strided"')
         return super().__call__(tokens, t, where)
 
+    @override
     def begin(self, batch: int, window: int) -> CachedClasses:
-        """See `Denoiser`; reads the mask at the places of class 0."""
+        # Reads the mask at the positions of class 0.
         decoder = CachedClasses(self.module, self.stride, window, batch)
-        places = -(-window // self.stride)
-        decoder.read(torch.full((batch, places), self.mask_id, device=self.module.backbone.embedding.weight.device))
+        positions = -(-window // self.stride)
+        decoder.read(torch.full((batch, positions), self.mask_id, device=self.module.backbone.embedding.weight.device))
         return decoder
 
 
@@ -88,15 +93,17 @@ class CachedClasses(Predictor, BlockDecoder):
         self.last: Tensor
         self.text = torch.full((batch, length), self.mask_id, device=module.backbone.embedding.weight.device)
 
-    def states(self, tokens: Tensor, t: Tensor | None) -> States:
-        """Return what the head reads of the class to predict, [B, n]."""
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        # Of the class to predict, [B, n].
         if self.module.prior is None:
-            return States(self.last)
+            return HeadInputs(self.last)
         near = neighbours_of(self.text, self.module.prior.reach, self.mask_id)
-        return States(self.last, near[:, self.start :: self.classes])
+        return HeadInputs(self.last, near[:, self.start :: self.classes])
 
+    @override
     def read(self, tokens: Tensor) -> None:
-        """See `BlockDecoder`; place i reads the token before it, so the network does not read the last of a text."""
+        # Position i reads the token before it, so the network does not read the last of a text.
         if self.start >= 0:
             self.text[:, self.start :: self.classes] = tokens
         self.start += 1
@@ -104,10 +111,11 @@ class CachedClasses(Predictor, BlockDecoder):
         before = tokens[:, : len(positions)]
         self.last = self.module.backbone(before, positions=positions, cache=self.cache)
 
+    @override
     def of(self, rows: Tensor) -> CachedClasses:
-        """See `BlockDecoder`; it predicts one class and does not read further."""
+        # It predicts one class and does not read further.
         if len(rows) == self.batch:
             return self
-        some = CachedClasses(self.module, self.classes, self.length, len(rows))
-        some.last, some.text, some.start = self.last[rows], self.text[rows], self.start
-        return some
+        decoder = CachedClasses(self.module, self.classes, self.length, len(rows))
+        decoder.last, decoder.text, decoder.start = self.last[rows], self.text[rows], self.start
+        return decoder

@@ -17,14 +17,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from atat_zoo.diffusion.contracts import Levels
-from atat_zoo.registry import component, component_base, param, values_of
+from typing_extensions import override
+
+from atat_zoo.diffusion.contracts import NoiseLevels
+from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.noise import Noise
-    from atat_zoo.rates.modules import AdaptiveRatesModule, BellRatesModule, BetaRatesModule
+    from atat_zoo.rates.densities import AdaptiveRatesModule, BellRatesModule, BetaRatesModule
     from atat_zoo.registry import Context
 
 
@@ -43,10 +45,10 @@ class Rates(Protocol):
 
     @property
     def finite_variance(self) -> bool:
-        """See above."""
-        ...
+        """See above; true by default."""
+        return True
 
-    def levels(self, u: Tensor, noise: Noise, progress: float) -> Levels:
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and the bound's weights, float32, in the shape of u; no random number is drawn.
 
         Args:
@@ -58,7 +60,7 @@ class Rates(Protocol):
 
 
 @component
-class NoiseRates:
+class NoiseRates(Rates):
     """Times uniform, rates as the noise schedule has them: r = 1 − α(u), weight −α'/(1 − α).
 
     The density of the rates is −1/α' at their time. It is uniform for linear noise only: with cosine noise, for one,
@@ -68,27 +70,25 @@ class NoiseRates:
     name = "noise"
     summary = "times uniform, rates as the noise schedule has them at these times"
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
-    finite_variance: ClassVar[bool] = True
 
-    def levels(self, u: Tensor, noise: Noise, progress: float) -> Levels:
-        """See `Rates`."""
+    @override
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         t = u.float()
-        return Levels(t=t, rate=1 - noise.alpha(t), weight=noise.weight(t))
+        return NoiseLevels(t=t, rate=1 - noise.alpha(t), weight=noise.weight(t))
 
 
 @component
-class UniformRates:
+class UniformRates(Rates):
     """Rates uniform on (0, 1], whatever the noise: r = u, weight 1/r. The same as `noise` for linear noise."""
 
     name = "uniform"
     summary = "rates uniform on (0, 1], whatever the noise schedule"
     refs = ("arXiv:2406.07524", "arXiv:2406.03736")
-    finite_variance: ClassVar[bool] = True
 
-    def levels(self, u: Tensor, noise: Noise, progress: float) -> Levels:
-        """See `Rates`."""
+    @override
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         rate = u.float()
-        return Levels(t=noise.time_at(rate), rate=rate, weight=rate.reciprocal())
+        return NoiseLevels(t=noise.time_at(rate), rate=rate, weight=rate.reciprocal())
 
 
 @component_base
@@ -115,7 +115,7 @@ class _MixedRates:
 
     @property
     def finite_variance(self) -> bool:
-        """See `Rates`: with a uniform share f̄ ≥ ρ, and without one it is a matter of f."""
+        """Whether ∫ 1/f̄ dr is finite: with a uniform share f̄ ≥ ρ, and without one it is a matter of f."""
         return self.uniform_share > 0 or self.uniform_until == self.uniform_from or self.reaches_ends
 
     @property
@@ -142,9 +142,9 @@ class BellRates(_MixedRates):
 
     def build(self, context: Context) -> BellRatesModule:
         """Return a module with `levels`; it has no state."""
-        from atat_zoo.rates.modules import BellRatesModule
+        from atat_zoo.rates.densities import BellRatesModule
 
-        return BellRatesModule(**values_of(self))
+        return BellRatesModule(self)
 
 
 @component
@@ -162,15 +162,15 @@ class BetaRates(_MixedRates):
     b: float = param(2.0, help="above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
 
     @property
+    @override
     def reaches_ends(self) -> bool:
-        """See `_MixedRates`."""
         return self.a < 2 and self.b < 2
 
     def build(self, context: Context) -> BetaRatesModule:
         """Return a module with `levels` and a table of quantiles; it has no state."""
-        from atat_zoo.rates.modules import BetaRatesModule
+        from atat_zoo.rates.densities import BetaRatesModule
 
-        return BetaRatesModule(**values_of(self))
+        return BetaRatesModule(self)
 
 
 @component
@@ -194,6 +194,6 @@ class AdaptiveRates(_MixedRates):
 
     def build(self, context: Context) -> AdaptiveRatesModule:
         """Return a module with `levels` and the running losses as buffers; it implements `StatefulPart`."""
-        from atat_zoo.rates.modules import AdaptiveRatesModule
+        from atat_zoo.rates.densities import AdaptiveRatesModule
 
-        return AdaptiveRatesModule(context.counts, context.vocabulary_size, **values_of(self))
+        return AdaptiveRatesModule(self, context.counts, context.vocabulary_size)

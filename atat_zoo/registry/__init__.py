@@ -6,7 +6,7 @@
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import CONTRACT, KINDS, PROJECT, TABLES, hookimpl
-from atat_zoo.registry.spec import component, component_base, param, part, parts, values_of
+from atat_zoo.registry.spec import component, component_base, param, part, parts, problems_of, values_of
 from atat_zoo.registry.zoo import Zoo
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "param",
     "part",
     "parts",
+    "problems_of",
     "values_of",
 ]

@@ -24,24 +24,16 @@ def plugin() -> SimpleNamespace:
 def parts_of(kind: str) -> list[type]:
     """Return the components in the module or package of a kind, in source order."""
     parts: list[type] = []
-    place = KINDS[kind].place
-    spec = find_spec(place)
+    package = KINDS[kind].module
+    spec = find_spec(package)
     inside = pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ())
-    for name in (place, *(f"{place}.{module.name}" for module in inside)):
-        # Imports only modules with components: a module of networks would import torch.
-        if _kind_of(name) == kind and _has_components(name):
+    for name in (package, *(f"{package}.{module.name}" for module in inside)):
+        if _kind_of(name) == kind:
             parts += [cls for cls in vars(import_module(name)).values() if is_component(cls) and cls.__module__ == name]
     return parts
 
 
 def _kind_of(module: str) -> str:
     """Return the kind that a module belongs to: `samplers.order` contains orders, not samplers."""
-    inside = [kind for kind in KINDS.values() if f"{module}.".startswith(f"{kind.place}.")]
-    return max(inside, key=lambda kind: len(kind.place)).name
-
-
-def _has_components(module: str) -> bool:
-    """Return whether a module defines components, according to its source text."""
-    spec = find_spec(module)
-    source = getattr(spec.loader, "get_source", lambda _: None)(module) if spec else None
-    return "\n@component\n" in (source or "")
+    inside = [kind for kind in KINDS.values() if f"{module}.".startswith(f"{kind.module}.")]
+    return max(inside, key=lambda kind: len(kind.module)).name

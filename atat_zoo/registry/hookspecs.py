@@ -5,7 +5,7 @@ group `atat_zoo` that names the module:
 
     from atat_zoo.registry import hookimpl
 
-    CONTRACT = 1
+    CONTRACT = 2
 
     @hookimpl
     def atat_zoo_masking():
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import pluggy
 
 PROJECT = "atat_zoo"
-CONTRACT = 1  # raised by a change of any kind's contract that breaks a part which keeps to it: see plugins/README.md
+CONTRACT = 2  # raised by a change of any kind's contract that breaks a part which keeps to it: see plugins/README.md
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
     name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
-    place: str  # the module or package of its contract and its built-in parts
+    module: str  # the module or package of its contract and its built-in parts
     default: str | None = None  # used when an experiment has no table of this kind; None where none has one
 
 
@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
         Kind("logger", "Destinations of the training curves.", "atat_zoo.training.loggers"),
         Kind("callback", "Additional measurements in a training, and early stopping.", "atat_zoo.training.callbacks"),
         Kind("algorithm", "Changes to the training loop itself.", "atat_zoo.training.algorithms"),
-        Kind("judge", "Scores text that a model wrote.", "atat_zoo.evaluation.judges"),
+        Kind("judge", "Scores text that a model wrote.", "atat_zoo.measure.judges"),
     )
 }
 
@@ -94,5 +94,5 @@ for _kind in KINDS.values():
         raise NotImplementedError("pluggy calls the plugins' functions of this name")
 
     _specification.__name__ = hook(_kind.name)
-    _specification.__doc__ = f"{_kind.summary} Contract: {_kind.place}."
+    _specification.__doc__ = f"{_kind.summary} Contract: {_kind.module}."
     setattr(Hooks, hook(_kind.name), staticmethod(hookspec(_specification)))

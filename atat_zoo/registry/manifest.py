@@ -16,7 +16,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry.hookspecs import KINDS
-from atat_zoo.registry.spec import fields_of
+from atat_zoo.registry.spec import Mismatch, convert, fields_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
@@ -78,48 +78,36 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
         raise UserError(f"{path} is missing; reinstall the package that owns it") from None
     except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
         raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
-    aliases = _checked(data.get("alias", {}), _TABLES, f"{path}: [alias]")
-    for kind, names in aliases.items():
-        _checked(names, _TEXTS, f"{path}: [alias.{kind}]")
+    aliases = _typed(data.get("alias", {}), dict[str, dict[str, str]], f"{path}: [alias]")
     unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias"})
     if unknown:
         raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
     entries = []
     for kind in KINDS:
-        for name, table in _checked(data.get(kind, {}), _TABLES, f"{path}: [{kind}]").items():
+        for name, table in _typed(data.get(kind, {}), dict[str, dict[str, Any]], f"{path}: [{kind}]").items():
             where = f"{path}: [{kind}.{name}]"
-            known = {key: _checked(table[key], _KEYS[key], f"{where} {key}") for key in _KEYS if key in table}
+            values = {key: _typed(table[key], _KEYS[key], f"{where} {key}") for key in _KEYS if key in table}
             for key in ("path", "summary"):
-                if key not in known:
+                if key not in values:
                     raise UserError(f"{where} lacks the key {key!r}; write it again")
-            for parameter, described in known.get("parameters", {}).items():
+            for parameter, description in values.get("parameters", {}).items():
                 for key in ("type", "help"):
-                    _checked(described.get(key), _KEYS["summary"], f"{where} parameters.{parameter}.{key}")
-            entries.append(Entry(kind=kind, name=name, distribution=distribution, **known))
-    settings = data.get("plugins", {})
-    disabled = settings.get("disabled", [])
-    if not isinstance(disabled, list):
-        raise UserError(f'{path}: plugins.disabled must be a list of names, like ["example"], not {disabled!r}')
+                    _typed(description.get(key), str, f"{where} parameters.{parameter}.{key}")
+            entries.append(Entry(kind=kind, name=name, distribution=distribution, **values))
+    settings = _typed(data.get("plugins", {}), dict[str, Any], f"{path}: [plugins]")
+    disabled = _typed(settings.get("disabled", []), tuple[str, ...], f"{path}: plugins.disabled")
     contract = settings.get("contract", 1)
-    return Manifest(entries=tuple(entries), disabled=tuple(disabled), aliases=aliases, contract=contract)
+    return Manifest(entries=tuple(entries), disabled=disabled, aliases=aliases, contract=contract)
 
 
-# What a value must be: its type, that of what is in it, and both in words.
-_TABLES, _TEXTS = (dict, dict, "a table of tables"), (dict, str, "a table of texts")
-_KEYS: dict[str, tuple[type, type, str]] = {
-    "path": (str, str, "a text"),
-    "summary": (str, str, "a text"),
-    "refs": (list, str, "a list of texts"),
-    "parameters": _TABLES,
-}
+_KEYS = {"path": str, "summary": str, "refs": tuple[str, ...], "parameters": dict[str, dict[str, Any]]}
 
 
-def _checked(value: Any, must: tuple[type, type, str], where: str) -> Any:
-    kept, inside, words = must
-    within: Any = value.values() if isinstance(value, dict) else value
-    if isinstance(value, kept) and all(isinstance(each, inside) for each in within):
-        return value
-    raise UserError(f"{where} must be {words}, not {value!r}; write it again")
+def _typed(value: Any, tp: Any, where: str) -> Any:
+    try:
+        return convert(value, tp)
+    except Mismatch as error:
+        raise UserError(f"{where}: {error}; write it again") from None
 
 
 def entry_of(kind: str, cls: Any, distribution: str) -> Entry:

@@ -12,7 +12,7 @@ A component is a frozen, keyword-only attrs class; an instance is called a speci
         temperature: float = param(1.0, help="softness of the ranking", gt=0)
 
 The class documents its TOML table: `fields_of` reads it, and `structure` turns a table into an instance or into
-a sentence per problem.
+a list of problems.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from atat_zoo.errors import clip, nearest
+from atat_zoo.errors import Problem, clip, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,11 +49,30 @@ def component_base(cls: type[_T]) -> type[_T]:
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
-    """Make a class a component: frozen, keyword-only attrs; `refs` is () where the class has none."""
-    decorated = component_base(cls)
-    decorated.refs = getattr(cls, "refs", ())  # type: ignore[attr-defined]
+    """Make a class a component: frozen, keyword-only attrs, with `refs`, `package` and `check` where it has none.
+
+    `refs` are then (), the optional dependency `package` is None, and `check(experiment)` finds no problem.
+    """
+    decorated: Any = component_base(cls)
+    for name, default in _DEFAULTS.items():
+        if not hasattr(decorated, name):
+            setattr(decorated, name, default)
     _COMPONENTS.add(decorated)
     return decorated
+
+
+def _no_problems(part: Any, experiment: Any) -> Iterator[Problem]:
+    """Yield the problems of the part in an experiment: none."""
+    yield from ()
+
+
+_DEFAULTS = {"refs": (), "package": None, "check": _no_problems}
+
+
+def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:
+    """Yield what a part's `check` finds in an experiment; a plugin's may yield sentences, which are of no key."""
+    for found in part.check(experiment):
+        yield found if isinstance(found, Problem) else Problem("", str(found))
 
 
 def is_component(value: Any) -> bool:
@@ -176,6 +195,8 @@ def type_name(tp: Any) -> str:
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if tp is type(None):
         return "none"
+    if tp is Any:
+        return "value"
     if origin is Literal:
         return " | ".join(f'"{a}"' if isinstance(a, str) else str(a) for a in args)
     if origin in (typing.Union, types.UnionType):
@@ -202,6 +223,8 @@ def convert(value: Any, tp: Any) -> Any:
 
     It coerces only an integer to a float: TOML authors omit the `.0`, and no information is lost.
     """
+    if tp is Any:
+        return value
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
         if value in args and any(type(value) is type(a) for a in args):
@@ -252,65 +275,65 @@ def _short(value: Any) -> str:
     return clip(repr(value), 60)
 
 
-def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[str]]:
+def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:
     """Turn a TOML table into an instance of `cls`.
 
     Args:
         cls: the component.
         table: the keys and values, without `use`.
-        path: key path of the table, for messages: `masking` or `sampler.order`.
+        path: key path of the table, for messages: `masking` or `sampler.order`; empty for a whole file.
         zoo: provides the nested parts.
 
     Returns:
-        The instance, or None; and one sentence per problem.
+        The instance, or None; and the problems.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
+    within = f"{path}." if path else ""
     values: dict[str, Any] = {}
     fields = {field.name: field for field in fields_of(cls)}
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
             close, known = nearest(key, list(fields)), ", ".join(fields) or "none"
-            problems.append(
-                f"{path}.{key} is not a parameter of {getattr(cls, 'name', path)!r}{close} (it takes: {known})"
-            )
+            text = f"is not a parameter of {getattr(cls, 'name', path)!r}{close} (it takes: {known})"
+            problems.append(Problem(within + key, text))
             continue
         if field.kind:
-            values[key], wrong = _part_of(field, value, f"{path}.{key}", zoo)
+            values[key], wrong = _part_of(field, value, within + key, zoo)
             problems += wrong
             continue
         try:
             values[key] = convert(value, field.type)
         except Mismatch as error:
-            problems.append(f"{path}.{key}: {error}")
+            problems.append(Problem(within + key, str(error)))
             continue
         broken = _out_of_bounds(values[key], field.bounds)
         if broken:
-            problems.append(f"{path}.{key} {broken}, not {_short(value)}")
+            problems.append(Problem(within + key, f"{broken}, not {_short(value)}"))
     for field in fields.values():
         if field.name in table:
             continue
         if field.default is attrs.NOTHING:
-            problems.append(f"{path}.{field.name} is missing: {field.help} ({field.type_name})")
+            problems.append(Problem(within + field.name, f"is missing: {field.help} ({field.type_name})"))
         elif field.kind:
-            values[field.name], wrong = _part_of(field, field.default, f"{path}.{field.name}", zoo)
+            values[field.name], wrong = _part_of(field, field.default, within + field.name, zoo)
             problems += wrong
     if problems:
         return None, problems
     try:
         return cls(**values), []
     except ValueError as error:
-        return None, [f"{path}: {error}"]
+        return None, [Problem(path, str(error))]
 
 
-def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[str]]:
-    """Return the specification that a parameter contains, or a tuple of them; and one sentence per problem."""
+def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:
+    """Return the specification that a parameter contains, or a tuple of them; and the problems."""
     assert field.kind is not None
     if field.many:
         if not isinstance(value, list | tuple):
-            return None, [f"{path}: expected a {field.type_name}, got {_show(value)}"]
-        each = [zoo.structure(field.kind, item, f"{path}[{i}]") for i, item in enumerate(value)]
-        return tuple(made for made, _ in each), [problem for _, problems in each for problem in problems]
+            return None, [Problem(path, f"expected a {field.type_name}, got {_show(value)}")]
+        results = [zoo.structure(field.kind, item, f"{path}[{i}]") for i, item in enumerate(value)]
+        return tuple(part for part, _ in results), [problem for _, problems in results for problem in problems]
     default = field.default
     if isinstance(value, dict) and "use" not in value and default is not attrs.NOTHING:
         # Without `use` these are parameters of the default part.

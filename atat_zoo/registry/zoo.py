@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import Problem, UserError, nearest
 from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
 
@@ -94,36 +94,37 @@ class Zoo:
                 f"{type(error).__name__}: {error}; reinstall {entry.distribution}"
             ) from error
 
-    def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[str]]:
-        """Turn a name or a table `{use = …}` into a specification, or into one sentence per problem."""
+    def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
+        """Turn a name or a table `{use = …}` into a specification, or into its problems."""
         if isinstance(value, str):
             value = {"use": value}
         if attrs.has(type(value)):
             return value, []  # a specification already
         if not isinstance(value, dict):
-            return None, [f"{path}: expected a {kind}'s name or a table {{use = …}}, got {value!r}"]
+            return None, [Problem(path, f"expected a {kind}'s name or a table {{use = …}}, got {value!r}")]
+        names = ", ".join(self.names(kind))
         if "use" not in value:
-            return None, [f"{path}.use is missing: name one of {', '.join(self.names(kind))}"]
+            return None, [Problem(f"{path}.use", f"is missing: name one of {names}")]
         name = value["use"]
         if not isinstance(name, str):
-            return None, [f"{path}.use: expected a {kind}'s name, one of {', '.join(self.names(kind))}, got {name!r}"]
+            return None, [Problem(f"{path}.use", f"expected a {kind}'s name, one of {names}, got {name!r}")]
         try:
             cls = self.component(kind, name)
         except UserError as error:
-            return None, [f"{path}.use: {error}"]
+            return None, [Problem(f"{path}.use", str(error))]
         return spec.structure(cls, {k: v for k, v in value.items() if k != "use"}, path, self)
 
     def spec(self, kind: str, value: str | Mapping[str, Any]) -> Any:
         """Return a part's specification: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
-        made, problems = self.structure(kind, value, kind)
+        part, problems = self.structure(kind, value, kind)
         if problems:
-            raise UserError("\n".join(problems))
-        return made
+            raise UserError("\n".join(map(str, problems)))
+        return part
 
     def build(self, kind: str, value: str | Mapping[str, Any], context: Any = None) -> Any:
         """Return a part ready to use: its specification, or what its `build(context)` returns if it has one."""
-        made = self.spec(kind, value)
-        return made.build(context) if hasattr(made, "build") else made
+        part = self.spec(kind, value)
+        return part.build(context) if hasattr(part, "build") else part
 
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
         """Return the distributions of the plugins with parts in these (kind, specification) pairs, at any depth."""

@@ -6,15 +6,23 @@
 
 from __future__ import annotations
 
+import resource
 from importlib.util import find_spec
 
 from atat_zoo.errors import UserError
 
 PAGE = ("altair", "vl_convert")  # the packages of a page
+ADDRESSES = 1 << 36  # bytes that the engine in vl_convert reserves; without them it ends the process
 
 
 def require(command: str, *packages: str) -> None:
-    """Raise a `UserError` if a package that a command needs is not installed."""
+    """Raise a `UserError` if a package that a command needs is not installed, or cannot work here."""
     for package in packages:
         if find_spec(package) is None:
             raise UserError(f"{command} needs the package {package}; install it with `pip install 'atat-zoo[report]'`")
+    room = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if "vl_convert" in packages and resource.RLIM_INFINITY != room < ADDRESSES:
+        raise UserError(
+            f"{command} needs {ADDRESSES >> 30} GiB of addresses, which are no memory, and this process may have "
+            f"{room >> 30}; begin it without that limit (`ulimit -v unlimited`)"
+        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from atat_zoo.evaluation.naming import POLICY_BOUND
+from atat_zoo.results.naming import POLICY_BOUND
 from atat_zoo.run.atomic import write_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 _STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
 BINS = 20  # of the mask rates that a line of metrics.jsonl counts
 _HEIGHT, _WIDTH = 240, 640
+_SAID = alt.Tooltip("said:N", title="value")
 CONFIG: Table = {
     "background": "transparent",
     "font": "system-ui, sans-serif",
@@ -49,20 +50,17 @@ CONFIG: Table = {
 
 def loss(data: Table, by: str = "step") -> alt.LayerChart:
     """Training loss as recorded, against steps, tokens or seconds."""
-    chart = _chart(data, "curves").encode(
-        x=_clock(by),
-        y=_y("loss:Q", "training loss, nats per token"),
-        color=_runs(data, "curves"),
-    )
+    y = _y("loss:Q", "training loss, nats per token")
+    chart = _chart(data, "curves").encode(x=_clock(by), y=y, color=_runs(data, "curves"))
     line = chart.mark_line(strokeWidth=1.5, clip=True)
-    return _titled(line + _lone(chart) + _hover(chart, by, ("loss", ".3f")), "Training loss of each run.")
+    return _titled(line + _lone(chart) + _hover(chart, by, ("loss:Q", ".3f")), "Training loss of each run.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
     """Bounds on held-out text as the training recorded them, with a standard error to either side."""
     chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data, "bounds"))
     y = _y("value:Q", "held-out bound, exponential of nats per token")
-    tips: list[Any] = ["run:N", "bound:N", alt.Tooltip("said:N", title="value"), alt.Tooltip(f"{by}:Q", format=",.0f")]
+    tips = _tips("run:N", "bound:N", _SAID, (f"{by}:Q", ",.0f"))
     points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
     line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash(data, "bounds", "bound"))
@@ -71,31 +69,15 @@ def bound(data: Table, by: str = "step") -> alt.LayerChart:
 
 def bands(data: Table) -> alt.Chart:
     """Rank correlation of importance, and of frequency alone, with the loss, within bands of token frequency."""
-    y = alt.Y("rho:Q", title="Spearman ρ with the loss (no unit)")
-    tips: list[Any] = [
-        "run:N",
-        "orders by:N",
-        "band:N",
-        alt.Tooltip("rho:Q", format=".2f"),
-        alt.Tooltip("tokens:Q", format=","),
-    ]
-    sort = alt.EncodingSortField("order")
+    axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times a token occurs in the training text"
+    legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
-        x=alt.X(
-            "band:N",
-            sort=sort,
-            title="times a token occurs in the training text",
-            axis=alt.Axis(labelAngle=0, labelOverlap=True),
-        ),
-        y=y,
+        x=alt.X("band:N", sort=alt.EncodingSortField("order"), title=title, axis=axis),
+        y=alt.Y("rho:Q", title="Spearman ρ with the loss (no unit)"),
         color=_runs(data, "bands"),
-        shape=alt.Shape(
-            "orders by:N",
-            scale=alt.Scale(range=["circle", "diamond"]),
-            legend=alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None,
-        ),
+        shape=alt.Shape("orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=legend),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
-        tooltip=tips,
+        tooltip=_tips("run:N", "orders by:N", "band:N", ("rho:Q", ".2f"), ("tokens:Q", ",")),
     )
     return _titled(chart.mark_point(size=90, filled=True, opacity=0.9), "Importance against loss by frequency.")
 
@@ -112,7 +94,7 @@ def calibration(data: Table) -> alt.LayerChart:
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
         y=alt.Y("rank:Q", title="mean rank of their loss in its text (0 to 1)", scale=scale),
         color=_runs(data, "bins"),
-        tooltip=["run:N", *(alt.Tooltip(f"{key}:Q", format=".2f") for key in ("importance", "rank")), "tokens:Q"],
+        tooltip=_tips("run:N", ("importance:Q", ".2f"), ("rank:Q", ".2f"), "tokens:Q"),
     )
     points = chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=50, filled=True))
     return _titled(diagonal + points, "Calibration of the importance.")
@@ -124,28 +106,21 @@ def rates(data: Table) -> alt.LayerChart:
     title = "share of tokens masked (0 to 1)"
     aim = chart.encode(y=_y("mask_rate_target:Q", title))
     target = aim.mark_line(strokeWidth=1.5, opacity=0.6) + _lone(aim, shape="stroke")
-    tips: list[Any] = [
-        *("run:N", "step:Q"),
-        *(alt.Tooltip(f"{key}:Q", format=".3f") for key in ("mask_rate", "mask_rate_target")),
-    ]
+    tips = _tips("run:N", "step:Q", ("mask_rate:Q", ".3f"), ("mask_rate_target:Q", ".3f"))
     observed = chart.mark_point(filled=True, size=18, opacity=0.9).encode(y=_y("mask_rate:Q", title), tooltip=tips)
     return _titled(target + observed, "Observed mask rate and its target.")
 
 
 def spread(data: Table) -> alt.Chart:
     """How often each mask rate was drawn in the recorded steps, the runs side by side."""
-    tips: list[Any] = ["run:N", alt.Tooltip("low:Q", format=".2f"), alt.Tooltip("high:Q", format=".2f"), "drawn:Q"]
+    scale = alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0)
+    axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0)
     chart = _chart(data, "spread").encode(
-        x=alt.X(
-            "low:O",
-            title="mask rate drawn for a sequence or a block (0 to 1)",
-            scale=alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0),
-            axis=alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0),
-        ),
+        x=alt.X("low:O", title="mask rate drawn for a sequence or a block (0 to 1)", scale=scale, axis=axis),
         y=alt.Y("share:Q", title="share of the draws (0 to 1)", stack=None),
         color=_runs(data, "spread"),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # as in `bands`
-        tooltip=tips,
+        tooltip=_tips("run:N", ("low:Q", ".2f"), ("high:Q", ".2f"), "drawn:Q"),
     )
     return _titled(chart.mark_bar(), "Mask rates drawn.").properties(height=160)
 
@@ -170,9 +145,8 @@ def strength(data: Table) -> alt.LayerChart:
         y=alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)"),
         color=_runs(data, "strengths"),
     )
-    line = chart.mark_line(strokeWidth=1.5) + _lone(chart)
-    hover = _hover(chart, "step", ("curriculum_strength", ".3~f"))
-    return _titled(line + hover, "Strength of the curriculum.").properties(height=160)
+    line = chart.mark_line(strokeWidth=1.5) + _lone(chart) + _hover(chart, "step", ("curriculum_strength:Q", ".3~f"))
+    return _titled(line, "Strength of the curriculum.").properties(height=160)
 
 
 def uncertainty(data: Table) -> alt.LayerChart:
@@ -183,34 +157,25 @@ def uncertainty(data: Table) -> alt.LayerChart:
         detail="sampler:N",
     )
     title = "entropy of what is still masked, nats"  # the uncertainty that replay.json has
-    tips: list[Any] = [
-        "run:N",
-        "sampler:N",
-        "evaluation:Q",
-        *(alt.Tooltip(f"{q}:Q", format=".2f") for q in ("low", "median", "high")),
-    ]
-    half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(
-        y=alt.Y("low:Q", title=title), y2="high:Q"
-    )
-    middle = chart.mark_line(strokeWidth=1.5).encode(
-        y=alt.Y("median:Q", title=title), strokeDash=_dash(data, "uncertainty", "sampler")
-    )
-    return _titled(half + middle + _points(chart, "median", tips), "Uncertainty over a sampling.")
+    tips = _tips("run:N", "sampler:N", "evaluation:Q", *((f"{q}:Q", ".2f") for q in ("low", "median", "high")))
+    low, median = (alt.Y(field, title=title) for field in ("low:Q", "median:Q"))
+    half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2="high:Q")
+    middle = chart.mark_line(strokeWidth=1.5).encode(y=median, strokeDash=_dash(data, "uncertainty", "sampler"))
+    points = chart.mark_point(size=60, opacity=0).encode(y="median:Q", tooltip=tips)
+    return _titled(half + middle + points, "Uncertainty over a sampling.")
 
 
 def frontier(data: Table) -> alt.LayerChart:
     """What held-out text costs along a sampler's own steps, against its network evaluations."""
+    scale = alt.Scale(type="log", nice=False, padding=20)
     chart = _chart(data, "frontier").encode(
-        x=alt.X(
-            "evaluations:Q", title="network evaluations a text", scale=alt.Scale(type="log", nice=False, padding=20)
-        ),
+        x=alt.X("evaluations:Q", title="network evaluations a text", scale=scale),
         y=_y("value:Q", f"{POLICY_BOUND}, exponential of nats per token"),
         color=_runs(data, "frontier"),
     )
-    tips: list[Any] = ["run:N", "sampler:N", "settings:N", "quantity:N", alt.Tooltip("said:N", title="value")]
-    points = chart.mark_point(filled=True, size=70, opacity=1).encode(
-        tooltip=[*tips, alt.Tooltip("evaluations:Q", format=".1f"), "sequences:Q"]
-    )
+    names = ("run:N", "sampler:N", "settings:N", "quantity:N")
+    tips = _tips(*names, _SAID, ("evaluations:Q", ".1f"), "sequences:Q")
+    points = chart.mark_point(filled=True, size=70, opacity=1).encode(tooltip=tips)
     lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail="sampler:N")
     # Only these have a name: those of all would cover each other.
     order: dict[str, Any] = {"groupby": ["run"], "sort": [alt.SortField("evaluations"), alt.SortField("value")]}
@@ -219,8 +184,8 @@ def frontier(data: Table) -> alt.LayerChart:
         .transform_window(before="lag(least)", **order)
         .transform_filter("datum.before === null || datum.value < datum.before")
     )
-    names = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
-    return _titled(lines + points + names, "Policy bound against network evaluations.")
+    labels = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
+    return _titled(lines + points + labels, "Policy bound against network evaluations.")
 
 
 def arms(data: Table) -> alt.LayerChart:
@@ -230,7 +195,7 @@ def arms(data: Table) -> alt.LayerChart:
     title = "difference, % (below 0 is better)"
     chart = _chart(data, "arms").encode(y=y)
     zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color="#999", strokeDash=[4, 4]).encode(x="zero:Q")
-    tips: list[Any] = ["arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N"]
+    tips = _tips("arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N")
     x = alt.X("value:Q", title=title, axis=alt.Axis(grid=True))
     whole = chart.transform_filter("datum.kind == 'mean'").encode(tooltip=tips)
     lines = whole.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
@@ -241,33 +206,26 @@ def arms(data: Table) -> alt.LayerChart:
     )
 
 
+# The table of each chart, and the function that draws it.
 CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
-    "loss": ("curves", loss),
-    "bound": ("bounds", bound),
-    "bands": ("bands", bands),
-    "calibration": ("bins", calibration),
-    "stages": ("stages", stages),
-    "strength": ("strengths", strength),
-    "rates": ("rates", rates),
-    "spread": ("spread", spread),
-    "uncertainty": ("uncertainty", uncertainty),
-    "frontier": ("frontier", frontier),
-    "arms": ("arms", arms),
+    **{"loss": ("curves", loss), "bound": ("bounds", bound)},
+    **{"bands": ("bands", bands), "calibration": ("bins", calibration)},
+    **{"stages": ("stages", stages), "strength": ("strengths", strength)},
+    **{"rates": ("rates", rates), "spread": ("spread", spread)},
+    **{"uncertainty": ("uncertainty", uncertainty), "frontier": ("frontier", frontier), "arms": ("arms", arms)},
 }
 
 
 def specifications(data: Table) -> dict[str, Table]:
     """Return the charts of a page without their rows: the name of their table, and a specification for each clock."""
     found = {}
+    # The chart of the arms is as high as they are many.
+    arms = [{"arm": row["arm"]} for row in data["tables"]["arms"]]
+    bare = {**data, "tables": {key: [] for key in data["tables"]} | {"arms": arms}, "legend": False}
     for name, (table, make) in CHARTS.items():
-        bare = {**data, "tables": {key: [] for key in data["tables"]}, "legend": False}
-        bare["tables"]["arms"] = [{"arm": row["arm"]} for row in data["tables"]["arms"]]  # the chart is as high as they
-        variants = {by: {"by": by} for by in CLOCKS} if name in ("loss", "bound") else {"": {}}
-        specs = {}
-        for by, options in variants.items():
-            chart = make(bare, **options).properties(width="container", autosize=_FIT)
-            specs[by] = _bare(chart.to_dict(validate=False))
-        found[name] = {"table": table, "specs": specs}
+        charts = {by: make(bare, by) for by in CLOCKS} if name in ("loss", "bound") else {"": make(bare)}
+        whole = {by: chart.properties(width="container", autosize=_FIT) for by, chart in charts.items()}
+        found[name] = {"table": table, "specs": {by: _bare(c.to_dict(validate=False)) for by, c in whole.items()}}
     return found
 
 
@@ -361,13 +319,10 @@ def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:
 
 def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:
     """Return invisible points that answer to the mouse."""
-    tips: list[Any] = [
-        "run:N",
-        alt.Tooltip(f"{by}:Q", format=",.0f"),
-        *(alt.Tooltip(f"{f}:Q", format=how) for f, how in fields),
-    ]
+    tips = _tips("run:N", (f"{by}:Q", ",.0f"), *fields)
     return chart.mark_point(size=80, opacity=0).encode(tooltip=tips)
 
 
-def _points(chart: alt.Chart, field: str, tips: list[Any]) -> alt.Chart:
-    return chart.mark_point(size=60, opacity=0).encode(y=f"{field}:Q", tooltip=tips)
+def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[Any]:
+    """Return what a row says of itself under the mouse: fields, some of them with a format."""
+    return [alt.Tooltip(field[0], format=field[1]) if isinstance(field, tuple) else field for field in fields]

@@ -10,6 +10,7 @@ import json
 import shlex
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,13 @@ import tomli_w
 
 from atat_zoo import __version__
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.naming import title
-from atat_zoo.parsing import from_json, read
-from atat_zoo.report import again, recorded
+from atat_zoo.report import recorded, reproduce
 from atat_zoo.report.recorded import figure, first
+from atat_zoo.report.runs import whole
 from atat_zoo.report.verdict import heading, table_of_bounds, verdict
-from atat_zoo.report.wording import NONE, joined, uncertain
+from atat_zoo.results import store
+from atat_zoo.results.format import NONE, joined, uncertain
+from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ BASE = "mdlm"
 _SEQUENCES = ("length", "special", "rows", "remainder")
 # Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
 _ROOM = 2_000_000
+# The tables of the charts, with the section of each.
+TABLES = {
+    **{"curves": "curves", "rates": "curriculum", "spread": "curriculum", "stages": "curriculum"},
+    **{"strengths": "curriculum", "bounds": "curves", "bands": "importance", "bins": "importance"},
+    **{"uncertainty": "uncertainty", "frontier": "frontier", "arms": "arms"},
+}
+_RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
 
 
 def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Table:
@@ -48,88 +57,93 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     folders = [RunFolder(path) for path in runs]
     resolved = [folder.table() for folder in folders]
     names = _names(runs)
-    recorded_lines = [folder.read_metrics(damaged=True) for folder in folders]
-    described = [_described(*each) for each in zip(names, folders, resolved, recorded_lines, strict=True)]
+    metrics = [folder.read_metrics(damaged=True) for folder in folders]
+    described = [_described(*each) for each in zip(names, folders, resolved, metrics, strict=True)]
     rows: dict[str, list[Table]] = {name: [] for name in TABLES}
     notes = {"experiment": [f"All are held against the experiment {BASE}: a run does not record what it extends."]}
     points = min(recorded.POINTS, max(20, 8 * recorded.POINTS // len(runs)))
-    for one, lines in zip(described, recorded_lines, strict=True):
-        curves = [_point(one["name"], line, "tokens", "seconds", "loss") for line in lines]
-        rates = [
-            _point(one["name"], line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)
-        ]
-        kept, spaced = recorded.thin(curves, "loss", points), recorded.evenly(rates, points)
-        if len(kept) < len(curves):
-            said = f"{one['name']}: {len(kept):,} of {len(curves):,} recorded lines are drawn"
-            notes.setdefault("curves", []).append(f"{said}; the extremes of every stretch are kept.")
-        if len(spaced) < len(rates):
-            said = f"{one['name']}: the rates of {len(spaced):,} of {len(rates):,} recorded steps are drawn"
-            notes.setdefault("curriculum", []).append(f"{said}, evenly spaced; the histogram counts all.")
-        strengths = [_point(one["name"], line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
-        rows["curves"] += kept
-        rows["rates"] += spaced
-        rows["spread"] += _spread(one["name"], lines)
-        rows["stages"] += _stages(one["name"], lines)
-        rows["strengths"] += recorded.evenly(strengths, points)
-        along = recorded.curve(one["evaluated"])
-        rows["bounds"] += _bounds(one["name"], along, lines)
-        if along and (fewer := along[-1]["sequences"]) < (whole := one["evaluated"][-1]["sequences"]):
-            said = (
-                f"{one['name']}: the bound is drawn of {fewer:,} of the {whole:,} sequences that the run is judged by."
-            )
-            notes.setdefault("curves", []).append(said)
-        rows["uncertainty"] += [
-            {"run": one["name"], **row} for row in (recorded.quartiles(one["replay"]) if one["replay"] else ())
-        ]
-        priced = one.pop("priced")
-        rows["frontier"] += [_priced(one["name"], each) for each in priced]
-        of = {"text": one["text"], "importance": one["quality"], "uncertainty": one["replay"], "replay": one["replay"]}
-        for section, table in {**of, "frontier": first(priced)}.items():
-            if table and (table["step"] != one["model"] or section == "frontier"):
-                at = f"; the run is at step {one['model']:,}" if table["step"] != one["model"] else ""
-                notes.setdefault(section, []).append(f"{one['name']}: of step {table['step']:,}{at}.")
-        if quality := one["quality"]:
-            rows["bands"] += _bands(one["name"], quality)
-            rows["bins"] += [{"run": one["name"], **each} for each in quality["bins"]]
-    if counted := [one["name"] for one in described if one["counts"]]:
+    for run, lines in zip(described, metrics, strict=True):
+        for name, drawn in _charts(run, lines, points, notes).items():
+            rows[name] += [{"run": run["name"], **row} for row in drawn]
+    if counted := [run["name"] for run in described if run["counts"]]:
         said = "counts of neighbouring tokens are in the network from step 0, so the training loss begins low"
-        notes.setdefault("curves", []).append(f"{joined(counted)}: {said}; the bound shows what is learned beyond.")
-    data = {
-        "format": 1,
-        "kind": "runs",
-        "title": heading(described),
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": __version__,
-        "verdict": verdict(described, compared(folders)),
-        "overview": table_of_bounds(described),
-        "runs": described,
-        "tables": rows,
-        "notes": notes,
-        "experiment": _experiment(names, resolved),
-        "commands": again.commands(
-            runs, [one["command"] for one in described], bool(rows["frontier"]), out=out, figures=figures
-        ),
-    }
-    for one in described:
-        one["evaluated"] = one["evaluated"][-1:]
-        del one["source"]
-    _fit(data)
+        _note(notes, "curves", joined(counted), f"{said}; the bound shows what is learned beyond.")
+    sentences = list(verdict(described, compared(folders)))
+    again = reproduce.commands(
+        runs, [run["command"] for run in described], bool(rows["frontier"]), out=out, figures=figures
+    )
+    data = page_data("runs", heading(described), sentences, rows, described, table_of_bounds(described), notes)
+    for run in described:
+        run["evaluated"] = run["evaluated"][-1:]
+        del run["source"]
+    data |= {"experiment": _experiment(names, resolved), "commands": again}
+    samples = partial(_halved, key="samples", rest="\n… the rest is in samples.txt")
+    experiments = partial(_halved, key="resolved", rest="\n# the rest is in resolved.toml")
+    for cut in (_last_texts, _texts, samples, _rows, experiments):
+        while _size(data) > _ROOM and cut(data):
+            pass
     return data
 
 
-TABLES = (
-    *("curves", "rates", "spread", "stages", "strengths"),
-    *("bounds", "bands", "bins", "uncertainty", "frontier", "arms"),
-)
-# The sections of the tables that have not its name.
-_SECTIONS = {"bounds": "curves", "bands": "importance", "bins": "importance"}
-_SECTIONS |= dict.fromkeys(("rates", "spread", "stages", "strengths"), "curriculum")
-_RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
+def page_data(
+    kind: str,
+    title: str,
+    verdict: list[str],
+    tables: dict[str, list[Table]],
+    runs: Sequence[Table] = (),
+    overview: Table | None = None,
+    notes: dict[str, list[str]] | None = None,
+) -> Table:
+    """Return what the data of every page have."""
+    about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
+    shown = {"version": __version__, "verdict": verdict, "overview": overview, "runs": runs}
+    return about | shown | {"tables": tables, "notes": notes or {}}
+
+
+def _note(notes: dict[str, list[str]], section: str, name: str, said: str) -> None:
+    notes.setdefault(section, []).append(f"{name}: {said}")
+
+
+def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[str]]) -> dict[str, list[Table]]:
+    """Return the rows of each chart of a run, and add to the notes what is left out of them, or older than the run."""
+    name = run["name"]
+    curves = [_point(line, "tokens", "seconds", "loss") for line in lines]
+    rates = [_point(line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)]
+    strengths = [_point(line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
+    kept, spaced = recorded.thin(curves, "loss", points), recorded.evenly(rates, points)
+    if len(kept) < len(curves):
+        said = f"{len(kept):,} of {len(curves):,} recorded lines are drawn; the extremes of every stretch are kept."
+        _note(notes, "curves", name, said)
+    if len(spaced) < len(rates):
+        said = f"the rates of {len(spaced):,} of {len(rates):,} recorded steps are drawn, evenly spaced"
+        _note(notes, "curriculum", name, f"{said}; the histogram counts all.")
+    along = recorded.curve(run["evaluated"])
+    if along and (fewer := along[-1]["sequences"]) < (whole := run["evaluated"][-1]["sequences"]):
+        said = f"the bound is drawn of {fewer:,} of the {whole:,} sequences that the run is judged by."
+        _note(notes, "curves", name, said)
+    quality, policies = run["quality"], run.pop("policies")
+    of = {"text": run["text"], "importance": quality, "uncertainty": run["replay"], "replay": run["replay"]}
+    for section, table in {**of, "frontier": first(policies)}.items():
+        if table and (table["step"] != run["model"] or section == "frontier"):
+            at = f"; the run is at step {run['model']:,}" if table["step"] != run["model"] else ""
+            _note(notes, section, name, f"of step {table['step']:,}{at}.")
+    return {
+        "curves": kept,
+        "rates": spaced,
+        "spread": _spread(lines),
+        "stages": _stages(lines),
+        "strengths": recorded.evenly(strengths, points),
+        "bounds": _bounds(along, lines),
+        "bands": _bands(quality) if quality else [],
+        "bins": quality["bins"] if quality else [],
+        "uncertainty": list(recorded.quartiles(run["replay"])) if run["replay"] else [],
+        "frontier": [_frontier(policy) for policy in policies],
+    }
 
 
 def compared(folders: Sequence[RunFolder]) -> Table | None:
     """Return the recorded comparison of the final models of these runs with that of the first, or None."""
-    if len(folders) > 1 and (found := recorded.comparison(folders[0])):
+    if len(folders) > 1 and (found := recorded.kept(folders[0], "compare")):
         return found if found["models"] == list(map(recorded.model_sum, folders)) else None
     return None
 
@@ -141,25 +155,22 @@ def _names(runs: Sequence[Path]) -> list[str]:
     if len(set(paths)) < len(paths):
         twice = next(path for i, path in enumerate(runs) if paths[i] in paths[:i])
         raise UserError(f"{twice} is named twice; once will do")
-    longest = max(len(path.parts) for path in paths)
-    for length in range(1, longest + 1):
-        names = ["/".join(path.parts[-length:]) for path in paths]
-        if len(set(names)) == len(names):
-            break
-    return names
+    lengths = range(1, 1 + max(len(path.parts) for path in paths))
+    ends = (["/".join(path.parts[-length:]) for path in paths] for length in lengths)
+    return next(names for names in ends if len(set(names)) == len(names))
 
 
 def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
     """Return what the page says of one run."""
-    last, evaluations = lines[-1] if lines else {}, list(recorded.tables(folder))
-    try:
+    last, evaluations = lines[-1] if lines else {}, list(store.tables(folder))
+    with whole(folder):
         objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
         evaluated = recorded.of_one_kind(recorded.evaluated(evaluations), table)
         source = {section: dict(table.get(section, {})) for section in ("corpus", "tokenizer", "data")}
-    except (KeyError, TypeError, ValueError, OverflowError):
-        problem = f"{folder.resolved} is not the whole of an experiment"
-        raise UserError(f"{problem}; copy the run again, or train again") from None
     of = evaluated[-1]["step"] if evaluated else last.get("step")
+    environment, backbone = recorded.environment(folder), table.get("backbone")
+    # Whether counts of neighbouring tokens are in the network when it begins.
+    counted = table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("neighbours"))
     return {
         "name": name,
         "objective": objective,
@@ -170,24 +181,22 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "tokens": last.get("tokens"),
         "seconds": last.get("seconds"),
         "evaluated": evaluated,
-        "counts": _counted(table),
+        "counts": counted,
         "source": source | {"data": {key: source["data"].get(key) for key in _SEQUENCES}},
         "quality": recorded.quality(evaluations),
-        "priced": recorded.priced(evaluations),
-        "text": recorded.text(folder),
-        "replay": recorded.replay(folder),
+        "policies": recorded.policy_nll(evaluations),
+        "text": recorded.kept(folder, "text"),
+        "replay": recorded.kept(folder, "replay"),
         "samples": recorded.samples(folder),
         "sampler": _sampler(table),
-        "environment": _environment(folder),
-        "command": again.command(folder),
+        "environment": [
+            [key, shlex.join(map(str, value)) if isinstance(value, list) else str(value)]
+            for key, value in _flat(environment, " ")
+            if key.partition(" ")[0] != "command"
+        ],
+        "command": reproduce.command(environment),
         "resolved": tomli_w.dumps(table),
     }
-
-
-def _counted(table: Table) -> bool:
-    """Return whether counts of neighbouring tokens are in the network when it begins."""
-    backbone = table.get("backbone")
-    return table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("neighbours"))
 
 
 def _sampler(table: Table) -> str:
@@ -206,25 +215,19 @@ def _newest(folder: RunFolder) -> int | None:
         return None
 
 
-def _point(run: str, line: Table, *keys: str) -> Table:
-    return {"run": run, **{key: figure(line.get(key)) for key in ("step", *keys)}}
+def _point(line: Table, *keys: str) -> Table:
+    return {key: figure(line.get(key)) for key in ("step", *keys)}
 
 
-def _spread(run: str, lines: list[Table]) -> list[Table]:
+def _spread(lines: list[Table]) -> list[Table]:
     """Return the share of the mask rates drawn in all recorded steps, of rows or blocks, in each bin of [0, 1]."""
     counts = [counts for line in lines if (counts := recorded.counts(line.get("mask_rates")))]
-    if not counts:
-        return []
     sums = [sum(each) for each in zip(*(each for each in counts if len(each) == len(counts[0])), strict=True)]
     total, bins = sum(sums), len(sums)
-    return [
-        {"run": run, "low": i / bins, "high": (i + 1) / bins, "drawn": n, "share": n / total}
-        for i, n in enumerate(sums)
-        if n
-    ]
+    return [{"low": i / bins, "high": (i + 1) / bins, "drawn": n, "share": n / total} for i, n in enumerate(sums) if n]
 
 
-def _stages(run: str, lines: list[Table]) -> list[Table]:
+def _stages(lines: list[Table]) -> list[Table]:
     """Return the stages of the curriculum, with the steps at which each was first and last recorded."""
     stages: list[Table] = []
     for line in lines:
@@ -234,30 +237,35 @@ def _stages(run: str, lines: list[Table]) -> list[Table]:
         if stages and stages[-1]["stage"] == stage:
             stages[-1]["to"] = line["step"]
         else:
-            stages.append({"run": run, "stage": stage, "from": stages[-1]["to"] if stages else 0, "to": line["step"]})
+            stages.append({"stage": stage, "from": stages[-1]["to"] if stages else 0, "to": line["step"]})
     return stages
 
 
-def _bounds(run: str, evaluated: list[Table], lines: list[Table]) -> list[Table]:
+def _bounds(evaluated: list[Table], lines: list[Table]) -> list[Table]:
     rows = []
     for table in evaluated:
         line = next((line for line in lines if line["step"] >= table["step"]), lines[-1] if lines else {})
         line = line if table["step"] else {"tokens": 0, "seconds": 0}
         for name, bound in table["bounds"].items():
-            value, error = bound["value"], bound["stderr"]
-            row = {"run": run, "bound": title(name), "value": value, "said": uncertain(value, error)}
-            row |= {"low": figure(value - (error or 0)), "high": figure(value + (error or 0)), "step": table["step"]}
+            said, ends = _ends(bound["value"], bound["stderr"])
+            row = {"bound": title(name), "value": bound["value"], **said, **ends, "step": table["step"]}
             rows.append(row | {key: figure(line.get(key)) for key in ("tokens", "seconds")})
     return rows
 
 
-def _bands(run: str, quality: Table) -> list[Table]:
+def _ends(value: float, error: float | None) -> tuple[Table, Table]:
+    """Return a value in words, and the ends of its bar: a standard error to either side."""
+    low, high = (figure(value + sign * (error or 0)) for sign in (-1, 1))
+    return {"said": uncertain(value, error)}, {"low": low, "high": high}
+
+
+def _bands(quality: Table) -> list[Table]:
     rows = []
     for order, band in enumerate(quality["bands"]):
         count = "–".join(dict.fromkeys((_short(band["least"]), _short(band["most"]))))
         for what, key in (("importance", "importance_spearman"), ("frequency alone", "frequency_spearman")):
             if (rho := band[key]) is not None:
-                row = {"run": run, "band": count, "order": order, "orders by": what, "rho": rho}
+                row = {"band": count, "order": order, "orders by": what, "rho": rho}
                 rows.append(row | {"loss": band["loss"], "tokens": band["tokens"]})
     return rows
 
@@ -267,12 +275,10 @@ def _short(count: float) -> str:
     return f"{count:g}" if count < 1000 else f"{count / 1000:.{1 if count < 10_000 else 0}f}k"
 
 
-def _priced(run: str, one: Table) -> Table:
+def _frontier(policy: Table) -> Table:
     """Return a policy bound of `atat bench samplers` against its network evaluations."""
-    value, error = one["value"], one.pop("stderr")
-    low, high = figure(value - (error or 0)), figure(value + (error or 0))
-    ends = {"low": low, "high": high, "said": uncertain(value, error)}
-    return {"run": run, **one, **ends, "settings": settings(one["settings"])}
+    said, ends = _ends(policy["value"], policy.pop("stderr"))
+    return policy | ends | said | {"settings": settings(policy["settings"])}
 
 
 def settings(table: Table) -> str:
@@ -284,60 +290,31 @@ def settings(table: Table) -> str:
     )
 
 
-def _environment(folder: RunFolder) -> list[list[str]]:
-    """Return environment.json as rows of a key and a value; empty when there is none."""
-
-    def rows(table: Table, path: str = "") -> list[list[str]]:
-        found = []
-        for key, value in table.items():
-            if isinstance(value, dict):
-                found += rows(value, f"{path}{key} ")
-            else:
-                words = shlex.join(map(str, value)) if isinstance(value, list) else str(value)
-                found.append([path + key, words])
-        return found
-
-    try:
-        table = from_json(read(folder.environment))
-    except (OSError, ValueError):
-        return []
-    return rows({key: value for key, value in table.items() if key != "command"}) if isinstance(table, dict) else []
-
-
 def _experiment(names: list[str], resolved: list[Table]) -> Table:
     """Return the keys that differ from the base, or between the runs: first these, then those."""
-    from atat_zoo.experiment.loading import load, shipped
+    from atat_zoo.experiment.experiment_file import load, shipped
 
     # By its path: here a run may have the name of the base.
-    tables = [dict(_flat(table)) for table in (load(str(shipped(BASE))).to_table(), *resolved)]
+    base = load(str(shipped(BASE))).to_table()
+    words = partial(json.dumps, ensure_ascii=False, default=str)
+    tables = [
+        {key: value if isinstance(value, str) else words(value) for key, value in _flat(table, ".")}
+        for table in (base, *resolved)
+    ]
     keys = dict.fromkeys(key for table in tables for key in table if key != "name")
     rows = [[key, *(table.get(key, NONE) for table in tables)] for key in keys]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    apart = [row for row in rows if len(set(row[2:])) > 1]
-    alike = [row for row in rows if row not in apart]
-    return {"columns": ["key", f"experiment {BASE}", *names], "rows": apart + alike, "apart": len(apart)}
+    rows = sorted((row for row in rows if len(set(row[1:])) > 1), key=lambda row: len(set(row[2:])) == 1)
+    apart = sum(len(set(row[2:])) > 1 for row in rows)
+    return {"columns": ["key", f"experiment {BASE}", *names], "rows": rows, "apart": apart}
 
 
-def _flat(table: Table, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path of each key of a table and of the tables in it, with its value in words."""
+def _flat(table: Table, between: str, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path of each key of a table and of the tables in it, with its value."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{path}{key}.")
+            yield from _flat(value, between, f"{path}{key}{between}")
         else:
-            yield path + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _fit(data: Table) -> None:
-    """Round the grids, and leave out until there is room for all: the last texts of every run, then longer things."""
-    described = data["runs"]
-    for one in described:
-        for text in one["text"]["texts"] if one["text"] else ():
-            for key in ("importance", "loss"):
-                text[key] = text[key] and [[v if v is None else round(v, 3) for v in row] for row in text[key]]
-            text["surprisal"] = text["surprisal"] and [v if v is None else round(v, 2) for v in text["surprisal"]]
-    for cut in (_last_texts, _texts, _samples, _rows, _words):
-        while _size(data) > _ROOM and cut(data):
-            pass
+            yield path + key, value
 
 
 def _size(data: Any) -> int:
@@ -363,21 +340,13 @@ def _texts(data: Table) -> bool:
         if over > 0:
             over -= size
             data["runs"][i][key] = None
-            said = f"{data['runs'][i]['name']}: left out, for the page would be too large; make one of this run alone."
-            data["notes"].setdefault(key, []).append(said)
+            said = "left out, for the page would be too large; make one of this run alone."
+            _note(data["notes"], key, data["runs"][i]["name"], said)
     return False
 
 
-def _samples(data: Table) -> bool:
-    return _halved(data["runs"], "samples", "\n… the rest is in samples.txt")
-
-
-def _words(data: Table) -> bool:
-    return _halved(data["runs"], "resolved", "\n# the rest is in resolved.toml")
-
-
-def _halved(runs: list[Table], key: str, rest: str) -> bool:
-    one = max(runs, key=lambda run: len(run[key]))
+def _halved(data: Table, key: str, rest: str) -> bool:
+    one = max(data["runs"], key=lambda run: len(run[key]))
     if len(one[key]) <= 2 * len(rest):
         return False
     one[key] = one[key].removesuffix(rest)[: len(one[key]) // 2 - len(rest)] + rest
@@ -390,6 +359,6 @@ def _rows(data: Table) -> bool:
     if len(rows) > 200:
         data["tables"][name] = rows[::2]
         said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
-        notes = data["notes"].setdefault(_SECTIONS.get(name, name), [])
+        notes = data["notes"].setdefault(TABLES[name], [])
         notes += [said] * (said not in notes)
     return len(rows) > 200

@@ -1,4 +1,4 @@
-"""What a run folder has recorded, checked value by value: a damaged file is a missing one. Imports no torch."""
+"""What a run folder has recorded, as declared records: a damaged file is a missing one. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import LeftOut, UserError, clip
 from atat_zoo.parsing import from_json, read
-from atat_zoo.run.model_files import WEIGHTS, described, sha256_of
+from atat_zoo.run.model_files import WEIGHTS, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from atat_zoo.run import RunFolder
 
@@ -24,6 +23,9 @@ Table = dict[str, Any]
 # Points of a curve: more are not seen.
 POINTS = 800
 _LONGEST = 20_000  # characters of samples.txt on the page
+
+
+# Values: each function returns what a page may have of a value, or raises a TypeError where that is nothing.
 
 
 def figure(value: Any) -> float | None:
@@ -42,43 +44,212 @@ def counts(value: Any) -> list[int]:
 
 def _error(value: Any) -> float | None:
     """Return a standard error, or None for what can be none."""
-    return found if (found := figure(value)) is not None and found >= 0 else None
+    return number if (number := figure(value)) is not None and number >= 0 else None
 
 
-def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
-    """Return at most `points` rows in their order: the first, the last, and those of the extremes of each stretch."""
-    if len(rows) <= points:
-        return rows
-    kept = {0, len(rows) - 1}
-    stretches = points // 2 - 1
-    for i in range(stretches):
-        some = range(i * len(rows) // stretches, (i + 1) * len(rows) // stretches)
-        known = [j for j in some if rows[j][key] is not None] or [some[0]]
-        kept |= {min(known, key=lambda j: rows[j][key] or 0), max(known, key=lambda j: rows[j][key] or 0)}
-    return [rows[i] for i in sorted(kept)]
+def _refusing(fits: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not fits(value):
+            raise TypeError
+        return value
+
+    return check
 
 
-def evenly(rows: list[Table], points: int = POINTS) -> list[Table]:
-    """Return at most `points` rows in their order, the first and the last among them, whatever their values."""
-    return rows if len(rows) <= points else [rows[i * (len(rows) - 1) // (points - 1)] for i in range(points)]
+_string = _refusing(lambda value: isinstance(value, str))
+_integer = _refusing(lambda value: type(value) is int)
+_count = _refusing(lambda value: type(value) is int and value >= 0)
+_number = _refusing(lambda value: figure(value) is not None)
 
 
-def tables(run: RunFolder) -> Iterator[Table]:
-    """Yield the JSON objects in evaluations/, in the order of their names; one that cannot be read is a warning."""
-    for path in sorted(run.evaluations.glob("*.json")):
-        try:
-            table = from_json(read(path))
-        except (OSError, ValueError) as error:
-            problem = f"{clip(path)} cannot be read: {clip(error)}"
-            warnings.warn(f"{problem}; it is left out: evaluate again", LeftOut, stacklevel=1)
-            continue
-        if isinstance(table, dict) and type(table.get("step")) is int:
-            yield table
+def _settings(value: Any) -> Table:
+    return value if isinstance(value, dict) else {}
+
+
+def first(values: Iterable[Any]) -> Any:
+    """Return the first value, or None."""
+    return next(iter(values), None)
+
+
+def _finite(value: Any) -> Any:
+    return json.loads(json.dumps(_settings(value)), parse_constant=lambda _: None)
+
+
+def _rounded(digits: int) -> Callable[[Any], float | None]:
+    return lambda value: None if (number := figure(value)) is None else round(number, digits)
+
+
+def _or_none(declared: Any) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else record(declared, value)
+
+
+# Records: a dict declares the keys of a table, a list of one the elements of a list, a tuple those of a list of that
+# length, and a function is of a value. Other keys are left out.
+
+
+def record(declared: Any, value: Any) -> Any:
+    """Return what a value of JSON has of what is declared.
+
+    Raises:
+        TypeError, KeyError: when something that is declared is of another kind, or not there.
+    """
+    if isinstance(declared, dict):
+        return {key: record(of, value[key]) for key, of in declared.items()}
+    if not isinstance(declared, list | tuple):
+        return declared(value)
+    if not isinstance(value, list) or (isinstance(declared, tuple) and len(value) != len(declared)):
+        raise TypeError
+    return [record(of, each) for of, each in zip(declared * (len(value) // len(declared)), value, strict=True)]
+
+
+_TOKENS = {
+    "tokens": [_string],
+    "maskable": [bool],
+    "surprisal": _or_none([_rounded(2)]),  # nats, by the counts of the training text
+    # R lists over the tokens, null for a token that is never hidden: importance in [0, 1], loss in nats
+    "importance": _or_none([[_rounded(3)]]),
+    "loss": _or_none([[_rounded(3)]]),
+}
+_TEXT = {  # report/text.json, beside its format
+    **{"step": _count, "split": _string, "seed": _count},
+    "draws": _count,  # times that each token is hidden at each rate
+    "rates": [_number],  # mask rates, R of them; none for a model whose likelihood is exact, and then R is 1 above
+    "estimator": _or_none(_string),  # its name; null where no importance tells tokens apart
+    "importance_depends_on_rate": bool,
+    "texts": [_TOKENS],
+}
+_FRAME = {
+    "evaluation": _count,  # network evaluations so far
+    "filled": [(_count, _string)],  # position and token
+    "hidden": [_count],  # positions masked again after that
+    # position of each mask before it whose token the model can predict, and the entropy of the prediction
+    "open": [(_count, lambda value: round(_number(value), 4))],
+}
+_SAMPLER = {
+    **{"name": _string, "settings": _finite},
+    "evaluations": [_count],  # of each text
+    "texts": [{"start": [_or_none(_string)], "frames": [_FRAME]}],  # the given tokens, null for a mask
+}
+_REPLAY = {  # report/replay.json, beside its format; the uncertainty is "entropy" in "nats"
+    **{"step": _count, "seed": _count, "length": _count, "uncertainty": _string, "unit": _string},
+    "samplers": [_SAMPLER],
+}
+# report/compare.json: what `atat compare --json` prints, with the `model_sum` of each run, beside its format. Of the
+# bounds of a run the first counts.
+_DIFFERENCE = {"difference": _or_none(dict.fromkeys(("percent", "percent_low", "percent_high"), figure))}
+_COMPARED = {
+    "models": [_string],
+    "runs": [{"bounds": lambda bounds: record((_DIFFERENCE,), list(bounds.values())[:1])}],
+}
+# A bound of an evaluation, and that of the n-gram model beside it.
+_BOUND = {"value": figure, "stderr": _error}
+_BESIDE = {"reads": str, **_BOUND, "percent": figure, "percent_stderr": _error}
+_EVALUATION = {
+    **dict.fromkeys(("step", "sequences", "draws", "seed", "tokens", "bytes", "words"), _integer),
+    **dict.fromkeys(("split", "method"), str),
+}
+_QUALITY = {
+    "step": _integer,
+    "bands": [
+        dict.fromkeys(("tokens", "least", "most", "loss"), _number)
+        | dict.fromkeys(("importance_spearman", "frequency_spearman"), figure)
+    ],
+    "bins": [dict.fromkeys(("importance", "rank", "loss", "tokens"), _number)],
+}
+_POLICY = {
+    "name": _string,
+    "sampler": _settings,
+    "policy": {"quantity": _string, "nfe": _number, "value": _number, "sequences": _count, "stderr": _error},
+}
+
+
+_KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
+
+
+# Files
+
+
+def kept(run: RunFolder, name: str) -> Table | None:
+    """Return the text, replay or compare of report/, or None; where it is there and damaged a warning says so."""
+    path = run.report / f"{name}.json"
+    try:
+        table = from_json(read(path))
+        if table["format"] == FORMAT:
+            return _whole(record(_KEPT[name], table))
+        problem = f"is of format {clip(table['format'])}, and this version reads {FORMAT}"
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read: {clip(error)}"
+    except (TypeError, KeyError, AttributeError):
+        problem = "is not what was recorded"
+    problem = f"{clip(path)} {problem}; it is left out"
+    warnings.warn(f"{problem}: `atat report --compute` records it again", LeftOut, stacklevel=1)
+    return None
+
+
+def _whole(table: Table) -> Table:
+    """Return a record of report/, whose lists must be as long as one another, and whose positions must exist."""
+    for text in table.get("texts", ()):
+        grids = [grid for grid in (text["importance"], text["loss"]) if grid is not None]
+        rows = [row for grid in ([text["maskable"], text["surprisal"]], *grids) for row in grid if row is not None]
+        if {*map(len, grids)} - {len(table["rates"]) or 1} or {*map(len, rows)} - {len(text["tokens"])}:
+            raise TypeError
+    for sampler in table.get("samplers", ()):
+        if len(sampler["evaluations"]) != len(sampler["texts"]):
+            raise TypeError
+        for text in sampler["texts"]:
+            for frame in text["frames"]:
+                positions = [*frame["hidden"], *(position for position, _ in frame["filled"] + frame["open"])]
+                if max(positions, default=-1) >= len(text["start"]):
+                    raise TypeError
+    if len(table.get("models", ())) != len(table.get("runs", ())):
+        raise TypeError
+    return table
+
+
+def environment(run: RunFolder) -> Table:
+    """Return environment.json, or an empty table when it cannot be read."""
+    with suppress(OSError, ValueError):
+        table = from_json(read(run.environment))
+        return table if isinstance(table, dict) else {}
+    return {}
+
+
+def samples(run: RunFolder) -> str:
+    """Return the generated texts, or an empty text."""
+    with suppress(OSError):
+        written = read(run.samples)[: 4 * _LONGEST].decode("utf-8", "replace").strip()
+        return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… the rest is in samples.txt"
+    return ""
+
+
+def model_sum(run: RunFolder) -> str | None:
+    """Return the SHA-256 of the weights of a run's final model, or None when it has none that can be read."""
+    with suppress(OSError, UserError, KeyError, TypeError):
+        return str(described(run.model)["sha256"][WEIGHTS])
+    return None
+
+
+# Evaluations
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
     """Return the evaluations of bounds on the experiment's own text, by step; a value that is damaged is None."""
-    found = [each for each in map(_evaluation, tables) if each]
+    found = []
+    for table in tables:
+        if isinstance(table.get("bounds"), dict) and not table.get("corpus"):
+            absent = {key: "" if of is str else 0 for key, of in _EVALUATION.items()}
+            bounds = {
+                str(name): record(_BOUND, {"stderr": None, **bound})
+                for name, bound in table["bounds"].items()
+                if isinstance(bound, dict) and figure(bound.get("value")) is not None
+            }
+            beside = table.get("count_table")
+            beside = record(_BESIDE, dict.fromkeys(_BESIDE) | beside) if isinstance(beside, dict) else None
+            with suppress(TypeError):
+                one = record(_EVALUATION, absent | table) | {"bounds": bounds, "count_table": beside}
+                found += [one] if bounds else []
     return sorted(found, key=lambda table: (table["step"], table["split"], table["sequences"], table["draws"]))
 
 
@@ -94,89 +265,27 @@ def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> 
     own = {"split": spec["split"], "seed": experiment["seed"]}
     drawn = {"draws": spec["draws"], "method": spec["bound"]["use"]}
     found = []
-    for each in evaluations:  # with more sequences later
-        same = own | (drawn if each["draws"] else {})  # nothing is drawn for a likelihood
-        fits = each["sequences"] <= (spec["sequences"] or each["sequences"])
-        if fits and all(each[key] == value for key, value in same.items()):
-            found.append(each)
+    for table in evaluations:  # with more sequences later
+        same = own | (drawn if table["draws"] else {})  # nothing is drawn for a likelihood
+        fits = table["sequences"] <= (spec["sequences"] or table["sequences"])
+        if fits and all(table[key] == value for key, value in same.items()):
+            found.append(table)
     return found
+
+
+def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list[Table]:
+    """Return the evaluations that tell of a run: as `of_training`, or those under the conditions of the last."""
+    alike = [table for table in evaluations if conditions(table) == conditions(evaluations[-1])]
+    return of_training(evaluations, experiment) or alike
 
 
 def curve(evaluations: Sequence[Table]) -> list[Table]:
     """Return those of `evaluated`, one a step, that were measured on the same text: of most steps, or of most text."""
     alike: dict[tuple[Any, ...], dict[int, Table]] = {}
-    for each in evaluations:
-        alike.setdefault(conditions(each), {})[each["step"]] = each
+    for table in evaluations:
+        alike.setdefault(conditions(table), {})[table["step"]] = table
     steps = max(alike.values(), key=lambda found: (len(found), first(found.values())["sequences"]), default={})
     return list(steps.values())
-
-
-def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return the evaluations that tell of a run, by step; the last is the one that it is judged by.
-
-    They are the training's own; where there are none, those under the conditions of the last.
-
-    Raises:
-        KeyError, TypeError: when the experiment is not whole.
-    """
-    alike = [each for each in evaluations if conditions(each) == conditions(evaluations[-1])]
-    return of_training(evaluations, experiment) or alike
-
-
-def _evaluation(table: Table) -> Table | None:
-    if not isinstance(table.get("bounds"), dict) or table.get("corpus"):
-        return None
-    bounds = {
-        str(name): {"value": value, "stderr": _error(one.get("stderr"))}
-        for name, one in table["bounds"].items()
-        if isinstance(one, dict) and (value := figure(one.get("value"))) is not None
-    }
-    count = {key: table.get(key, 0) for key in ("sequences", "draws", "seed", "tokens", "bytes", "words")}
-    if not bounds or any(type(value) is not int for value in count.values()):
-        return None
-    words = {key: str(table.get(key, "")) for key in ("split", "method")}
-    beside = table.get("count_table")
-    if isinstance(beside, dict):
-        kinds = {"value": figure, "stderr": _error, "percent": figure, "percent_stderr": _error}
-        beside = {"reads": str(beside.get("reads"))} | {key: kind(beside.get(key)) for key, kind in kinds.items()}
-    else:
-        beside = None
-    return {"step": table["step"], **count, **words, "bounds": bounds, "count_table": beside}
-
-
-def quality(tables: Iterable[Table]) -> Table | None:
-    """Return the last recorded quality of the importance, or None."""
-    last = None
-    for table in tables:
-        with suppress(KeyError, TypeError, ValueError):
-            bands: list[Table] = [
-                {key: _float(band[key]) for key in ("tokens", "least", "most", "loss")}
-                | {key: figure(band[key]) for key in ("importance_spearman", "frequency_spearman")}
-                for band in table["bands"]
-            ]
-            bins = [
-                {key: _float(one[key]) for key in ("importance", "rank", "loss", "tokens")} for one in table["bins"]
-            ]
-            if last is None or table["step"] >= last["step"]:
-                last = {"step": table["step"], "bands": bands, "bins": bins}
-    return last
-
-
-def priced(tables: Iterable[Table]) -> list[Table]:
-    """Return the samplers with a policy bound, as `atat bench samplers` recorded them of the last step it was given."""
-    found = []
-    for table in tables:
-        rows = table.get("measured")
-        for one in rows if isinstance(rows, list) else ():
-            with suppress(KeyError, TypeError, ValueError):
-                policy = one["policy"]
-                numbers = {"evaluations": _float(policy["nfe"]), "value": _float(policy["value"])}
-                sampler = one["sampler"] if isinstance(one["sampler"], dict) else {}
-                named = {"sampler": _str(one["name"]), "settings": sampler, "quantity": _str(policy["quantity"])}
-                about = {"step": table["step"], "sequences": _int(policy["sequences"])}
-                found.append(named | numbers | about | {"stderr": _error(policy["stderr"])})
-    last = max((one["step"] for one in found), default=0)
-    return [one for one in found if one["step"] == last]
 
 
 def conditions(table: Table) -> tuple[Any, ...]:
@@ -185,171 +294,60 @@ def conditions(table: Table) -> tuple[Any, ...]:
     return tuple(table[key] for key in ("split", "sequences", "tokens", "bytes", "words", "draws", "seed", "method"))
 
 
-def text(run: RunFolder) -> Table | None:
-    """Return report/text.json, or None when it is not there; of a damaged one a warning says so."""
-    return _read(run.report / "text.json", _text)
+def quality(tables: Iterable[Table]) -> Table | None:
+    """Return the last recorded quality of the importance, or None."""
+    found = []
+    for table in tables:
+        with suppress(KeyError, TypeError):
+            found.append(record(_QUALITY, table))
+    return max(reversed(found), key=lambda one: one["step"], default=None)
 
 
-def replay(run: RunFolder) -> Table | None:
-    """Return report/replay.json, or None as `text`."""
-    return _read(run.report / "replay.json", _replay)
+def policy_nll(tables: Iterable[Table]) -> list[Table]:
+    """Return the samplers with a policy bound, as `atat bench samplers` recorded them of the last step it was given."""
+    found = []
+    for table in tables:
+        rows = table.get("measured")
+        for row in rows if isinstance(rows, list) else ():
+            with suppress(KeyError, TypeError):
+                one = record(_POLICY, row)
+                policy = one["policy"]
+                named = {"sampler": one["name"], "settings": one["sampler"], "quantity": policy["quantity"]}
+                numbers = {"evaluations": policy["nfe"], "value": policy["value"], "step": table["step"]}
+                found.append(named | numbers | {key: policy[key] for key in ("sequences", "stderr")})
+    last = max((one["step"] for one in found), default=0)
+    return [one for one in found if one["step"] == last]
 
 
-def comparison(run: RunFolder) -> Table | None:
-    """Return report/compare.json, or None as `text`.
-
-    It is what `atat compare --json` prints, with `models`, the `model_sum` of each run.
-    """
-    return _read(run.report / "compare.json", _comparison)
+# Curves
 
 
-def model_sum(run: RunFolder) -> str | None:
-    """Return the SHA-256 of the weights of a run's final model, or None when it has none that can be read."""
-    with suppress(OSError, UserError, KeyError, TypeError):
-        return str(described(run.model).get("sha256", {}).get(WEIGHTS) or sha256_of(run.model / WEIGHTS))
-    return None
+def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
+    """Return at most `points` rows in their order: the first, the last, and those of the extremes of each stretch."""
+    if len(rows) <= points:
+        return rows
+    kept = {0, len(rows) - 1}
+    stretches = points // 2 - 1
+    for i in range(stretches):
+        stretch = range(i * len(rows) // stretches, (i + 1) * len(rows) // stretches)
+        measured = [j for j in stretch if rows[j][key] is not None] or [stretch[0]]
+        kept |= {extreme(measured, key=lambda j: rows[j][key] or 0) for extreme in (min, max)}
+    return [rows[i] for i in sorted(kept)]
 
 
-def samples(run: RunFolder) -> str:
-    """Return the generated texts, or an empty text."""
-    with suppress(OSError):
-        written = read(run.samples)[: 4 * _LONGEST].decode("utf-8", "replace").strip()
-        return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… the rest is in samples.txt"
-    return ""
+def evenly(rows: list[Table], points: int = POINTS) -> list[Table]:
+    """Return at most `points` rows in their order, the first and the last among them, whatever their values."""
+    return rows if len(rows) <= points else [rows[i * (len(rows) - 1) // (points - 1)] for i in range(points)]
 
 
 def quartiles(replay: Table) -> Iterator[Table]:
     """Yield the quartiles of the uncertainties of the masked places, by sampler and network evaluation."""
     for sampler in replay["samplers"]:
         at: dict[int, list[float]] = {}
-        for one in sampler["texts"]:
-            for frame in one["frames"]:
-                at.setdefault(frame["evaluation"], []).extend(each for _, each in frame["open"])
+        for frame in (frame for text in sampler["texts"] for frame in text["frames"]):
+            at.setdefault(frame["evaluation"], []).extend(nats for _, nats in frame["open"])
         for evaluation, values in sorted(at.items()):
             if len(values) > 1:
                 low, median, high = statistics.quantiles(values, n=4, method="inclusive")
                 row = {"evaluation": evaluation, "low": low, "median": median, "high": high, "places": len(values)}
                 yield {"sampler": sampler["name"], **row}
-
-
-def _read(path: Path, check: Callable[[Table], Table]) -> Table | None:
-    try:
-        table = from_json(read(path))
-        if table["format"] == FORMAT:
-            return check(table)
-        problem = f"is of format {clip(table['format'])}, and this version reads {FORMAT}"
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        problem = f"cannot be read: {clip(error)}"
-    except (TypeError, KeyError, AttributeError, StopIteration):
-        problem = "is not what was recorded"
-    problem = f"{clip(path)} {problem}; it is left out"
-    warnings.warn(f"{problem}: `atat report --compute` records it again", LeftOut, stacklevel=1)
-    return None
-
-
-def _words(values: Any, length: int, kind: Callable[[Any], Any]) -> list[Any]:
-    """Return a list of this length, each value checked."""
-    if not isinstance(values, list) or len(values) != length:
-        raise TypeError
-    return [kind(each) for each in values]
-
-
-def _str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError
-    return value
-
-
-def _float(value: Any) -> float:
-    if (found := figure(value)) is None:
-        raise TypeError
-    return found
-
-
-def _text(table: Table) -> Table:
-    rates = [_float(rate) for rate in table["rates"]]
-    texts = []
-    for one in table["texts"]:
-        tokens = [_str(token) for token in one["tokens"]]
-
-        def grid(values: Any, length: int = len(tokens)) -> Any:
-            return None if values is None else _words(values, len(rates) or 1, lambda row: _words(row, length, figure))
-
-        texts.append(
-            {
-                "tokens": tokens,
-                "maskable": _words(one["maskable"], len(tokens), bool),
-                "surprisal": None if one["surprisal"] is None else _words(one["surprisal"], len(tokens), figure),
-                "importance": grid(one["importance"]),
-                "loss": grid(one["loss"]),
-            }
-        )
-    return {
-        "step": _int(table["step"]),
-        "split": _str(table["split"]),
-        "seed": _int(table["seed"]),
-        "draws": _int(table["draws"]),
-        "rates": rates,
-        "estimator": table["estimator"] and _str(table["estimator"]),
-        "importance_depends_on_rate": bool(table["importance_depends_on_rate"]),
-        "texts": texts,
-    }
-
-
-def _replay(table: Table) -> Table:
-    samplers = []
-    for sampler in table["samplers"]:
-        texts = []
-        for one in sampler["texts"]:
-            start = [None if token is None else _str(token) for token in one["start"]]
-
-            def place(position: Any, length: int = len(start)) -> int:
-                if _int(position) >= length:
-                    raise KeyError
-                return int(position)
-
-            frames = [
-                {
-                    "evaluation": _int(frame["evaluation"]),
-                    "filled": [[place(i), _str(token)] for i, token in frame["filled"]],
-                    "hidden": [place(i) for i in frame["hidden"]],
-                    "open": [[place(i), round(_float(each), 4)] for i, each in frame["open"]],
-                }
-                for frame in one["frames"]
-            ]
-            texts.append({"start": start, "frames": frames})
-        settings = sampler["settings"] if isinstance(sampler["settings"], dict) else {}
-        settings = json.loads(json.dumps(settings), parse_constant=lambda _: None)
-        counts = _words(sampler["evaluations"], len(texts), _int)
-        samplers.append({"name": _str(sampler["name"]), "settings": settings, "evaluations": counts, "texts": texts})
-    return {
-        "step": _int(table["step"]),
-        "seed": _int(table["seed"]),
-        "length": _int(table["length"]),
-        "uncertainty": _str(table["uncertainty"]),
-        "unit": _str(table["unit"]),
-        "samplers": samplers,
-    }
-
-
-def _comparison(table: Table) -> Table:
-    runs = []
-    for run in table["runs"]:
-        difference = next(iter(run["bounds"].values()))["difference"]
-        if difference is not None:
-            difference = {key: figure(difference[key]) for key in ("percent", "percent_low", "percent_high")}
-        runs.append({"difference": difference})
-    return {"models": _words(table["models"], len(runs), _str), "runs": runs}
-
-
-def first(values: Iterable[Any]) -> Any:
-    """Return the first value, or None."""
-    return next(iter(values), None)

@@ -1,26 +1,8 @@
 """What a report shows and a training does not record: computed once, and kept in the run folder. Imports no torch.
 
-`report/text.json` and `report/replay.json` are of one step. Those of an older one are computed again here; until then
-a page shows them, and says of which step they are. The quality of the importance and the frontier, policy bounds
-against evaluations, are evaluations like any other.
-
-report/text.json
-    format, step, split, seed
-    draws                      times that each token is hidden at each rate
-    rates                      mask rates, R of them; none for a model whose likelihood is exact, which has one list
-    estimator                  its name, or null where no importance tells tokens apart
-    importance_depends_on_rate
-    texts                      tokens, maskable, surprisal in nats by the counts of the training text; importance in
-                               [0, 1] (or null) and loss in nats: a list over the tokens for each rate, null for a token
-                               that is never hidden
-
-report/replay.json
-    format, step, seed, length, uncertainty ("entropy"), unit ("nats")
-    samplers                   name, settings, evaluations of each text, texts
-        start                  the given tokens, null for a mask
-        frames                 evaluation: network evaluations so far; filled: [position, token] of each; hidden:
-                               positions masked again after that; open: [position, entropy of its prediction] of the
-                               masks before it, where the model can predict
+`report/text.json` and `report/replay.json`, whose keys `recorded` declares, are of one step. Those of an older one are
+computed again here; until then a page shows them, and says of which step they are. The quality of the importance and
+the frontier, policy bounds against evaluations, are evaluations like any other.
 """
 
 from __future__ import annotations
@@ -40,6 +22,7 @@ from atat_zoo.estimators import weighs_tokens
 from atat_zoo.experiment import conflicts_with, from_table
 from atat_zoo.registry import Zoo
 from atat_zoo.report import recorded
+from atat_zoo.results import store
 from atat_zoo.run import RunFolder, write_text
 from atat_zoo.samplers.named import fitting
 
@@ -84,9 +67,7 @@ def compute(
     folder.table()
     try:
         step = folder.newest()
-        lacking = [name for name in missing(run) if name != FRONTIER]
-        if frontier and not _complete(folder, step):
-            lacking.append(FRONTIER)
+        lacking = [name for name in _missing(folder, step, frontier) if frontier or name != FRONTIER]
         if not lacking:
             return {}
         from atat_zoo.model import Model
@@ -96,10 +77,10 @@ def compute(
         warnings.warn(f"nothing is computed for the report: {error}", NotKept, stacklevel=2)
         return {}
     computed: dict[str, Callable[..., object]] = {
-        TEXT: record_text,
+        TEXT: _record_text,
         REPLAY: record_replay,
-        IMPORTANCE: record_importance,
-        FRONTIER: record_frontier,
+        IMPORTANCE: _record_importance,
+        FRONTIER: _record_frontier,
     }
     for name in lacking:
         began = time.perf_counter()
@@ -121,42 +102,37 @@ def missing(run: str | Path) -> list[str]:
         UserError: when there is no run, or it has no model.
     """
     folder = RunFolder(Path(run))
-    step, evaluations = folder.newest(), list(recorded.tables(folder))
-    experiment = from_table(folder.table(), where=str(folder.resolved))
-    found = {TEXT: recorded.text(folder), REPLAY: recorded.replay(folder)}
+    return _missing(folder, folder.newest(), whole=False)
+
+
+def _missing(folder: RunFolder, step: int, whole: bool) -> list[str]:
+    """Return what is missing; the frontier is there with any sampler, or `whole`, with every named one that fits."""
+    experiment, evaluations = from_table(folder.table(), where=str(folder.resolved)), list(store.tables(folder))
+    found = {name: recorded.kept(folder, name) for name in (TEXT, REPLAY)}
     if weighs_tokens(experiment):
         found[IMPORTANCE] = recorded.quality(evaluations)
     lacking = [name for name, table in found.items() if table is None or table["step"] != step]
-    if not any(_priced(table) for table in evaluations if table["step"] == step):
-        lacking.append(FRONTIER)
-    return lacking
+    wanted = {name for name, _, _ in fitting(experiment, FRONTIER_STEPS)[0]} if whole else set()
+    benches = [_benchmarked(table) for table in evaluations if table["step"] == step]
+    return lacking if any(names and wanted <= names for names in benches) else [*lacking, FRONTIER]
 
 
-def record_text(
-    model: Model, run: str | Path, *, texts: int = TEXTS, seed: int | None = None, progress: Progress | None = None
-) -> None:
-    """Record the importance and the loss of held-out texts, token by token: report/text.json.
+def _benchmarked(table: dict[str, Any]) -> set[str]:
+    """Return the names of the samplers whose policy bound a benchmark asked for."""
+    with suppress(KeyError, TypeError):
+        return {row["name"] for row in table["measured"] if row["policy"] or row["unpriced"]}
+    return set()
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        texts: their number, spread evenly over the split of the experiment's evaluations.
-        seed: of the masks; the experiment's own if None.
-        progress: see `compute`.
 
-    Raises:
-        UserError: when the held-out text is gone, or of another tokenizer, or the file cannot be written.
-    """
-    import torch
-
-    from atat_zoo.data.manifest import load_counts
-    from atat_zoo.evaluation.run import held_out_text
+def _record_text(model: Model, run: str | Path, progress: Progress | None) -> None:
+    """Record the importance and the loss of texts of the experiment's split, token by token: report/text.json."""
+    from atat_zoo.measure.text import held_out_text
     from atat_zoo.report.text import text_table
 
-    split, seed = model.experiment.evaluation.split, model.experiment.seed if seed is None else seed
-    tokens, maskable, data = held_out_text(model, run, split, texts)
-    counts = torch.from_numpy(load_counts(data))
-    table = text_table(model, tokens, maskable, counts, seed=seed, progress=progress and partial(progress, TEXT))
+    split, seed, told = model.experiment.evaluation.split, model.experiment.seed, progress and partial(progress, TEXT)
+    text = held_out_text(model, run, split, TEXTS)
+    assert text.counts is not None
+    table = text_table(model, text.tokens, text.maskable, text.counts, seed=seed, progress=told)
     _write(run, TEXT, model, {"split": split, "seed": seed, **table})
 
 
@@ -200,12 +176,11 @@ def side_by_side(experiment: Experiment) -> list[Sampler]:
     """Return the sampler of an experiment, and a published one of another name if one fits."""
     own, zoo = experiment.parts["sampler"], Zoo.load()
     others = [zoo.spec("sampler", name) for name in OTHERS if name != own.name]
-    return [own, *[each for each in others if not conflicts_with(experiment, {"sampler": each})][:1]]
+    return [own, *[other for other in others if not conflicts_with(experiment, {"sampler": other})][:1]]
 
 
-def record_importance(model: Model, run: str | Path, *, progress: Progress | None = None) -> None:
-    """Record the quality of the importance, as `atat importance` does."""
-    from atat_zoo.evaluation.importance import importance_of_run
+def _record_importance(model: Model, run: str | Path, progress: Progress | None) -> None:
+    from atat_zoo.measure.importance import importance_of_run
 
     own: Any = model.experiment.evaluation
     told = progress and partial(progress, IMPORTANCE)
@@ -213,9 +188,8 @@ def record_importance(model: Model, run: str | Path, *, progress: Progress | Non
     importance_of_run(model, run, spec, seed=model.experiment.seed, progress=told)
 
 
-def record_frontier(model: Model, run: str | Path, *, progress: Progress | None = None) -> None:
-    """Record the policy bound of every named sampler at few steps, as `atat bench samplers` does."""
-    from atat_zoo.evaluation.sampling import bench
+def _record_frontier(model: Model, run: str | Path, progress: Progress | None) -> None:
+    from atat_zoo.measure.sampling import bench
 
     rows, _ = fitting(model.experiment, FRONTIER_STEPS)
     bench(model, run, None, rows, number=FRONTIER_TEXTS, sequences=FRONTIER_SEQUENCES, progress=progress)
@@ -224,17 +198,3 @@ def record_frontier(model: Model, run: str | Path, *, progress: Progress | None 
 def _write(run: str | Path, name: str, model: Model, table: dict[str, Any]) -> None:
     text = json.dumps({"format": recorded.FORMAT, "step": model.step, **table}, ensure_ascii=False, allow_nan=False)
     write_text(RunFolder(Path(run)).report / f"{name}.json", text + "\n")
-
-
-def _complete(folder: RunFolder, step: int) -> bool:
-    """Return whether a benchmark priced every named sampler that fits the model."""
-    experiment = from_table(folder.table(), where=str(folder.resolved))
-    every = {name for name, _, _ in fitting(experiment, FRONTIER_STEPS)[0]}
-    return any(every <= _priced(table) for table in recorded.tables(folder) if table["step"] == step)
-
-
-def _priced(table: dict[str, Any]) -> set[str]:
-    """Return the names of the samplers whose policy bound a benchmark asked for."""
-    with suppress(KeyError, TypeError):
-        return {each["name"] for each in table["measured"] if each["policy"] or each["unpriced"]}
-    return set()

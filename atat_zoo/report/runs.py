@@ -6,15 +6,16 @@ Imports no torch and loads no part, so that runs of another version, or of a plu
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo import parsing
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.naming import title
-from atat_zoo.report.recorded import conditions, evaluated, of_training, tables
+from atat_zoo.report import recorded
+from atat_zoo.report.recorded import conditions, evaluated, of_training
+from atat_zoo.results import store
+from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
@@ -76,22 +77,26 @@ def glance(path: Path, name: str) -> ListedRun:
     """Return what a run folder says of itself; what is damaged is said, and left out."""
     run = RunFolder(path)
     last = run.last_metrics()
-    began = max((_changed(each) for each in (run.resolved, run.metrics)), default=0.0)
+    began = max(_changed(path) for path in (run.resolved, run.metrics))
     seen = ListedRun(path=path, name=name, state=_state(run), step=last.get("step", 0), age=max(0, time.time() - began))
     try:
         table = run.table()
-        own = bounds(run, table)
-        return attrs.evolve(
-            seen,
-            objective=str(table["objective"]["use"]),
-            steps=int(table["train"]["steps"]),
-            bound=own[-1] if own else None,
-        )
+        with whole(run):
+            own = of_training(evaluated(store.tables(run)), table)
+            objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
+            return attrs.evolve(seen, objective=objective, steps=steps, bound=own_bound(own[-1]) if own else None)
     except UserError as error:
-        problem = str(error)
+        return attrs.evolve(seen, state=DAMAGED, problem=str(error))
+
+
+@contextmanager
+def whole(run: RunFolder) -> Iterator[None]:
+    """Say in a `UserError` that the experiment of a run has not what is read of it here."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, OverflowError):  # OverflowError: infinitely many steps
-        problem = f"{run.resolved} is not the whole of an experiment; copy the run again, or train again"
-    return attrs.evolve(seen, state=DAMAGED, problem=problem)
+        problem = f"{run.resolved} is not the whole of an experiment"
+        raise UserError(f"{problem}; copy the run again, or train again") from None
 
 
 def _state(run: RunFolder) -> str:
@@ -107,25 +112,17 @@ def _changed(path: Path) -> float:
     return 0.0
 
 
-def bounds(run: RunFolder, table: Mapping[str, Any] | None = None) -> list[RecordedBound]:
-    """Return the bounds that the training itself recorded; the last is the one that the run is judged by.
-
-    `table` is the run's, where it is read already.
-
-    Raises:
-        UserError, KeyError, TypeError: when the experiment cannot be read, or is not whole.
-    """
-    table = run.table() if table is None else table
-    return [next(iter(recorded(each).values())) for each in of_training(evaluated(tables(run)), table)]
-
-
-def recorded(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
-    """Return the bounds of one of `evaluated` by name."""
-    step = evaluation["step"]
+def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
+    """Return the bounds of one of `recorded.evaluated` by name."""
     return {
-        name: RecordedBound(quantity=title(name), value=each["value"], stderr=each["stderr"], step=step)
-        for name, each in evaluation["bounds"].items()
+        name: RecordedBound(quantity=title(name), **bound, step=evaluation["step"])
+        for name, bound in evaluation["bounds"].items()
     }
+
+
+def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
+    """Return the bound of the objective itself, which comes first."""
+    return next(iter(bounds(evaluation).values()))
 
 
 # Two runs
@@ -133,11 +130,7 @@ def recorded(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
 
 def environment(run: RunFolder) -> dict[str, Any]:
     """Return the recorded environment without the command, which names each run; empty when it cannot be read."""
-    with suppress(OSError, ValueError):
-        table = parsing.from_json(parsing.read(run.environment))
-        if isinstance(table, dict):
-            return {key: value for key, value in table.items() if key not in ("command", "seed")}
-    return {}
+    return {key: value for key, value in recorded.environment(run).items() if key not in ("command", "seed")}
 
 
 @attrs.frozen(kw_only=True)
@@ -154,14 +147,13 @@ class SameText:
 
 def side_by_side(runs: Sequence[RunFolder]) -> list[SameText]:
     """Return the bounds that all runs have recorded on the same text under the same masks."""
-    last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = [{} for _ in runs]
-    for run, found in zip(runs, last, strict=True):
-        for table in evaluated(tables(run)):  # a later step takes the place of an earlier one
-            for name, bound in recorded(table).items():
-                found[(name, *conditions(table))] = table, bound
+    last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
+    for run in runs:
+        tables = evaluated(store.tables(run))  # a later step takes the place of an earlier one
+        last.append({(name, *conditions(table)): (table, b) for table in tables for name, b in bounds(table).items()})
     same, shown = [], ("split", "sequences", "draws", "seed", "method")
     for key, (table, _) in last[0].items():
-        if all(key in found for found in last):
+        if all(key in of_run for of_run in last):
             values: dict[str, Any] = {field: table[field] for field in shown}
-            same.append(SameText(**values, bounds=tuple(found[key][1] for found in last)))
+            same.append(SameText(**values, bounds=tuple(of_run[key][1] for of_run in last)))
     return same

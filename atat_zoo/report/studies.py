@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo import __version__
 from atat_zoo.errors import UserError, clip
-from atat_zoo.evaluation.naming import exponential
 from atat_zoo.parsing import from_json, read
-from atat_zoo.report.collect import TABLES, settings
-from atat_zoo.report.recorded import figure
-from atat_zoo.report.wording import NONE, interval, joined, number, place, rounded
+from atat_zoo.report.collect import TABLES, page_data, settings
+from atat_zoo.report.recorded import figure, first
+from atat_zoo.results.format import NONE, interval, joined, number, place, rounded
+from atat_zoo.results.naming import exponential
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 Table = dict[str, Any]
@@ -47,61 +45,43 @@ def of_study(path: Path) -> Table:
 
 def _page(report: Table, path: Path) -> Table:
     rows = [row for order, each in enumerate(report["comparisons"]) for row in _arm(order, each)]
-    return {
-        "format": 1,
-        "kind": "study",
-        "title": report["study"],
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": __version__,
-        "verdict": list(_verdict(report)),
-        "overview": None,
-        "runs": [],
-        "tables": {name: rows if name == "arms" else [] for name in TABLES},
-        "notes": {},
-        "blocks": list(_blocks(report)),
-        "commands": [f"atat study {shlex.quote(report['file'])} --jobs 2", f"atat report {shlex.quote(str(path))}"],
-    }
+    tables = {name: rows if name == "arms" else [] for name in TABLES}
+    commands = [f"atat study {shlex.quote(report['file'])} --jobs 2", f"atat report {shlex.quote(str(path))}"]
+    data = page_data("study", report["study"], list(_verdict(report)), tables)
+    return data | {"blocks": list(_blocks(report)), "commands": commands}
 
 
 def _change(difference: Table | None) -> str:
-    if difference is None:
-        return f"{NONE} (one seed)"
-    return interval(*(figure(difference[key]) for key in ("percent", "percent_low", "percent_high")))
+    return f"{NONE} (one seed)" if difference is None else interval(*map(figure, map(difference.get, _ENDS)))
 
 
 def _arm(order: int, each: Table) -> Iterator[Table]:
     if "problem" in each:
         return
-    found = each["over_seeds"] or each["sequences"]
+    mean = each["over_seeds"] or each["sequences"]
     plain = {"arm": each["arm"], "against": each["against"], "order": order}
-    if figure(found["percent"]) is not None:
-        seeds = ", ".join(map(str, each["seeds"]))
-        ends = {"value": found["percent"], "low": found["percent_low"], "high": found["percent_high"]}
-        yield plain | ends | {"kind": "mean", "said": _change(found), "seeds": seeds}
-    for one in each["each"]:
-        if figure(one["percent"]) is not None:
-            yield plain | {"kind": "seed", "value": one["percent"], "seeds": str(one["seed"])}
+    if figure(mean["percent"]) is not None:
+        ends = {"value": mean["percent"], "low": mean["percent_low"], "high": mean["percent_high"]}
+        yield plain | ends | {"kind": "mean", "said": _change(mean), "seeds": ", ".join(map(str, each["seeds"]))}
+    for seed in each["each"]:
+        if figure(seed["percent"]) is not None:
+            yield plain | {"kind": "seed", "value": seed["percent"], "seeds": str(seed["seed"])}
 
 
 def _verdict(report: Table) -> Iterator[str]:
     compared = [each for each in report["comparisons"] if "problem" not in each]
     sure = [each for each in compared if each["over_seeds"] and figure(each["over_seeds"]["percent"]) is not None]
-    better = sorted(
-        (each for each in sure if each["over_seeds"]["percent_high"] < 0),
-        key=lambda each: each["over_seeds"]["percent"],
-    )
+    lowest = sorted(sure, key=lambda each: each["over_seeds"]["percent"])
+    best = first(each for each in lowest if each["over_seeds"]["percent_high"] < 0)
     bounds = {each["bound"] for each in compared}
     what = f" in {bounds.pop()}" if len(bounds) == 1 else ""
-    if better:
-        best = better[0]
-        change = _change(best["over_seeds"])
-        yield f"{best['arm']} is {change} from {best['against']}{what}, over {number(len(best['seeds']), 'seed')}."
+    changes = [f"{_change(each['over_seeds'])} from {each['against']}" for each in sure]
+    if best:
+        yield f"{best['arm']} is {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."
     elif sure:
         counts = joined(list(map(str, sorted({len(each["seeds"]) for each in sure}))))
         yield f"No arm is surely lower{what} than what it is compared with, over {counts} seeds."
-    others = [
-        f"{each['arm']} {_change(each['over_seeds'])} from {each['against']}" for each in sure if each not in better[:1]
-    ]
+    others = [f"{each['arm']} {change}" for each, change in zip(sure, changes, strict=True) if each is not best]
     if others:
         yield f"The others: {joined(others)}."
     yield (
@@ -113,40 +93,34 @@ def _verdict(report: Table) -> Iterator[str]:
 
 
 def _blocks(report: Table) -> Iterator[Table]:
-    yield {"title": "Arms", "columns": _ARMS, "rows": [_row(report, *each) for each in report["arms"].items()]}
-    yield {
-        "title": "Differences",
-        "said": [
-            "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean. Both 95 %.",
-            f"Not worse: the upper ends of both are at most +{report['not_worse_percent']:g} %.",
-        ],
-        "columns": ["arm", "against", "over seeds", "over sequences", "not worse", "seconds per step ×"],
-        "rows": [_compared(each) for each in report["comparisons"]],
-    }
+    yield _block("Arms", _ARMS, [_row(*each) for each in report["arms"].items()])
+    averaged = (
+        "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean. Both 95 %."
+    )
+    worse = f"Not worse: the upper ends of both are at most +{report['not_worse_percent']:g} %."
+    yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), averaged, worse)
     for arm in report["samplers"] or ():
-        yield {
-            "title": f"Samplers of {arm['arm']}",
-            "said": [f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."],
-            "columns": ["sampler", "settings", "quantity", "by seed", "evaluations", "over seeds", "not worse"],
-            "rows": [_sampler(row, _digits(arm["samplers"])) for row in arm["samplers"]],
-        }
+        seeds = f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."
+        digits = _digits(arm["samplers"])
+        yield _block(f"Samplers of {arm['arm']}", _SAMPLERS, [_sampler(row, digits) for row in arm["samplers"]], seeds)
     if report["test"]:
-        rows = [_compared(each) for each in report["test"]["comparisons"]]
-        columns = ["arm", "against", "over seeds", "over sequences", "not worse", "seconds per step ×"]
-        said = [f"Evaluated {number(report['test']['times'], 'time')}, after all settings were fixed."]
-        yield {"title": "Test split", "said": said, "columns": columns, "rows": rows}
+        times = f"Evaluated {number(report['test']['times'], 'time')}, after all settings were fixed."
+        yield _block("Test split", _DIFFERENCES, map(_compared, report["test"]["comparisons"]), times)
     if report["failed"]:
-        yield {
-            "title": "Failed",
-            "columns": ["run", "why"],
-            "rows": [list(map(str, e)) for e in report["failed"].items()],
-        }
+        yield _block("Failed", ["run", "why"], [list(map(str, each)) for each in report["failed"].items()])
 
 
+_ENDS = ("percent", "percent_low", "percent_high")
 _ARMS = ["arm", "experiment", "bound", "mean", "by seed", "steps", "seconds per step", "parameters"]
+_DIFFERENCES = ["arm", "against", "over seeds", "over sequences", "not worse", "seconds per step ×"]
+_SAMPLERS = ["sampler", "settings", "quantity", "by seed", "evaluations", "over seeds", "not worse"]
 
 
-def _row(report: Table, name: str, arm: Table) -> list[str]:
+def _block(title: str, columns: list[str], rows: Iterable[list[str]], *said: str) -> Table:
+    return {"title": title, **({"said": said} if said else {}), "columns": columns, "rows": list(rows)}
+
+
+def _row(name: str, arm: Table) -> list[str]:
     runs = arm["runs"]
     own = [run["bounds"][run["bound"]] for run in runs]
     at = max((place(each["stderr"]) for each in own if (figure(each.get("stderr")) or 0) > 0), default=1)

@@ -32,8 +32,6 @@ def text_table(
     counts: Tensor,
     *,
     seed: int,
-    rates: Sequence[float] = RATES,
-    draws: int = DRAWS,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Return what report/text.json says of the texts: their tokens, surprisal, importance and loss.
@@ -48,8 +46,6 @@ def text_table(
         maskable: bool [n, L].
         counts: training tokens by id, int64 [V].
         seed: of the masks, which are a function of (seed, text, rate).
-        rates: the mask rates.
-        draws: random orders of each text at each rate.
         progress: called with the completed and the total number of levels.
     """
     weighs, exact = weighs_tokens(model.experiment), model.experiment.parts["objective"].exact
@@ -59,9 +55,9 @@ def text_table(
     mass = counts.double() + 1
     surprisal = (-(mass / mass.sum()).log())[tokens]
     losses, importance = [], []
-    levels: list[float | None] = [None] if exact else list(rates)
+    levels: list[float | None] = [None] if exact else list(RATES)
     for number, rate in enumerate(levels):
-        masks = [of_text] if rate is None else list(masks_of(of_text, fold(keys, number), rate, draws))
+        masks = [of_text] if rate is None else list(masks_of(of_text, fold(keys, number), rate, DRAWS))
         loss, weight = measured(model.module, x, of_text, masks, weighs, model.experiment.evaluation.batch_size)
         losses.append(loss)
         importance.append(weight)
@@ -69,8 +65,8 @@ def text_table(
             progress(number + 1, len(levels))
     estimator: Any = model.experiment.parts["estimator"] if weighs else None
     return {
-        "draws": 1 if exact else draws,
-        "rates": [] if exact else list(rates),
+        "draws": 1 if exact else DRAWS,
+        "rates": [] if exact else list(RATES),
         "estimator": estimator and estimator.name,
         "importance_depends_on_rate": bool(weighs and (estimator.reads == "z" or estimator.reads_time)),
         "texts": [

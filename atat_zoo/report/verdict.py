@@ -6,9 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import clip
-from atat_zoo.evaluation.naming import TABLE, title
-from atat_zoo.report.recorded import conditions, curve
-from atat_zoo.report.wording import NONE, interval, joined, number, uncertain
+from atat_zoo.report.recorded import conditions, curve, first
+from atat_zoo.report.runs import own_bound
+from atat_zoo.results.format import NONE, interval, joined, number, uncertain
+from atat_zoo.results.naming import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,12 +29,8 @@ def heading(runs: list[Table]) -> str:
     return f"{what[:1].upper()}{what[1:]}{shown} against {names[0]}"
 
 
-def verdict(runs: list[Table], comparison: Table | None) -> list[str]:
-    """Return the verdict on one or more runs, a sentence each."""
-    return list(_sentences(runs, comparison))
-
-
-def _sentences(runs: list[Table], comparison: Table | None) -> Iterator[str]:
+def verdict(runs: list[Table], comparison: Table | None) -> Iterator[str]:
+    """Yield the verdict on one or more runs, a sentence each."""
     measured = [run for run in runs if run["evaluated"]]
     if len(runs) == 1:
         yield from _one(runs[0])
@@ -41,17 +38,17 @@ def _sentences(runs: list[Table], comparison: Table | None) -> Iterator[str]:
     if not measured:
         yield f"{number(len(runs), 'run')}; none has an evaluation on held-out text yet."
     by_bound = _grouped(measured, lambda run: _first(run)[0])
-    for name, each in by_bound.items():
-        texts = [sorted(some, key=lambda run: (_first(run)[1], run["name"])) for some in _texts(each)]
-        order = ", lowest first" + " on each text" * (len(texts) > 1) if len(each) > len(texts) else ""
-        ranked = "; ".join(joined([f"{run['name']} {_first(run)[2]}" for run in some]) for some in texts)
+    for name, alike in by_bound.items():
+        texts = [sorted(of_text, key=lambda run: (_first(run)[1], run["name"])) for of_text in _texts(alike)]
+        order = ", lowest first" + " on each text" * (len(texts) > 1) if len(alike) > len(texts) else ""
+        ranked = "; ".join(joined([f"{run['name']} {_first(run)[2]}" for run in of_text]) for of_text in texts)
         yield f"{name[0].upper()}{name[1:]}{order}: {ranked}."
     same = len({conditions(run["evaluated"][-1]) for run in measured}) == len(_texts(measured)) == 1
     yield from _differences(runs, measured, comparison, same, len(by_bound) > 1)
     if measured:
-        on = {words: joined([run["name"] for run in each]) for words, each in _grouped(measured, _on).items()}
-        each_on = next(iter(on)) if len(on) == 1 else "; ".join(f"{names} {words}" for words, names in on.items())
-        yield f"Measured{':' * (len(on) > 1)} {each_on}; {_ERROR}{'; the same for every run' * same}."
+        on = {words: joined([run["name"] for run in alike]) for words, alike in _grouped(measured, _on).items()}
+        conditions_of = [words if len(on) == 1 else f"{names} {words}" for words, names in on.items()]
+        yield f"Measured{':' * (len(on) > 1)} {'; '.join(conditions_of)}; {_ERROR}{'; the same for every run' * same}."
     for run in runs:
         yield from _unfinished(run)
 
@@ -69,10 +66,9 @@ def _one(run: Table) -> Iterator[str]:
         beside = last.get("count_table") or {}
         if beside.get("percent") is not None:
             low = "lower" if beside["percent"] < 0 else "higher"
-            yield (
-                f"That is {uncertain(abs(beside['percent']), beside['percent_stderr'])} % {low} than a "
-                f"{TABLE} model of {beside['reads']}, {uncertain(beside['value'], beside['stderr'])} on the same."
-            )
+            by = uncertain(abs(beside["percent"]), beside["percent_stderr"])
+            its = uncertain(beside["value"], beside["stderr"])
+            yield f"That is {by} % {low} than a {TABLE} model of {beside['reads']}, {its} on the same."
         yield from _beginning(run)
     yield from _unfinished(run)
 
@@ -87,7 +83,7 @@ def _beginning(run: Table) -> Iterator[str]:
     where = f"On {last['sequences']:,} of these sequences it" if fewer else "It"
     counts = ", which is what the counts of neighbouring tokens say alone" * run["counts"]
     # Of the same sequences and masks: the errors are hardly those of the difference.
-    then, now = (uncertain(next(iter(each["bounds"].values()))["value"], None) for each in (began, last))
+    then, now = (uncertain(own_bound(table).value, None) for table in (began, last))
     yield f"{where} was {then} before the first step{counts}, and is {now} after step {last['step']:,}."
 
 
@@ -108,9 +104,10 @@ def _corpus(corpus: Any, split: str) -> str:
     """Return ` of files (a.txt, b.txt)`: a corpus, and the first that it names of a path and the files of a split."""
     if not isinstance(corpus, dict):
         return ""
-    found = [corpus[key] for key in ("path", split, "train") if isinstance(corpus.get(key), str | list) and corpus[key]]
-    parts = [_corpus(each, split).removeprefix(" of ") for each in corpus.get("of") or () if isinstance(each, dict)]
-    names = ", ".join(map(str, found[0] if isinstance(found[0], list) else found[:1])) if found else ", ".join(parts)
+    named = (corpus[key] for key in ("path", split, "train") if isinstance(corpus.get(key), str | list) and corpus[key])
+    parts = (_corpus(part, split) for part in corpus.get("of") or () if isinstance(part, dict))
+    files = first(named) or [part.removeprefix(" of ") for part in parts]
+    names = files if isinstance(files, str) else ", ".join(map(str, files))
     return f" of {corpus.get('use')}" + (f" ({clip(names, 100)})" if names else "")
 
 
@@ -132,8 +129,8 @@ def _texts(runs: list[Table]) -> list[list[Table]]:
 
 def _first(run: Table) -> tuple[str, float, str]:
     """Return the name, the value, and the value in words of a run's own bound, as last recorded."""
-    name, bound = next(iter(run["evaluated"][-1]["bounds"].items()))
-    return title(name), bound["value"], uncertain(bound["value"], bound["stderr"])
+    bound = own_bound(run["evaluated"][-1])
+    return bound.quantity, bound.value, uncertain(bound.value, bound.stderr)
 
 
 def _differences(
@@ -154,13 +151,10 @@ def _differences(
         why = f"{why} a difference is surer than either number"
         yield f"Differences with paired intervals are not recorded ({why}): `atat report … --compute` measures them."
         return
-    words = []
-    for run, row in zip(runs, comparison["runs"], strict=True):
-        if difference := row["difference"]:
-            change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
-            words.append(f"{run['name']} {change}")
-    if words:
-        yield f"Against {runs[0]['name']}: {joined(words)}; 95 % intervals, paired by sequence and mask."
+    differences = [row["bounds"][0]["difference"] for row in comparison["runs"]]
+    changes = [f"{run['name']} {interval(*of.values())}" for run, of in zip(runs, differences, strict=True) if of]
+    if changes:
+        yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % intervals, paired by sequence and mask."
         yield "A run is one training: how far another seed's would lie is not in them."
     else:
         yield f"The recorded comparison with {runs[0]['name']} holds no difference."
@@ -171,13 +165,10 @@ def _apart(runs: list[Table]) -> list[str]:
     found = []
     for section in dict.fromkeys(section for run in runs for section in run["source"]):
         tables = [run["source"].get(section, {}) for run in runs]
-        keys = [key for key in dict.fromkeys(key for table in tables for key in table) if _differ(tables, key)]
+        every = dict.fromkeys(key for table in tables for key in table)
+        keys = [key for key in every if any(table.get(key) != tables[0].get(key) for table in tables)]
         found += [f"{section}.{key}" for key in (["use"] if "use" in keys else keys)]
     return found
-
-
-def _differ(tables: list[Table], key: str) -> bool:
-    return any(table.get(key) != tables[0].get(key) for table in tables)
 
 
 def table_of_bounds(runs: list[Table]) -> Table:

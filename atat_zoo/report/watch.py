@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 from atat_zoo.errors import UserError
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
-from atat_zoo.report.recorded import curve, evaluated, figure, first, of_training, tables, thin
-from atat_zoo.report.runs import FINISHED, TRAINING, glance, recorded
-from atat_zoo.report.wording import lasting, uncertain
+from atat_zoo.report.recorded import curve, evaluated, figure, of_training, thin
+from atat_zoo.report.runs import FINISHED, TRAINING, glance, own_bound
+from atat_zoo.results import store
+from atat_zoo.results.format import lasting, uncertain
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
@@ -41,7 +42,7 @@ _NAMES = ("localhost", _HERE, "::1")
 def stamp(run: RunFolder) -> str:
     """Return what changes whenever a file changes that the page or the terminal shows."""
     shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
-    folders = (run.evaluations.glob("*.json"), (run.path / "report").glob("*.json"))
+    folders = (store.files(run), (run.path / "report").glob("*.json"))
     said: list[Any] = [run.in_use]
     for path in chain(shown, *map(sorted, folders)):
         with suppress(OSError):
@@ -176,8 +177,8 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
         raise UserError(seen.problem)
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("loss")) is not None]
     curves: dict[str, list[tuple[int, float]]] = {}
-    for table in curve(of_training(evaluated(tables(run)), run.table())):
-        bound = first(recorded(table).values())
+    for table in curve(of_training(evaluated(store.tables(run)), run.table())):
+        bound = own_bound(table)
         curves.setdefault(f"{bound.quantity} of {table['sequences']:,} sequences", []).append((bound.step, bound.value))
     curves["training loss, nats per token"] = [(line["step"], line["loss"]) for line in thin(lines, "loss")]
     drawn = {title: points for title, points in curves.items() if len(points) > 1}

@@ -52,3 +52,22 @@ def changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> I
             yield from changes(one, other, f"{place}.")
         elif one != other:
             yield Change(place, one, other, any(f"{place}.".startswith(f"{free}.") for free in _FREE))
+
+
+# Free keys that make another model all the same, and others that make none.
+_OF_MODEL, _OF_SHARDS = ("corpus", "tokenizer", "init_from"), ("data.sequences_per_member", "data.dtype")
+
+
+def between_models(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two experiments make different models, with both values.
+
+    Of two parts with different names there is nothing in common, but for the count table in a backbone.
+    """
+    every = list(changes(one, other))
+    replaced = tuple(change.key.removesuffix("use") for change in every if change.key.endswith(".use"))
+    return {
+        change.key: (change.was, change.now)
+        for change in every
+        if (change.key.startswith(_OF_MODEL) or not (change.free or change.key in _OF_SHARDS))
+        and (change.key.endswith((".use", "backbone.neighbours")) or not change.key.startswith(replaced))
+    }

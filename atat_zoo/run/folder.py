@@ -14,7 +14,6 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.run import atomic, locks
 from atat_zoo.run.changes import changes
 from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of, unreadable
-from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of this run that is complete."""
+    """A checkpoint of this run that is complete, and the experiment that it was trained with, None if not known."""
 
     step: int
     path: Path
+    experiment: dict[str, Any] | None
 
 
 class RunFolder:
@@ -69,18 +69,22 @@ class RunFolder:
             problem = f"{clip(self.path)} cannot be read: {error.strerror}"
             raise UserError(f"{problem}; name a folder that `atat train` made") from None
 
-    def table(self) -> dict[str, Any]:
-        """Return the resolved experiment as a table, with the current names of its keys.
-
-        Raises:
-            UserError: when there is no run here.
-        """
+    def require(self) -> None:
+        """Raise a `UserError` when there is no run here."""
         if not self.exists:
             raise UserError(
                 f"{clip(self.path)} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
             )
+
+    def table(self) -> dict[str, Any]:
+        """Return the resolved experiment as a table.
+
+        Raises:
+            UserError: when there is no run here.
+        """
+        self.require()
         try:
-            return today(parsing.from_toml(parsing.read(self.resolved).decode("utf-8")))
+            return parsing.from_toml(parsing.read(self.resolved).decode("utf-8"))
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
@@ -112,9 +116,9 @@ class RunFolder:
 
         A key that one of them lacks is that of another version, and a run may be trained for longer than it was.
         """
-        found = [each for each in changes(trained, described(model)["experiment"]) if not each.free or each.of_text]
-        for key, was, now, _ in found:
-            if key != "train.steps" and None not in (was, now):
+        for change in changes(trained, described(model)["experiment"]):
+            key, was, now, free = change
+            if (not free or change.of_text) and key != "train.steps" and None not in (was, now):
                 raise UserError(
                     f"{model} is the model of another experiment: {key} is {clip(repr(now), 60)} there, and "
                     f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or put back what was changed"
@@ -308,29 +312,20 @@ class RunFolder:
             yield beside
             digest = sha256_of(beside)
         # The hash comes last: a checkpoint without it was interrupted.
-        note = {"step": step, "sha256": digest, "experiment": self._experiment_of(step)}
+        experiment: dict[str, Any] | None = None
+        with suppress(UserError):
+            experiment = described(self.checkpoint_model(step))["experiment"]
+        note = {"step": step, "sha256": digest, "experiment": experiment}
         atomic.write_json(path.with_suffix(".json"), note)
         # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
         # continue from it.
-        ours = [each for each in self.checkpoints.iterdir() if re.fullmatch(r"step-\d{8,}", each.stem)]
-        saved = sorted(each.stem for each in ours if each.suffix == ".pt")
+        files = [file for file in self.checkpoints.iterdir() if re.fullmatch(r"step-\d{8,}", file.stem)]
+        saved = sorted(file.stem for file in files if file.suffix == ".pt")
         here = saved.index(path.stem)
         kept = saved[max(0, here + 1 - keep) : here + 1]
-        for old in sorted(ours, key=lambda each: each.suffix != ".json"):  # notes first
-            if old.stem not in kept:
-                atomic.discard(old)
-
-    def _experiment_of(self, step: int) -> dict[str, Any] | None:
-        """Return the experiment of the model beside a checkpoint, which is its own, or None when there is none."""
-        with suppress(UserError):
-            return dict(described(self.checkpoint_model(step))["experiment"])
-        return None
-
-    def trained_with(self, checkpoint: Checkpoint) -> dict[str, Any] | None:
-        """Return the experiment of a checkpoint with the current names of its keys, or None when it is not known."""
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            return today(parsing.from_json(parsing.read(checkpoint.path.with_suffix(".json")))["experiment"])
-        return self._experiment_of(checkpoint.step)
+        for file in sorted(files, key=lambda file: file.suffix != ".json"):  # notes first
+            if file.stem not in kept:
+                atomic.discard(file)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint with a correct hash, or None."""
@@ -339,7 +334,8 @@ class RunFolder:
             with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
                 recorded = parsing.from_json(parsing.read(note))
                 if sha256_of(path) == recorded["sha256"]:
-                    return Checkpoint(int(recorded["step"]), path)
+                    experiment = recorded["experiment"]
+                    return Checkpoint(int(recorded["step"]), path, None if experiment is None else dict(experiment))
         return None
 
 

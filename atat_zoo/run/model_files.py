@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError
-from atat_zoo.run.renamed import today
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +15,7 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return the content of model.json with the current names of its keys, once all files of the model are there.
+    """Return the content of model.json, once all files of the model are there.
 
     The tokenizer is compared with its hash; the weights, which may be large, by `check`, where they are read.
 
@@ -29,7 +28,7 @@ def described(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     try:
         content: dict[str, Any] = parsing.from_json(parsing.read(path))
-        content = {**content, "experiment": today(content["experiment"])}
+        content = {**content, "experiment": dict(content["experiment"])}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
         raise unreadable(path, error) from None
     check(folder, content, TOKENIZER)
@@ -37,18 +36,16 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, description: dict[str, Any], name: str) -> None:
-    """Compare a file of the model with its hash; the description of an older version has none.
+    """Compare a file of the model with its hash.
 
     Raises:
         UserError: when it is another file.
     """
-    hashes = description.get("sha256", {name: None})
     try:
-        expected = hashes[name]
-        found = sha256_of(folder / name) if expected is not None else None
+        same = sha256_of(folder / name) == description["sha256"][name]
     except (OSError, KeyError, TypeError) as error:
         raise unreadable(folder / DESCRIPTION, error) from None
-    if found != expected:
+    if not same:
         raise UserError(f"{folder / name} is not the file that {DESCRIPTION} describes: its SHA-256 differs; {_AGAIN}")
 
 

@@ -1,7 +1,7 @@
 """Samplers: from masks to text, as four choices and a draw.
 
 A sampler names an order (which masked position first), a pace (how many in a
-step), a remask (which drawn tokens are hidden again), a stop (when to fill the
+step), a remask (which drawn tokens are masked again), a stop (when to fill the
 rest) and a draw (a token from a distribution), each a kind of its own. `loop`
 carries out any combination.
 """
@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.samplers.revealed import Revealed
+    from atat_zoo.errors import Problem
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.samplers.teacher_forcing import TeacherForcing
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -68,22 +72,27 @@ class Sampler(Protocol):
         return False
 
     @property
-    def uncovered(self) -> str | None:
-        """Why the policy bound (MATH 8) does not cover it, as a clause; None, if it does, and then it has `reveal`.
+    def no_policy_bound_because(self) -> str | None:
+        """Why the policy bound does not cover it, as a clause; None, if it does, and then it has `score_text`.
 
-        Covered are choices of places that read z and random numbers of their own, and no token that is drawn for them.
+        The bound is that of docs/mathematics.md, "What a sampler writes". Covered are choices of positions that
+        read z and random numbers of their own, and no token that is drawn for them.
         """
-        return "it does not say that it chooses places by visible tokens alone"
+        return "it does not say that it chooses positions by visible tokens alone"
 
     @property
     def deterministic(self) -> bool:
-        """Whether its choices of places follow from z alone, without random numbers."""
+        """Whether its choices of positions follow from z alone, without random numbers."""
         return False
 
     @property
     def uses_importance(self) -> bool:
         """Whether it asks the denoiser for the importance of tokens."""
         return False
+
+    def check(self, experiment: Experiment) -> Iterable[Problem | str]:
+        """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
+        return ()
 
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask.
@@ -100,24 +109,30 @@ class Sampler(Protocol):
         """
         ...
 
-    def reveal(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+    def score_text(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        forced: TeacherForcing,
+        *,
+        observe: Observer | None = None,
     ) -> Sample:
         """Take the steps of `sample`, and fill with the tokens of a known text instead of drawn ones.
 
         Args:
             denoiser: see `sample`.
-            tokens: z, `revealed.tokens` with some of them masked, int64 [B, L].
+            tokens: z, `forced.tokens` with some of them masked, int64 [B, L].
             seeds: see `sample`.
-            revealed: the text; the price of each token is written into it.
+            forced: the text; the policy NLL of each token is written into it.
             observe: see `sample`.
 
         Raises:
-            UserError: when the sampler is `uncovered`.
+            UserError: when the sampler is `no_policy_bound_because`.
         """
         from atat_zoo.errors import UserError
 
-        raise UserError(f"the policy bound does not cover this sampler: {self.uncovered}; choose another")
+        raise UserError(f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose another")
 
 
 class SamplerPart(Protocol):
@@ -135,12 +150,20 @@ class SamplerPart(Protocol):
         """Whether an order, a pace or a stop decides without random numbers; false by default."""
         return False
 
+    def check(self, experiment: Experiment) -> Iterable[Problem | str]:
+        """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
+        return ()
 
-def shifted(observe: Observer, *, rows: int = 0, positions: int = 0, apart: int = 1, steps: int = 0) -> Observer:
-    """Return an observer that adds these offsets to the rows, positions and steps it reports to `observe`.
+
+def shifted(
+    observe: Observer | None, *, rows: int = 0, positions: int = 0, apart: int = 1, steps: int = 0
+) -> Observer | None:
+    """Return an observer that adds these offsets to the rows, positions and steps it reports to `observe`, if any.
 
     Positions that are neighbours become `apart`.
     """
+    if observe is None:
+        return None
     by = {"rows": (1, rows), "positions": (apart, positions)}
 
     def moved(record: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
 
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import SamplerPart
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 class Draw(SamplerPart, Protocol):
     """A component of the kind draw: what tokens are drawn from. It needs "history" or nothing.
 
-    A part defines `distribution`. The draw and the probability of a token (MATH 8) both follow from it.
+    A part defines `distribution`. The draw and the probability of a token (docs/mathematics.md) both follow from it.
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -63,8 +66,8 @@ class CategoricalDraw(Draw):
 
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
+    @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """See `Draw`."""
         return log_probs, self.temperature
 
 
@@ -85,8 +88,8 @@ class ConfidenceTemperedDraw(Draw):
     unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
 
+    @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """See `Draw`."""
         assert step.history is not None
         running = step.history[:, -self.window :].nanmean(1)
         temperature = self.unsure + running * (self.sure - self.unsure)
@@ -104,8 +107,8 @@ class TopKDraw(Draw):
     k: int = param(50, help="tokens to choose from", ge=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
+    @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """See `Draw`."""
         from atat_zoo.diffusion.categorical import top_k
 
         return top_k(log_probs, self.k), self.temperature
@@ -125,13 +128,33 @@ class NucleusDraw(Draw):
     p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
+    @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """See `Draw`."""
         from atat_zoo.diffusion.categorical import nucleus
 
         if self.temperature == 0:
             return log_probs, 0.0
         return nucleus(log_probs, self.p, self.temperature), self.temperature
+
+
+@component
+class MinPDraw(Draw):
+    """A draw from the tokens that have at least p times the likeliest one's probability (Nguyen et al., 2407.01082).
+
+    Few stay where the model is sure, many where it is not. The temperature comes first, as in `nucleus`.
+    """
+
+    name = "min_p"
+    summary = "from the tokens with a share p of the likeliest one's probability at least, with a temperature"
+    refs = ("arXiv:2407.01082",)
+
+    p: float = param(0.1, help="share of the likeliest token's probability that a token needs to stay", gt=0, le=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        """See `Draw`."""
+        least = log_probs.amax(-1, keepdim=True) + self.temperature * math.log(self.p)
+        return log_probs.masked_fill(log_probs < least, -math.inf), self.temperature
 
 
 @component
@@ -149,12 +172,12 @@ class GreedyLastDraw(Draw):
     draw: Draw = part("draw", "categorical", help="the draw in all other steps")
 
     @property
+    @override
     def needs(self) -> frozenset[str]:
-        """Return the needs of the other draw."""
         return self.draw.needs
 
+    @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """See `Draw`."""
         import torch
 
         scores, temperature = self.draw.distribution(log_probs, step, rows)

@@ -3,7 +3,7 @@
 A step is: pace, network, order, stop, draw, remask. A part that does not read
 the predictions runs before the network, which then evaluates only the rows that
 change in this step. If the order does not read them either, it evaluates only
-the chosen positions.
+the chosen positions. `_Run` has its methods in the order in which they are called.
 
 Each draw is a function of the row's seed, the number of the step and the
 position, so it does not depend on the other rows or on which rows skip a step.
@@ -23,18 +23,17 @@ import attrs
 import torch
 
 from atat_zoo.diffusion.positions import positions, to_host
-from atat_zoo.diffusion.randomness import fold
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import Note, UserError
 from atat_zoo.samplers import Observer, Sample
-from atat_zoo.samplers.providers import providers
+from atat_zoo.samplers.providers import Provider, providers
+from atat_zoo.samplers.teacher_forcing import TokenSource
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.samplers.parts import SamplerParts
-    from atat_zoo.samplers.revealed import Revealed
 
 
 BLOCKS = (
@@ -45,8 +44,6 @@ CLASSES = (
     "this model predicts a text class by class, and the sampler asks for a class before the earlier ones are complete; "
     'choose the sampler "strided"'
 )
-
-
 _MANY = 100  # steps for each masked token: with more, it is said that they are many
 
 
@@ -57,47 +54,29 @@ def run(
     seeds: Tensor,
     *,
     fill: Tensor | None = None,
+    source: TokenSource | None = None,
     observe: Observer | None = None,
-    revealed: Revealed | None = None,
 ) -> Sample:
     """Fill the masks; see `Sampler.sample`.
 
-    With `fill`, bool [B, L], only some of them are filled, for samplers that go block by block. With `revealed` they
-    are filled with its tokens; see `Sampler.reveal`.
+    With `fill`, bool [B, L], only some of them are filled, for samplers that go block by block. The tokens come from
+    `source`, or from the draw if None.
+
+    Raises:
+        UserError: when parts do not go together, or the model does not predict the positions that are asked for.
     """
-    if problems := list(parts.misfits()):
-        raise UserError("\n".join(problems))
-    if revealed is not None and parts.uncovered:
-        raise UserError(f"the policy bound does not cover this sampler: {parts.uncovered}; choose another")
+    if problems := list(parts.incompatibilities()):
+        raise UserError("\n".join(map(str, problems)))
     with torch.no_grad():
-        return _Run(parts, denoiser, tokens, seeds, fill, observe, revealed).sample()
-
-
-@attrs.define(eq=False)
-class Counts:
-    """Counts for each row on the host, int64 [B] each, so that counting never waits for the device.
-
-    Attributes:
-        seeds: a row's seed.
-        total: positions that were open at the start.
-        closed: masks that this run does not fill.
-        most: the largest number of steps that the pace allows this row.
-        remaining: positions that are open.
-        nfe: evaluations that the row took part in.
-    """
-
-    seeds: Tensor
-    total: Tensor
-    closed: Tensor
-    most: Tensor
-    remaining: Tensor
-    nfe: Tensor
+        fill = torch.ones_like(tokens, dtype=torch.bool) if fill is None else fill
+        return _Run(parts, denoiser, tokens, seeds, fill, source or TokenSource(), observe).sample()
 
 
 class _Run:
-    """The state of one run: `counts` on the host, all other tensors on the device.
+    """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
 
-    `z` is [B, L]; a `Step` holds copies of some of its rows.
+    The counts of each row are int64 [B] on the host: `total` positions that were open at the start, `remaining` ones,
+    `closed` masks that this run does not fill, `most` steps that the pace allows, and `nfe` evaluations.
     """
 
     def __init__(
@@ -106,43 +85,35 @@ class _Run:
         denoiser: Denoiser,
         tokens: Tensor,
         seeds: Tensor,
-        fill: Tensor | None,
+        fill: Tensor,
+        source: TokenSource,
         observe: Observer | None,
-        revealed: Revealed | None,
     ) -> None:
         self.parts, self.denoiser, self.mask_id, self.observe = parts, denoiser, denoiser.mask_id, observe
-        self.revealed = revealed
-        self.z, self.seeds = tokens.clone(), seeds
+        self.z, self.seeds, self.source = tokens.clone(), seeds, source
         masked = tokens == self.mask_id
-        # Without `fill` every mask is open, which saves an operation per step.
-        self.partial = fill is not None
-        self.free = masked if fill is None else masked & fill
+        self.free = masked & fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
         self.memory: dict[str, Tensor] = {}
-        # Rows that a stop has finished: the remask does not hide their tokens.
+        # Rows that a stop has finished: the remask does not mask their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
 
         facts = torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
-        host_seeds, total, masks, gaps = to_host(facts)
+        self.host_seeds, self.total, masks, gaps = to_host(facts)
         if gaps.any():
             raise UserError(BLOCKS if denoiser.stride is None else CLASSES)
-        longest = int(total.max()) if len(tokens) else 0
-        most = [parts.pace.most(n) if longest else 0 for n in total.tolist()]
-        self.counts = Counts(
-            seeds=host_seeds,
-            total=total,
-            closed=masks - total,
-            most=torch.tensor(most, dtype=torch.int64),
-            remaining=total.clone(),
-            nfe=torch.zeros_like(total),
-        )
-        self.most = parts.pace.most(longest) if longest else 0
+        self.closed, self.remaining, self.nfe = masks - self.total, self.total.clone(), torch.zeros_like(self.total)
+        longest = int(self.total.max()) if len(tokens) else 0
+        most = [parts.pace.most(n) if longest else 0 for n in self.total.tolist()]
+        self.most = torch.tensor(most, dtype=torch.int64)
+        self.steps = parts.pace.most(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
-        if self.most > _MANY * (100 + longest):
-            asked = f"{self.most:,} steps are asked for to fill {longest:,} masked tokens"
+        if self.steps > _MANY * (100 + longest):
+            asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
             warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
         self.providers = providers(parts, denoiser, tokens, self.max_nfe)
-        self.looks = parts.looks(denoiser.importance_reads)
+        self.plain = Provider(denoiser, tokens, self.max_nfe)
+        self.needs_all_logits = parts.needs_all_logits(denoiser.importance_reads)
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
@@ -153,32 +124,32 @@ class _Run:
 
     def sample(self) -> Sample:
         """Run the steps."""
-        for number in range(self.most):
-            if not self.parts.remask.active and not self.counts.remaining.any():
+        for number in range(self.steps):
+            if not self.parts.remask.active and not self.remaining.any():
                 break
             everyone = self.step(number)
-            step, count, some = self.take_part(everyone)
-            fresh = self.advance(step, count, some) if len(step.rows) else None
+            step, rows, count = self.take_part(everyone)
+            if len(rows):
+                self.advance(step, rows, count)
             if self.parts.remask.active and not everyone.final:
-                self.hide(everyone, step, fresh)
-        return Sample(tokens=self.z, nfe=self.counts.nfe.to(self.z.device, non_blocking=True), max_nfe=self.max_nfe)
+                self.remask(everyone)
+        return Sample(tokens=self.z, nfe=self.nfe.to(self.z.device, non_blocking=True), max_nfe=self.max_nfe)
 
     def step(self, number: int) -> Step:
         """Return the step for all rows."""
-        open_ = self.z == self.mask_id
         step = Step(
             number=number,
-            final=number == self.most - 1,
+            final=number == self.steps - 1,
             batch=len(self.z),
             rows=self.rows,
             tokens=self.z,
-            open=open_ & self.free if self.partial else open_,
+            open=(self.z == self.mask_id) & self.free,
             free=self.free,
-            total=self.counts.total,
-            remaining=self.counts.remaining,
-            most=self.counts.most,
+            total=self.total,
+            remaining=self.remaining,
+            most=self.most,
             seeds=self.seeds,
-            host_seeds=self.counts.seeds,
+            host_seeds=self.host_seeds,
             memory=self.memory,
             denoiser=self.denoiser,
             rates=self.parts.pace.rates(number),
@@ -187,80 +158,93 @@ class _Run:
             step.remask_rate = self.parts.remask.rate(step)
         return step
 
-    def take_part(self, step: Step) -> tuple[Step, Tensor | None, Tensor | None]:
-        """Decide which rows take part.
+    def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
+        """Decide which rows take part: those that fill a position, as far as the pace knows before the network.
 
         Returns:
-            The step for these rows; how many positions each unmasks, if that is known; and the indices of
-            the rows, int64 on the CPU, or None for all rows.
+            The step for these rows, their numbers, and how many positions each fills, or, if the pace decides by the
+            predictions, how many are open; int64 [A] on the CPU.
         """
-        count, remaining = None, self.counts.remaining
-        if step.final:
-            count = remaining
-        elif not self.parts.pace.needs:
-            count = self.parts.pace.take(step).clamp(min=0).minimum(remaining)
-        which = (remaining if count is None else count) > 0
-        if bool(which.all()):
-            return step, count, None
-        some = which.nonzero().squeeze(1)
-        return step.select(some), None if count is None else count[some], some
+        count = self.remaining
+        if not step.final and not self.parts.pace.needs:
+            count = self.parts.pace.take(step).clamp(min=0).minimum(count)
+        rows = (count > 0).nonzero().squeeze(1)
+        return (step if len(rows) == len(count) else step.select(rows)), rows, count[rows]
 
-    def advance(self, step: Step, count: Tensor | None, some: Tensor | None) -> Tensor:
-        """Evaluate the network, choose and draw; return the filled positions, bool [A, L]."""
-        self.counts.nfe[slice(None) if some is None else some] += 1
+    def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:
+        """Evaluate the network, choose `count` positions of the rows, and write their tokens."""
+        self.nfe[rows] += 1
         step.denoiser = self.denoiser.of(step.rows)
-        log_probs = None
-        if not step.final:
+        if step.final:
+            log_probs, chosen, where = self.predict(step, rows), step.open, step.where
+        else:
             for provider in self.providers:
                 provider.ahead(step)
-        if step.final or self.looks:
-            log_probs = self.look(step, some)
-            chosen, taken = (step.open, step.remaining) if step.final else self.choose(step, count)
-        else:
-            assert count is not None
-            chosen, taken = self.ranked(step, self.rank(step), count), count
-        row, position = step.where if chosen is step.open else positions(chosen, taken)
-        if log_probs is None:
-            log_probs = step.denoiser(step.tokens, self.times(step), (row, position))
-        elif chosen is not step.open:
-            log_probs = log_probs[step.among_open(row, position)]
+            if self.needs_all_logits:
+                everywhere = self.predict(step, rows)
+                chosen, count = self.choose(step, count)
+                where = positions(chosen, count)
+                log_probs = everywhere[step.among_open(*where)]
+            else:
+                chosen = first_of(self.rank(step), count)
+                where = positions(chosen, count)
+                log_probs = step.denoiser(step.tokens, self.times(step), where)
         if step.drawn is None:
-            drawn = self.draw(step, log_probs, row, position)
+            tokens = self.source(self.parts.draw, log_probs, step, *where)
         else:
-            drawn = step.drawn[step.among_open(row, position)]
-        self.write(step, chosen, drawn, taken, some)
+            tokens = step.drawn[step.among_open(*where)]
+        step.tokens = step.tokens.masked_scatter(chosen, tokens)
+        self.z = self.z.index_copy(0, step.rows, step.tokens)
+        self.remaining = self.remaining.index_copy(0, rows, step.remaining - count)
         for provider in self.providers:
-            provider.written(step, log_probs, drawn, (row, position))
+            provider.written(step, log_probs, tokens, where)
         if self.observe is not None:
-            filled = {"rows": step.rows[row], "positions": position, "tokens": drawn}
+            row, position = where
+            filled = {"rows": step.rows[row], "positions": position, "tokens": tokens}
             self.observe({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
-        return chosen
 
     def times(self, step: Step) -> Tensor | None:
         return self.parts.pace.times(step) if self.denoiser.reads_time else None
 
-    def look(self, step: Step, some: Tensor | None) -> Tensor:
+    def predict(self, step: Step, rows: Tensor) -> Tensor:
         """Evaluate the network at the open positions, [N, V], and let the providers fill in the fields of the step."""
         asked = [provider for provider in self.providers if provider.final or not step.final]
         masked, where = step.open, step.where
         among: Tensor | slice = slice(None)
-        if self.partial and any(provider.everywhere for provider in asked):
+        if bool(self.closed.any()) and any(provider.everywhere for provider in asked):
             masked = step.tokens == self.mask_id
-            closed = self.counts.closed if some is None else self.counts.closed[some]
-            where = positions(masked, step.remaining + closed)
+            where = positions(masked, step.remaining + self.closed[rows])
             row, position = step.where
             among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
-        own = next((provider for provider in asked if provider.asks), None)
-        if own is None:
-            log_probs = step.denoiser(step.tokens, self.times(step), where)
-        else:
-            log_probs = own.ask(step, self.times(step), where, among)
+        asking = next((provider for provider in asked if provider.asks), self.plain)
+        log_probs = asking.ask(step, self.times(step), where, among)
         for provider in asked:
             provider.draft(step, log_probs, masked)
         step.log_probs = log_probs = log_probs[among]
         for provider in asked:
-            provider.provide(step, lambda: self.draw(step, log_probs, *step.where))
+            provider.provide(step, lambda: self.source(self.parts.draw, log_probs, step, *step.where))
         return log_probs
+
+    def choose(self, step: Step, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
+        pace, stop = self.parts.pace, self.parts.stop
+        ranking = self.rank(step)
+        if pace.needs:
+            step.ranking = ranking
+            taken = pace.take(step)
+            if taken.dtype == torch.bool:
+                # A rule about single positions may select none; then the first of the order is filled.
+                chosen = taken & step.open
+                chosen |= ~chosen.any(1, keepdim=True) & first_of(ranking, torch.ones_like(step.rows))
+            else:
+                chosen = first_of(ranking, taken.clamp(min=1)) & step.open
+        else:
+            chosen = first_of(ranking, count)
+        if stop.active:
+            stopped = stop(step)
+            self.stopped[step.rows] = stopped
+            chosen = chosen | (stopped.unsqueeze(1) & step.open)
+        return chosen, to_host(chosen.sum(1)) if pace.needs or stop.active else count
 
     def rank(self, step: Step) -> Tensor:
         """Return the positions sorted by the order, int64 [A, L]."""
@@ -270,68 +254,31 @@ class _Run:
         # Stable: of equal scores the leftmost comes first, in any batch and on every device.
         return scores.sort(dim=1, descending=True, stable=True).indices
 
-    def ranked(self, step: Step, ranking: Tensor, count: Tensor) -> Tensor:
-        """Return the first `count` positions of a ranking, bool [A, L]."""
-        there = count.to(ranking.device, non_blocking=True)
-        first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
-        return torch.zeros_like(step.open).scatter_(1, ranking, first)
-
-    def choose(self, step: Step, count: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
-        ranking = self.rank(step)
-        if count is None:
-            step.ranking = ranking
-            taken = self.parts.pace.take(step)
-            if taken.dtype == torch.bool:
-                # A rule about single positions may select none; then the first of the order is filled.
-                chosen = taken & step.open
-                none = ~chosen.any(1, keepdim=True)
-                chosen |= none & self.ranked(step, ranking, torch.ones_like(step.rows))
-            else:
-                chosen = self.ranked(step, ranking, taken.clamp(min=1)) & step.open
-        else:
-            chosen = self.ranked(step, ranking, count)
-        if self.parts.stop.active:
-            stopped = self.parts.stop(step)
-            self.stopped[step.rows] = stopped
-            chosen = chosen | (stopped.unsqueeze(1) & step.open)
-        return chosen, to_host(chosen.sum(1)) if count is None or self.parts.stop.active else count
-
-    def draw(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
-        if self.revealed is not None:
-            return self.revealed(self.parts.draw, log_probs, step, row, position)
-        return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
-
-    def write(self, step: Step, chosen: Tensor, drawn: Tensor, taken: Tensor, some: Tensor | None) -> None:
-        """Write the tokens into the step and the batch, and update the counts."""
-        step.tokens = step.tokens.masked_scatter(chosen, drawn)
-        left = step.remaining - taken
-        if some is None:
-            self.z, self.counts.remaining = step.tokens, left
-        else:
-            self.z = self.z.index_copy(0, step.rows, step.tokens)
-            self.counts.remaining = self.counts.remaining.index_copy(0, some, left)
-
-    def hide(self, everyone: Step, step: Step, fresh: Tensor | None) -> None:
-        """Let the remask hide tokens again, in all rows that had open positions."""
-        filled = torch.zeros_like(self.free)
-        if fresh is not None:
-            filled[step.rows] = fresh
+    def remask(self, everyone: Step) -> None:
+        """Let the remask mask tokens again, in all rows that had open positions."""
+        masked = self.z == self.mask_id
         after = attrs.evolve(
             everyone,
             tokens=self.z,
-            open=(self.z == self.mask_id) & self.free,
-            remaining=self.counts.remaining,
-            fresh=filled,
+            open=masked & self.free,
+            remaining=self.remaining,
+            fresh=everyone.open & ~masked,
         )
         for provider in self.providers:
             provider.after(after)
-        hidden = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
-        self.z = self.z.masked_fill(hidden, self.mask_id)
-        self.counts.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
+        remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
+        self.z = self.z.masked_fill(remasked, self.mask_id)
+        self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
         for provider in self.providers:
-            provider.hidden(hidden)
+            provider.remasked(remasked)
         if self.observe is not None:
-            row, position = (t.tolist() for t in hidden.nonzero().unbind(1))
+            row, position = (t.tolist() for t in remasked.nonzero().unbind(1))
             if row:
                 self.observe({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
+
+
+def first_of(ranking: Tensor, count: Tensor) -> Tensor:
+    """Return the first `count` positions, int64 [A], of a ranking, int64 [A, L]; bool [A, L]."""
+    there = count.to(ranking.device, non_blocking=True)
+    first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
+    return torch.zeros_like(first).scatter_(1, ranking, first)

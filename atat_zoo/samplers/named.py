@@ -37,7 +37,7 @@ def fitting(
     refused: dict[str, str] = {}
     for row in [first, *(row for row in rows if row != first)]:
         if problems := conflicts_with(experiment, {"sampler": row[2]}):
-            refused[row[0]] = problems[0]
+            refused[row[0]] = str(problems[0])
         else:
             fits.append(row)
     return fits, refused

@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
@@ -80,7 +83,7 @@ class UncertaintyOrder(Order):
     Report the unigram entropy of texts written with either.
 
     If the estimator was trained on text without masks, the importance is that of a draft, z with the most probable
-    token at every mask; if it reads z, that of the hidden token. Without an estimator the factor is 1.
+    token at every mask; if it reads z, that of the masked token. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -95,8 +98,8 @@ class UncertaintyOrder(Order):
     importance: bool = param(False, help="multiply the uncertainty by the importance of the token")
 
     @property
+    @override
     def needs(self) -> frozenset[str]:
-        """Return its needs: the distributions, and importance if enabled."""
         return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
 
     def __call__(self, step: Step) -> Tensor:
@@ -109,27 +112,28 @@ class UncertaintyOrder(Order):
 
 @component
 class ImportanceOrder(Order):
-    """By the importance of the hidden tokens: the scores by which the masking `reveal` trains the same model.
+    """By the importance of the masked tokens: the scores by which the masking `reveal` trains the same model.
 
     With an estimator that reads z it is known before the network is evaluated, which then predicts the chosen positions
     alone. Any other estimator weighs a draft. Without one all positions are alike, and the leftmost comes first.
     """
 
     name = "importance"
-    summary = "by how hard the estimator says that the hidden token is, easiest or hardest first"
+    summary = "by how hard the estimator says that the masked token is, easiest or hardest first"
     refs = ("ATAT",)
     deterministic = True
     needs = frozenset({"importance"})
 
     first: Literal["easy", "hard"] = param("easy", help="which comes first: the lowest or the highest score")
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a sentence if the model estimates no importance that it could have learned."""
-        objective, estimator = experiment.parts["objective"], experiment.parts.get("estimator")
-        if "estimator" not in objective.uses or not getattr(estimator, "learns", False):
-            yield (
-                "sampler: the order importance follows an estimator that was trained with the model, and this "
-                'experiment has none; set estimator.use = "transformer" and its reads to "z", or choose another sampler'
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Refuse a model that estimates no importance, or none that it has learned."""
+        if "estimator" not in experiment.parts["objective"].uses or not experiment.parts["estimator"].learns:
+            yield Problem(
+                "sampler",
+                "the order importance follows an estimator that was trained with the model, and this experiment has "
+                'none; set estimator.use = "transformer" and its reads to "z", or choose another sampler',
             )
 
     def __call__(self, step: Step) -> Tensor:
@@ -154,13 +158,15 @@ class LearnedOrder(Order):
     refs = ("arXiv:2602.02112", "arXiv:1903.06059")
     needs = frozenset({"order_weights"})
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a sentence if the objective learns no order."""
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Refuse an objective that learns no order."""
         objective = experiment.parts["objective"]
         if not getattr(objective, "learns_order", False):
-            yield (
-                f"sampler: the order learned needs reverse weights, and objective {objective.name!r} learns none; "
-                'set objective.use = "adaptive", or choose another sampler'
+            yield Problem(
+                "sampler",
+                f"the order learned needs reverse weights, and objective {objective.name!r} learns none; set "
+                'objective.use = "adaptive", or choose another sampler',
             )
 
     def __call__(self, step: Step) -> Tensor:
@@ -187,19 +193,18 @@ class BlockwiseOrder(Order):
     inner: Order = part("order", "random", help="the order within a block")
 
     @property
+    @override
     def needs(self) -> frozenset[str]:
-        """Return the needs of the inner order."""
         return self.inner.needs
 
     @property
+    @override
     def deterministic(self) -> bool:
-        """Whether the inner order is."""
         return self.inner.deterministic
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems of the inner order."""
-        if hasattr(self.inner, "check"):
-            yield from self.inner.check(experiment)
+    @override
+    def check(self, experiment: Experiment) -> Iterable[Problem | str]:
+        return self.inner.check(experiment)
 
     def __call__(self, step: Step) -> Tensor:
         """Return scores that sort by block, and within a block by the rank in the inner order, float64 [A, L]."""
@@ -259,8 +264,8 @@ class StridedOrder(Order):
     offset: Offset = param("none", help="random: each text begins with a class of its own")
 
     @property
+    @override
     def deterministic(self) -> bool:
-        """Whether no class is drawn."""
         return self.offset == "none"
 
     def __call__(self, step: Step) -> Tensor:

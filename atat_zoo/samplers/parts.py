@@ -6,7 +6,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import override
 
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component_base, param
 from atat_zoo.samplers import Observer, Sample, Sampler, SamplerPart
 from atat_zoo.samplers.draw import CategoricalDraw, Draw
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.samplers.revealed import Revealed
+    from atat_zoo.samplers.teacher_forcing import TeacherForcing, TokenSource
 
 
 @attrs.frozen(kw_only=True)
@@ -45,51 +47,41 @@ class SamplerParts:
         """The needs of all parts together."""
         return frozenset().union(*(part.needs for part in self.all))
 
-    def looks(self, importance_reads: str = "x") -> bool:
+    def needs_all_logits(self, importance_reads: str = "x") -> bool:
         """Return whether the distributions at all open positions are needed; a stop may fill them all.
 
         Importance that is read from z is known without them.
         """
-        known = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
-        return self.stop.active or bool(self.needs - known)
+        free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
+        return self.stop.active or bool(self.needs - free)
 
     @property
     def causal(self) -> bool:
-        """See `Sampler.causal`."""
+        """Whether they fill the leftmost mask, one at a time, and ask for nothing else."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
-        return alone and not self.remask.active and not self.looks()
+        return alone and not self.remask.active and not self.needs_all_logits()
 
-    @property
-    def uncovered(self) -> str | None:
-        """See `Sampler.uncovered`: the confidence in drawn tokens is read by remasks alone."""
-        if self.remask.active:
-            return "it hides drawn tokens again"
-        return "it chooses places by the tokens that are drawn for them" if "drawn" in self.needs else None
-
-    @property
-    def deterministic(self) -> bool:
-        """See `Sampler.deterministic`."""
-        return all(part.deterministic for part in (self.order, self.pace, self.stop))
-
-    def misfits(self) -> Iterator[str]:
-        """Yield a sentence for each pair of parts that do not go together; `run` refuses them."""
+    def incompatibilities(self) -> Iterator[Problem]:
+        """Yield each pair of parts that do not go together; `run` refuses them."""
         if self.remask.active:
             remask, pace = self.remask.name, self.pace.name
             if self.remask.needs_grid and self.pace.rates(0) is None:
-                yield (
-                    f"sampler: the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has "
-                    'none; set sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another '
-                    "remask"
+                yield Problem(
+                    "sampler",
+                    f"the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has none; set "
+                    'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask',
                 )
             elif self.pace.most(1) != self.pace.most(2**20):
-                yield (
-                    f"sampler: the remask {remask} hides tokens again, so the pace {pace} needs a number of steps at "
-                    "which to end; set sampler.pace.steps, or choose a pace that has steps"
+                yield Problem(
+                    "sampler",
+                    f"the remask {remask} masks tokens again, so the pace {pace} needs a number of steps at which to "
+                    "end; set sampler.pace.steps, or choose a pace that has steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
-            yield (
-                f"sampler: the order {self.order.name} and the remask {self.remask.name} each want more of the same "
-                "evaluation of the model than it can give at once; choose another order or another remask"
+            yield Problem(
+                "sampler",
+                f"the order {self.order.name} and the remask {self.remask.name} each want more of the same evaluation "
+                "of the model than it can give at once; choose another order or another remask",
             )
 
     def max_nfe(self, n: int) -> int:
@@ -104,19 +96,29 @@ class FillingSampler(Sampler):
 
     @abstractmethod
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
     ) -> Sample:
-        """Fill every mask: see `Sampler.sample`, and, with a known text, `Sampler.reveal`."""
+        """Fill every mask with tokens of the source: see `Sampler.sample` and `Sampler.score_text`."""
 
+    @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """See `Sampler`."""
-        return self.fill(denoiser, tokens, seeds, observe, None)
+        from atat_zoo.samplers.teacher_forcing import TokenSource
 
-    def reveal(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, revealed: Revealed, *, observe: Observer | None = None
+        return self.fill(denoiser, tokens, seeds, TokenSource(), observe)
+
+    @override
+    def score_text(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        forced: TeacherForcing,
+        *,
+        observe: Observer | None = None,
     ) -> Sample:
-        """See `Sampler`."""
-        return self.fill(denoiser, tokens, seeds, observe, revealed)
+        if self.no_policy_bound_because:
+            return super().score_text(denoiser, tokens, seeds, forced, observe=observe)  # which refuses
+        return self.fill(denoiser, tokens, seeds, forced, observe)
 
 
 class CompositeSampler(FillingSampler):
@@ -131,40 +133,44 @@ class CompositeSampler(FillingSampler):
         self.parts()
 
     @property
+    @override
     def causal(self) -> bool:
-        """See `Sampler.causal`."""
         return self.parts().causal
 
     @property
+    @override
     def uses_importance(self) -> bool:
-        """See `Sampler.uses_importance`."""
         return "importance" in self.parts().needs
 
     @property
-    def uncovered(self) -> str | None:
-        """See `Sampler.uncovered`."""
-        return self.parts().uncovered
+    @override
+    def no_policy_bound_because(self) -> str | None:
+        parts = self.parts()
+        if parts.remask.active:
+            return "it masks drawn tokens again"
+        # That the draw had confidence in its tokens is read by remasks alone.
+        return "it chooses positions by the tokens that are drawn for them" if "drawn" in parts.needs else None
 
     @property
+    @override
     def deterministic(self) -> bool:
-        """See `Sampler.deterministic`."""
-        return self.parts().deterministic
+        parts = self.parts()
+        return all(part.deterministic for part in (parts.order, parts.pace, parts.stop))
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems of all parts."""
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
         parts = self.parts()
         for part in parts.all:
-            if hasattr(part, "check"):
-                yield from part.check(experiment)
-        yield from parts.misfits()
+            yield from part.check(experiment)
+        yield from parts.incompatibilities()
 
+    @override
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
     ) -> Sample:
-        """See `FillingSampler`."""
         from atat_zoo.samplers.loop import run
 
-        return run(self.parts(), denoiser, tokens, seeds, observe=observe, revealed=revealed)
+        return run(self.parts(), denoiser, tokens, seeds, source=source, observe=observe)
 
 
 @component_base

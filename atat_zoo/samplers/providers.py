@@ -5,10 +5,10 @@ Legend: A rows of a step, L positions, N open positions, M predicted positions, 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
 from atat_zoo.diffusion.positions import positions
 from atat_zoo.errors import UserError
@@ -43,9 +43,9 @@ class Provider:
     def ahead(self, step: Step) -> None:
         """Provide what follows from z alone, before the network is evaluated; not in the last step."""
 
-    @abstractmethod
     def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
         """Return the log-probabilities [M, V]; `among` are the N open positions among the M."""
+        return step.denoiser(step.tokens, t, where)
 
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
         """Provide from the predictions [M, V] at `masked`, bool [A, L]."""
@@ -59,8 +59,8 @@ class Provider:
     def after(self, step: Step) -> None:
         """Provide for the remask, in a step of the complete batch."""
 
-    def hidden(self, hidden: Tensor) -> None:
-        """Read which positions the remask has hidden, bool [B, L]."""
+    def remasked(self, remasked: Tensor) -> None:
+        """Read which positions the remask has masked again, bool [B, L]."""
 
 
 class OrderWeights(Provider):
@@ -68,8 +68,8 @@ class OrderWeights(Provider):
 
     asks = True
 
+    @override
     def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
-        """Return the log-probabilities, and provide the weights; refuse a model that has none."""
         if not step.denoiser.gives_order_weights:
             raise UserError(
                 "the order learned takes its order from the model's own reverse weights, and this model has none; "
@@ -85,21 +85,21 @@ class Confidence(Provider):
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Begin with 1 everywhere, float32 [B, L]."""
-        self.known = torch.ones(tokens.shape, device=tokens.device)
+        self.confidence = torch.ones(tokens.shape, device=tokens.device)
 
+    @override
     def written(self, step: Step, log_probs: Tensor, drawn: Tensor, where: tuple[Tensor, Tensor]) -> None:
-        """Remember the probabilities of the drawn tokens."""
         row, position = where
         own = log_probs.gather(1, drawn.unsqueeze(1)).squeeze(1)
-        self.known[step.rows[row], position] = own.exp().float()
+        self.confidence[step.rows[row], position] = own.exp().float()
 
+    @override
     def after(self, step: Step) -> None:
-        """Provide it to the remask."""
-        step.confidence = self.known
+        step.confidence = self.confidence
 
-    def hidden(self, hidden: Tensor) -> None:
-        """Forget the tokens that were hidden again."""
-        self.known = self.known.masked_fill(hidden, 1.0)
+    @override
+    def remasked(self, remasked: Tensor) -> None:
+        self.confidence = self.confidence.masked_fill(remasked, 1.0)
 
 
 class Rescored(Confidence):
@@ -107,8 +107,8 @@ class Rescored(Confidence):
 
     asks = True
 
+    @override
     def ask(self, step: Step, t: Tensor | None, where: Where, among: Tensor | slice) -> Tensor:
-        """Return the log-probabilities, and update the confidence in drawn tokens; refuse a model that cannot."""
         if not step.denoiser.scores_visible_tokens:
             raise UserError(
                 "this sampler's remask asks the model for its probability of tokens that are already there, which this "
@@ -116,7 +116,7 @@ class Rescored(Confidence):
             )
         row, position = positions(step.free & ~step.open, step.total - step.remaining)
         log_probs, own = step.denoiser.everywhere(step.tokens, t, where, (row, position))
-        self.known[step.rows[row], position] = own.exp().float()
+        self.confidence[step.rows[row], position] = own.exp().float()
         return log_probs
 
 
@@ -129,13 +129,13 @@ class Importance(Provider):
         # An estimator of complete texts needs a draft of the masks that are not to be filled, too.
         self.everywhere = self.estimates and self.drafts
 
+    @override
     def ahead(self, step: Step) -> None:
-        """Provide the importance of an estimator that reads z."""
         if self.estimates and not self.drafts:
             step.importance = step.denoiser.importance(step.tokens, step.tokens == step.mask_id)
 
+    @override
     def draft(self, step: Step, log_probs: Tensor, masked: Tensor) -> None:
-        """Provide the importance of one that reads a draft; None stays without an estimator."""
         if self.everywhere:
             step.importance = step.denoiser.importance(step.tokens.masked_scatter(masked, log_probs.argmax(-1)), masked)
 
@@ -147,20 +147,20 @@ class ConfidenceHistory(Provider):
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Begin with no evaluation, NaN, float64 [B, K]."""
-        self.known = torch.full((len(tokens), max_nfe), torch.nan, dtype=torch.float64, device=tokens.device)
+        self.history = torch.full((len(tokens), max_nfe), torch.nan, dtype=torch.float64, device=tokens.device)
 
+    @override
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
-        """Provide the history, this evaluation included."""
         confidence = step.mean_open(step.spread(step.distributions().amax(-1).double().exp())).unsqueeze(1)
-        step.history = torch.cat([self.known[step.rows, 1:], confidence], dim=1)
-        self.known[step.rows] = step.history
+        step.history = torch.cat([self.history[step.rows, 1:], confidence], dim=1)
+        self.history[step.rows] = step.history
 
 
 class Drawn(Provider):
     """Draws a token for every open position before the order chooses among them."""
 
+    @override
     def provide(self, step: Step, draw: Callable[[], Tensor]) -> None:
-        """Provide the tokens and their log-probabilities."""
         step.drawn = draw()
         step.drawn_log_probs = step.distributions().gather(1, step.drawn.unsqueeze(1)).squeeze(1)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from typing_extensions import override
+
 from atat_zoo.noise import LinearNoise, Noise
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import draw as draws
@@ -31,8 +33,8 @@ class AncestralSampler(SteppedSampler):
     summary = "the reverse process of uniform masking, on a grid of times"
     refs = ("arXiv:2406.07524",)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(pace=paces.BinomialPace(steps=self.steps, noise=LinearNoise()), draw=self.draw)
 
 
@@ -49,8 +51,8 @@ class LeftToRightSampler(CompositeSampler):
 
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(order=orders.LeftToRightOrder(), pace=paces.OneAtATimePace(), draw=self.draw)
 
 
@@ -67,8 +69,8 @@ class CombinationSampler(CompositeSampler):
     stop: stops.Stop = part("stop", "steps", help="when the rest is filled in one draw")
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(order=self.order, pace=self.pace, remask=self.remask, stop=self.stop, draw=self.draw)
 
 
@@ -86,8 +88,8 @@ class FirstHittingSampler(CappedSampler):
 
     noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(pace=paces.FirstHittingPace(steps=self.steps, noise=self.noise), draw=self.draw)
 
 
@@ -105,8 +107,8 @@ class MaskGITSampler(SteppedSampler):
 
     choice_temperature: float = param(4.5, help="of the Gumbel noise on the order, which falls to 0; 0 for none", ge=0)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         order = orders.DrawnProbabilityOrder(choice_temperature=self.choice_temperature)
         return SamplerParts(order=order, pace=paces.CosinePace(steps=self.steps), draw=self.draw)
 
@@ -123,8 +125,8 @@ class MarginSampler(SteppedSampler):
     summary = "largest margin between the two likeliest tokens first, the same number in each step"
     refs = ("arXiv:2502.06768",)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         order = orders.UncertaintyOrder(uncertainty=MarginUncertainty())
         return SamplerParts(order=order, pace=paces.FixedPace(steps=self.steps), draw=self.draw)
 
@@ -137,8 +139,8 @@ class EntropySampler(SteppedSampler):
     summary = "lowest entropy first, the same number in each step"
     refs = ("arXiv:2508.15487",)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         order = orders.UncertaintyOrder(uncertainty=EntropyUncertainty())
         return SamplerParts(order=order, pace=paces.FixedPace(steps=self.steps), draw=self.draw)
 
@@ -154,8 +156,8 @@ class EntropyBoundedSampler(CappedSampler):
     gamma: float = param(0.1, help="γ in nats; the higher, the fewer evaluations", ge=0)
     order: orders.Order = part("order", {"use": "uncertainty", "uncertainty": "entropy"}, help="which comes first")
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         pace = predicted.EntropyBoundedPace(gamma=self.gamma, steps=self.steps)
         return SamplerParts(order=self.order, pace=pace, draw=self.draw)
 
@@ -174,8 +176,8 @@ class ConfidenceThresholdSampler(CappedSampler):
 
     threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
         pace = predicted.ConfidenceThresholdPace(threshold=self.threshold, steps=self.steps)
         return SamplerParts(order=order, pace=pace, draw=self.draw)
@@ -196,8 +198,8 @@ class KLASSSampler(CappedSampler):
     kl: float = param(0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0)
     history: int = param(2, help="number of consecutive evaluations over which it must be stable", ge=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
         pace = predicted.KLStablePace(confidence=self.confidence, kl=self.kl, history=self.history, steps=self.steps)
         return SamplerParts(order=order, pace=pace, draw=self.draw)
@@ -222,8 +224,8 @@ class UncertaintyGuidedSampler(TemperedSampler):
     max_steps: int = param(100, help="steps for a text that is uncertain throughout; maximum of evaluations", ge=1)
     threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         metric = self.uncertainty
         return SamplerParts(
             order=orders.UncertaintyOrder(uncertainty=metric, first=self.first, importance=self.importance),
@@ -251,8 +253,8 @@ class ConfidenceHistorySampler(CompositeSampler):
     sure: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(
             order=self.order,
             pace=paces.FixedPace(steps=self.steps),
@@ -263,21 +265,21 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """The places that the estimator finds easiest (or hardest) first, as many in each step as the pace says.
+    """The positions that the estimator finds easiest (or hardest) first, as many in each step as the pace says.
 
     With an estimator that reads z, this is the policy that the masking `reveal` trains for, if both name the same
-    `first`. The places follow from z alone, so that the policy bound covers it.
+    `first`. The positions follow from z alone, so that the policy bound covers it.
     """
 
     name = "policy"
-    summary = "the order that the model's estimator has learned: easiest or hardest places first, at any pace"
+    summary = "the order that the model's estimator has learned: easiest or hardest positions first, at any pace"
     refs = ("ATAT",)
 
-    first: Literal["easy", "hard"] = param("easy", help="which places come first")
+    first: Literal["easy", "hard"] = param("easy", help="which positions come first")
     pace: paces.Pace = part("pace", "fixed", help="how many positions are unmasked in a step")
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(order=orders.ImportanceOrder(first=self.first), pace=self.pace, draw=self.draw)
 
 
@@ -292,7 +294,7 @@ class LearnedOrderSampler(CappedSampler):
     summary = "the reverse process of the objective adaptive: a position by its learned weight, then its token"
     refs = ("arXiv:2602.02112",)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         pace = paces.OneAtATimePace() if self.steps is None else paces.FixedPace(steps=self.steps)
         return SamplerParts(order=orders.LearnedOrder(), pace=pace, draw=self.draw)

@@ -1,4 +1,4 @@
-"""Remasks: which drawn tokens are hidden again, to be drawn anew."""
+"""Remasks: which drawn tokens are masked again, to be drawn anew."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Remask(SamplerPart, Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether it ever hides a token. If not, it is not called, and the loop counts without reading the device."""
+        """Whether it ever masks a token. If not, it is not called, and the loop counts without reading the device."""
         return True
 
     @property
@@ -39,7 +39,7 @@ class Remask(SamplerPart, Protocol):
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens to hide again, bool [A, L]; the loop never hides given tokens.
+        """Return which tokens to mask again, bool [A, L]; the loop never masks given tokens.
 
         `step.tokens` includes the tokens of this step; `step.fresh` marks them.
         """
@@ -60,13 +60,13 @@ class NoRemask(Remask):
 
 
 def grid(step: Step) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s; `SamplerParts.misfits` refuses a pace that has none."""
+    """Return 1 − α_t and 1 − α_s; `SamplerParts.incompatibilities` refuses a pace that has none."""
     assert step.rates is not None
     return step.rates
 
 
 def greatest(step: Step) -> float:
-    """Return σ_max = min(1, (1 − α_s)/α_t): a larger σ would hide more than the share 1 − α_s."""
+    """Return σ_max = min(1, (1 − α_s)/α_t): a larger σ would mask more than the share 1 − α_s."""
     before, after = grid(step)
     return min(1.0, after / (1 - before)) if before < 1 else 1.0
 
@@ -87,7 +87,7 @@ def settled(step: Step) -> Tensor:
 
 @component_base
 class GridRemask(Remask):
-    """A remask that follows the pace's grid; by default it hides each settled token with probability σ."""
+    """A remask that follows the pace's grid; by default it masks each settled token with probability σ."""
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
@@ -118,7 +118,7 @@ class SwitchedRemask(GridRemask):
 class ReMDMCapRemask(SwitchedRemask):
     """σ = min(η, σ_max): at random, all tokens alike, with a constant cap.
 
-    Every token that was visible before the step is hidden with probability σ. The paces `binomial` and `plateau`
+    Every token that was visible before the step is masked with probability σ. The paces `binomial` and `plateau`
     unmask as many more, so the share of masked tokens follows the grid (Wang et al., arXiv:2503.00307). With an exact
     denoiser and many steps the joint distribution does not change. With `switch_on` below 1 this is ReMDM-switch.
     """
@@ -153,7 +153,7 @@ class ReMDMRescaleRemask(SwitchedRemask):
 class ReMDMConfRemask(SwitchedRemask):
     """At random, tokens with a low probability more often: σ_i = η σ_max · softmax(−ψ)_i.
 
-    ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step hides
+    ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step masks
     about η σ_max tokens of a text of any length. As published, the pace does not compensate for them: masked tokens
     are unmasked as without a remask, and the last step fills the rest (Wang et al., arXiv:2503.00307).
     """
@@ -185,7 +185,7 @@ class ReMDMLoopRemask(GridRemask):
     name = "remdm_loop"
     summary = "every visible token at random while the pace's grid is constant"
 
-    eta: float = param(0.02, help="η, the probability with which a visible token is hidden in a step", ge=0, le=1)
+    eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max) on the plateau, or 0."""
@@ -195,12 +195,12 @@ class ReMDMLoopRemask(GridRemask):
 
 @component
 class PlannerRemask(GridRemask):
-    """Hides the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
+    """Masks the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
 
     Self-planning of P2 (Peng et al., arXiv:2502.03540): the score of a new token is its log-probability when it was
     drawn. The score of an old token is η times its log-probability in the same evaluation of the network. η = 0 never
-    hides an old token; a higher η hides more of them. With the pace `everything` this is P2; with another pace nothing
-    is hidden until more is visible than its grid allows.
+    masks an old token; a higher η masks more of them. With the pace `everything` this is P2; with another pace nothing
+    is masked until more is visible than its grid allows.
 
     A masked model is not trained at visible tokens, so its probability of them is not reliable.
     """
@@ -219,11 +219,11 @@ class PlannerRemask(GridRemask):
         assert step.confidence is not None
         score = step.confidence.double().clamp(min=1e-300).log()
         score = torch.where(settled(step), self.eta * score, score)
-        # Tokens that cannot be hidden come first and are not counted.
+        # Tokens that cannot be masked come first and are not counted.
         drawn = step.free & ~step.open
         order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
-        # Rounding must not turn ⌊0.3 · 10⌋ masked into 2.
-        hidden = (step.total * grid(step)[1] + 1e-9).floor().long().to(order.device, non_blocking=True)
-        visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - hidden)
+        # Rounding must not turn ⌊0.3 · 10⌋ masked into 2: in float32 it would, of 180 and more.
+        masked = (step.total.double() * grid(step)[1] + 1e-9).floor().long().to(order.device, non_blocking=True)
+        visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - masked)
         first = torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)
         return drawn & ~torch.zeros_like(drawn).scatter_(1, order, first)

@@ -1,6 +1,8 @@
-"""The published samplers that hide drawn tokens again; see `atat_zoo.samplers.published`."""
+"""The published samplers that mask drawn tokens again; see `atat_zoo.samplers.published`."""
 
 from __future__ import annotations
+
+from typing_extensions import override
 
 from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import component, component_base, param
@@ -29,46 +31,46 @@ class _Reworked(SteppedSampler):
 
 @component
 class ReMDMCapSampler(_Reworked):
-    """Ancestral sampling that hides visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307).
+    """Ancestral sampling that masks visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307).
 
     The share of masked tokens follows the grid, as without a remask.
     """
 
     name = "remdm_cap"
-    summary = "ancestral, and every visible token may be hidden again, with a capped probability"
+    summary = "ancestral, and every visible token may be masked again, with a capped probability"
 
     eta: float = param(0.04, help="η, the cap; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(pace=self.pace, remask=remasks.ReMDMCapRemask(eta=self.eta), draw=self.draw)
 
 
 @component
 class ReMDMRescaleSampler(_Reworked):
-    """Ancestral sampling that hides visible tokens again at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that masks visible tokens again at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_rescale"
-    summary = "ancestral, and every visible token may be hidden again, with a share of the greatest probability"
+    summary = "ancestral, and every visible token may be masked again, with a share of the greatest probability"
 
     eta: float = param(0.015, help="η, the share of the greatest probability", ge=0, le=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(pace=self.pace, remask=remasks.ReMDMRescaleRemask(eta=self.eta), draw=self.draw)
 
 
 @component
 class ReMDMConfSampler(_Reworked):
-    """Ancestral sampling that hides unlikely tokens again; see `ReMDMConfRemask` (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that masks unlikely tokens again; see `ReMDMConfRemask` (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_conf"
-    summary = "ancestral, and tokens that were drawn with little confidence may be hidden again"
+    summary = "ancestral, and tokens that were drawn with little confidence may be masked again"
 
     eta: float = param(1.0, help="η, the share of the greatest probability", ge=0, le=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         return SamplerParts(pace=self.pace, remask=remasks.ReMDMConfRemask(eta=self.eta), draw=self.draw)
 
 
@@ -79,13 +81,13 @@ class ReMDMLoopSampler(_Reworked):
     name = "remdm_loop"
     summary = "write most of a text, rework it for many steps, fill in the rest"
 
-    eta: float = param(0.02, help="η, the probability with which a visible token is hidden in a step", ge=0, le=1)
+    eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
     height: float = param(0.9, help="share of visible tokens while the text is reworked", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the reworking begins; time runs from 1 to 0", gt=0, lt=1)
     end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         pace = paces.PlateauPace(steps=self.steps, height=self.height, begin=self.begin, end=self.end)
         return SamplerParts(pace=pace, remask=remasks.ReMDMLoopRemask(eta=self.eta), draw=self.draw)
 
@@ -101,9 +103,9 @@ class P2Sampler(SteppedSampler):
     summary = "draw everywhere, keep the likeliest tokens by the model's score, new or old"
     refs = ("arXiv:2502.03540",)
 
-    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never hides one", ge=0)
+    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never masks one", ge=0)
 
+    @override
     def parts(self) -> SamplerParts:
-        """Return the combination."""
         remask = remasks.PlannerRemask(eta=self.eta)
         return SamplerParts(pace=paces.EverythingPace(steps=self.steps), remask=remask, draw=self.draw)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
+from typing_extensions import override
 
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.samplers import Observer, Sample, Sampler, shifted
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.samplers.revealed import Revealed
+    from atat_zoo.samplers.teacher_forcing import TokenSource
 
 
 class Block(NamedTuple):
-    """The places [start, stop) of a text, and [low, high), the part of the text that is seen with them."""
+    """The positions [start, stop) of a text, and [low, high), the part of the text that is seen with them."""
 
     start: int
     stop: int
@@ -36,7 +38,7 @@ def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) ->
     What is cached of a row cannot be moved, so when it is full another one begins with half of its text. A row has
     `begin` tokens before the text, and its blocks begin at multiples of the size, as those of the model do.
     """
-    found: list[Block] = []
+    blocks: list[Block] = []
     low = start = 0
     while start < length:
         if cached:
@@ -47,9 +49,65 @@ def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) ->
             stop = min(start + size, length)
             high = min(max(stop, room), length)
             low = max(0, high - room)
-        found.append(Block(start, stop, low, high))
+        blocks.append(Block(start, stop, low, high))
         start = stop
-    return found
+    return blocks
+
+
+class _Window:
+    """Shows a denoiser each block in its window of the text, between the ends that it has learned.
+
+    Attributes:
+        blocks: the blocks, from left to right.
+    """
+
+    def __init__(self, denoiser: Denoiser, size: int | None, length: int) -> None:
+        """Lay out a text of L tokens in blocks of a size; if None, of the model's size, or 32."""
+        self.denoiser, own = denoiser, denoiser.block_size
+        self.window = denoiser.window or max(length, 1)
+        # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
+        self.first, self.last = denoiser.frame if length > self.window else ((), ())
+        self.framed, self.begin = bool(self.first or self.last), len(self.first)
+        self.room = self.window - self.begin - len(self.last) if self.framed or own is None else length
+        size = size or own or 32
+        if own is None:
+            size = min(size, max(self.room, 1))  # of a larger block, not all positions would be seen
+        self.blocks = blocks_of(length, size, self.room, self.begin, cached=own is not None)
+
+    def row(self, z: Tensor, block: Block) -> Tensor:
+        """Return what is seen with a block of z, int64 [B, L]; position i of it is position low − begin + i of z."""
+        row = z[:, block.low : block.high]
+        if self.framed:
+            edge = z.new_tensor([*self.first, *([self.denoiser.mask_id] * self.room), *self.last])
+            text, row = row, edge.repeat(len(z), 1)
+            row[:, self.begin : self.begin + text.shape[1]] = text
+        return row
+
+    def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
+        """Return the denoiser of a block, what it sees, int64 [B, S], and the position in z of its first token."""
+        return self.denoiser, self.row(z, block), block.low - self.begin
+
+
+class _Cached(_Window):
+    """The same for a model that reads block by block: its decoder reads the finished blocks of a row once."""
+
+    decoder: BlockDecoder
+    low = -1  # where the row of the decoder begins
+    read = 0  # how much of the row it has read
+
+    @override
+    def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
+        import torch
+
+        row, before, size = self.row(z, block), block.low - self.begin, self.denoiser.block_size or 1
+        if block.low != self.low:
+            self.decoder, self.low, self.read = self.denoiser.begin(len(z), self.window), block.low, 0
+        start = (block.start - before) // size * size
+        if self.read < start:
+            with torch.no_grad():
+                self.decoder.read(row[:, self.read : start])
+            self.read = start
+        return self.decoder, row[:, start : start + size], before + start
 
 
 @component
@@ -78,33 +136,34 @@ class SemiAutoregressiveSampler(FillingSampler):
     steps: int | None = param(None, help="maximum of evaluations, at least one per block; if none, as `within`", ge=1)
     within: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler that fills a block")
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems: a sampler within that cannot fill a block."""
-        yield from self.misfits()
-        if hasattr(self.within, "check"):
-            yield from self.within.check(experiment)
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
+        problems = list(self.incompatibilities())
+        yield from problems or self.within.check(experiment)
 
-    def misfits(self) -> Iterator[str]:
-        """Yield a sentence if the sampler within cannot fill a block."""
+    def incompatibilities(self) -> Iterator[Problem]:
+        """Yield a problem if the sampler within cannot fill a block."""
         name = self.within.name
         if not isinstance(self.within, CompositeSampler):
-            yield f'sampler.within: {name!r} cannot be told to fill one block; use = "ancestral", or another of parts'
+            text = f'{name!r} cannot be told to fill one block; use = "ancestral", or another of parts'
+            yield Problem("sampler.within", text)
         elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.within))}:
-            yield f"sampler.steps: {name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
+            text = f"{name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
+            yield Problem("sampler.steps", text)
 
     @property
+    @override
     def uses_importance(self) -> bool:
-        """See `Sampler.uses_importance`."""
         return self.within.uses_importance
 
     @property
-    def uncovered(self) -> str | None:
-        """See `Sampler.uncovered`: as the sampler within, block by block."""
-        return self.within.uncovered
+    @override
+    def no_policy_bound_because(self) -> str | None:
+        return self.within.no_policy_bound_because
 
     @property
+    @override
     def deterministic(self) -> bool:
-        """See `Sampler.deterministic`."""
         return self.within.deterministic
 
     def parts_of(self, block: int, blocks: int) -> SamplerParts:
@@ -116,76 +175,42 @@ class SemiAutoregressiveSampler(FillingSampler):
         parts: SamplerParts = within.parts()
         return parts
 
+    @override
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
     ) -> Sample:
-        """See `FillingSampler`.
+        """Refuse blocks that do not fit those of the model, and a sampler within that cannot fill a block.
 
         Importance is that of a draft of the denoiser's window, or, with a model that reads block by block, of the
         block alone.
-
-        Raises:
-            UserError: when the blocks do not fit those of the model, or the sampler within cannot fill a block.
         """
         import torch
-        import torch.nn.functional as F
 
         from atat_zoo.diffusion.positions import to_host
         from atat_zoo.diffusion.randomness import fold
-        from atat_zoo.errors import UserError
         from atat_zoo.samplers.loop import run
-        from atat_zoo.samplers.revealed import Revealed
 
-        for sentence in self.misfits():
-            raise UserError(sentence)
-        batch, length = tokens.shape
+        for problem in self.incompatibilities():
+            raise UserError(str(problem))
         own = denoiser.block_size
-        size = self.size or own or 32
-        if own is not None and own % size:
-            raise UserError(f"sampler.size = {size} does not divide the model's blocks of {own} tokens; leave it out")
-        window = denoiser.window or max(length, 1)
-        # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
-        first, last = denoiser.frame if length > window else ((), ())
-        begin, framed = len(first), bool(first or last)
-        room = window - begin - len(last) if framed or own is None else length
-        if own is None:
-            size = min(size, max(room, 1))  # of a larger block, not all places would be seen
-        blocks = blocks_of(length, size, room, begin, cached=own is not None)
-        z, true = tokens.clone(), revealed
-        if framed:
-            edge = tokens.new_tensor([*first, *([denoiser.mask_id] * room), *last])
-            if revealed is not None:  # its places are those of the text: before it come those of BOS
-                pads = (begin, window)
-                true = Revealed(F.pad(revealed.tokens, pads), F.pad(revealed.nats, pads))
+        if own is not None and self.size is not None and own % self.size:
+            raise UserError(
+                f"sampler.size = {self.size} does not divide the model's blocks of {own} tokens; leave it out"
+            )
+        view = (_Window if own is None else _Cached)(denoiser, self.size, tokens.shape[1])
         masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
-        decoder: BlockDecoder | None = None
-        nfe, most, steps, read, row_of = torch.zeros_like(seeds), 0, 0, 0, 0
-        for number, (start, stop, low, high) in enumerate(blocks):
-            if not any(masked[start:stop]):
+        z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0
+        for number, block in enumerate(view.blocks):
+            if not any(masked[block.start : block.stop]):
                 continue
-            row = z[:, low:high]
-            if framed:
-                row = edge.repeat(batch, 1)
-                row[:, begin : begin + min(high, length) - low] = z[:, low:high]
-            before = low - begin  # place of the row's first token in the text
-            if own is not None:
-                if decoder is None or low != row_of:
-                    decoder, read, row_of = denoiser.begin(batch, window), 0, low
-                block = (start - before) // own * own
-                if read < block:
-                    with torch.no_grad():
-                        decoder.read(row[:, read:block])
-                    read = block
-                row, before = row[:, block : block + own], before + block
+            model, row, first = view.show(z, block)
+            here = slice(block.start - first, block.stop - first)
             within = torch.zeros_like(row, dtype=torch.bool)
-            within[:, start - before : stop - before] = True
-            parts = self.parts_of(number, len(blocks))
-            observer = observe and shifted(observe, positions=before, steps=steps)
-            seen = true and true.at(slice(before + begin, before + begin + row.shape[1]))
-            keys = fold(seeds, number)
-            sample = run(parts, decoder or denoiser, row, keys, fill=within, observe=observer, revealed=seen)
-            z[:, start:stop] = sample.tokens[:, start - before : stop - before]
-            nfe, most, steps = nfe + sample.nfe, most + sample.max_nfe, steps + parts.pace.most(stop - start)
-        if framed and revealed is not None and true is not None:
-            revealed.nats.copy_(true.nats[:, begin : begin + length])
+            within[:, here] = True
+            parts = self.parts_of(number, len(view.blocks))
+            observer = shifted(observe, positions=first, steps=steps)
+            sample = run(parts, model, row, fold(seeds, number), fill=within, source=source.at(first), observe=observer)
+            z[:, block.start : block.stop] = sample.tokens[:, here]
+            nfe, most = nfe + sample.nfe, most + sample.max_nfe
+            steps += parts.pace.most(block.stop - block.start)
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

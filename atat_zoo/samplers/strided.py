@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param, part
 from atat_zoo.samplers import Observer, Sample, shifted
 from atat_zoo.samplers import draw as draws
@@ -18,10 +21,12 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.samplers.revealed import Revealed
+    from atat_zoo.samplers.teacher_forcing import TokenSource
 
-_OFFSET = (
-    'offset = "random": this model was trained to write class 0 first; set it to "none", or take another objective\'s'
+_OFFSET = Problem(
+    "sampler.offset",
+    '"random" is not for this model, which was trained to write class 0 first; set it to "none", or take another '
+    "objective's model",
 )
 
 
@@ -43,32 +48,28 @@ class StridedSampler(FillingSampler):
     name = "strided"
     summary = "positions i mod s in turn, each class in one step; as strided models need"
     classwise = True
-    uncovered = None
+    no_policy_bound_because = None
 
     stride: int | None = param(None, help="s, the number of classes; if none, as in the model, or 16", ge=1)
     offset: Offset = param("none", help="random: each text begins with a class of its own")
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
     @property
+    @override
     def deterministic(self) -> bool:
-        """See `Sampler.deterministic`."""
         return self.offset == "none"
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield the problems of the offset and of the draw."""
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
         if self.offset == "random" and getattr(experiment.parts["objective"], "stride", None) is not None:
-            yield f"sampler.{_OFFSET}"
-        if hasattr(self.draw, "check"):
-            yield from self.draw.check(experiment)
+            yield _OFFSET
+        yield from self.draw.check(experiment)
 
+    @override
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, revealed: Revealed | None
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
     ) -> Sample:
-        """See `FillingSampler`.
-
-        Raises:
-            UserError: when the stride is not the model's, or the model would not see a given token.
-        """
+        """Refuse a stride that is not the model's, and a given token that the model would not see."""
         import torch
 
         from atat_zoo.diffusion.positions import to_host
@@ -81,13 +82,13 @@ class StridedSampler(FillingSampler):
         if own is not None and own != stride:
             raise UserError(f"sampler.stride = {stride} is not the {own} classes of the model; leave it out")
         if own is not None and self.offset == "random":
-            raise UserError(f"sampler.{_OFFSET}")
+            raise UserError(str(_OFFSET))
         classes, masked = min(stride, length), tokens == denoiser.mask_id
         turn = strided_classes(length, classes, self.offset, seeds)
         unseen = ~masked & (turn > torch.where(masked, turn, classes).amin(1, keepdim=True))
         present = [(masked & (turn == c)).any() for c in range(classes)]
-        *open_, given = to_host(torch.stack([*present, unseen.any()])).tolist()
-        if own is not None and given:
+        *open_, any_unseen = to_host(torch.stack([*present, unseen.any()])).tolist()
+        if own is not None and any_unseen:
             raise UserError(
                 f"this model writes position i in turn i mod {own}, and would not see a given token whose turn comes "
                 "after that of a missing one; write without prompt, suffix and gaps, or with another objective's model"
@@ -100,20 +101,19 @@ class StridedSampler(FillingSampler):
         parts = SamplerParts(pace=FixedPace(steps=1), draw=self.draw)
         z, nfe, most = tokens.clone(), torch.zeros_like(seeds), 0
         for c in range(last + 1):
-            places = slice(c, None, classes)
-            if open_[c] and decoder is not None:
-                observer = observe and shifted(observe, positions=c, apart=classes, steps=most)
-                true = revealed and revealed.at(places)
-                made = run(parts, decoder, z[:, places], fold(seeds, c), observe=observer, revealed=true)
-                z[:, places] = made.tokens
-            elif open_[c]:
-                observer = observe and shifted(observe, steps=most)
-                keys = fold(seeds, c)
-                made = run(parts, denoiser, z, keys, fill=turn == c, observe=observer, revealed=revealed)
-                z = made.tokens
+            of_class, keys = slice(c, None, classes), fold(seeds, c)
             if open_[c]:
-                nfe, most = nfe + made.nfe, most + made.max_nfe
+                if decoder is None:
+                    observer = shifted(observe, steps=most)
+                    sample = run(parts, denoiser, z, keys, fill=turn == c, source=source, observe=observer)
+                    z = sample.tokens
+                else:
+                    observer = shifted(observe, positions=c, apart=classes, steps=most)
+                    part = source.at(c, classes)
+                    sample = run(parts, decoder, z[:, of_class], keys, source=part, observe=observer)
+                    z[:, of_class] = sample.tokens
+                nfe, most = nfe + sample.nfe, most + sample.max_nfe
             if decoder is not None and c < last:
                 with torch.no_grad():
-                    decoder.read(z[:, places])
+                    decoder.read(z[:, of_class])
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

@@ -1,13 +1,13 @@
 """A study: arms × seeds, trained as normal run folders, compared with a protocol that is fixed before.
 
 `loading` reads the file, without torch; `processes` trains; `measuring` evaluates on halves of the held-out text;
-`results` compares; `conduct` does one after the other; `page` writes the tables.
+`results` compares; `runner` does one after the other; `page` writes the tables.
 
 The protocol: validation sequences with an even number select (points of the sweep, ideas), those with an odd number
 are for claims, the test split is evaluated once. The sweep has a seed of its own.
 """
 
-from atat_zoo.study.loading import load
 from atat_zoo.study.schema import Study
+from atat_zoo.study.study_file import load
 
 __all__ = ["Study", "load"]

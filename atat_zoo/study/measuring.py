@@ -7,43 +7,43 @@ sequence are kept in the run's evaluations/, with the SHA-256 of the weights and
 from __future__ import annotations
 
 import hashlib
-import json
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
-from atat_zoo import parsing
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.compare import sizes
-from atat_zoo.evaluation.count_table import TableNats
-from atat_zoo.evaluation.measuring import measure
-from atat_zoo.evaluation.naming import POLICY_BOUND, POLICY_LIKELIHOOD
-from atat_zoo.evaluation.perplexity import byte_counts, finite, method_of
-from atat_zoo.evaluation.policy import measure_policy
-from atat_zoo.evaluation.run import check_evaluation, table_beside
+from atat_zoo.measure.compare import sizes
+from atat_zoo.measure.likelihood import measure
+from atat_zoo.measure.ngram import NGramNats, measure_ngram
+from atat_zoo.measure.policy import measure_policy
+from atat_zoo.measure.text import byte_counts, check_evaluation
 from atat_zoo.model import Model
 from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import sha256_of, write_json
+from atat_zoo.results.evaluation import method_of
+from atat_zoo.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.results.record import finite
+from atat_zoo.results.store import kept, once
+from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from atat_zoo.study.schema import Study, StudyRun
 
-_T = TypeVar("_T")
-# The file of a measurement, and what it must say of itself.
-File = tuple[Path, dict[str, Any]]
+# Where a measurement is kept: the run, what it is, and what it must say of itself.
+File = tuple[RunFolder, str, dict[str, Any]]
 # Of a split: the number of the first sequence, and the distance to the next.
 PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
@@ -71,9 +71,14 @@ class Measured:
     nats: dict[str, Tensor]  # each bound by name, nats of each sequence, float64 [n]
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
-    table: TableNats | None  # the count table of its training shards, under the same masks
+    table: NGramNats | None  # the count table of its training shards, under the same masks
     parameters: int  # of the entire model
     without_embeddings: int
+
+    @property
+    def quantity(self) -> str:
+        """The bound by which the run is judged: its objective's first."""
+        return next(iter(self.nats))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -98,85 +103,58 @@ def measure_all(
     Raises:
         UserError: when a run cannot be measured so.
     """
-    later = []
-    for run in runs:  # first those that no other study measures just now
-        try:
-            with claimed(run):
-                _measured(study, run, part, device, say)
-        except InUse:
-            later.append(run)
-    for run in later:
-        with claimed(run, wait=True):
-            _measured(study, run, part, device, say)
-    return [_measured(study, run, part, device, say) for run in runs]
+    measured: dict[str, Measured] = {}
+    for wait in (False, True):  # first those that no other study measures just now
+        for run in [run for run in runs if run.name not in measured]:
+            with suppress(InUse), claimed(run, wait=wait):
+                measured[run.name] = _measured(study, run, part, device, say)
+    return [measured[run.name] for run in runs]
 
 
 def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
     """Return the measurement that a run keeps, if it is of its weights and of these settings."""
-    file = _place(study, run, part)
-    return _kept(file, partial(_record, run, file[1]))
+    file = _file_of_bounds(study, run, part)
+    return kept(*file, partial(_record, run, file[2]))
 
 
 def _record(run: StudyRun, settings: dict[str, Any], table: dict[str, Any]) -> Measured:
     beside = table["count_table"]
     return Measured(
         run=run,
-        nats={name: _nats(values) for name, values in table["nats"].items()},
+        nats={name: torch.tensor(values, dtype=torch.float64) for name, values in table["nats"].items()},
         count=torch.tensor(table["count"]),
         bytes=torch.tensor(table["bytes"]),
         weights=settings["weights"],
-        table=None if beside is None else TableNats(**beside | {"nats": _nats(beside["nats"])}),
-        **{key: table[key] for key in _OF_RUN},
+        table=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
+        **{key: table[key] for key in ("text", "step", "method", "parameters", "without_embeddings")},
     )
 
 
-def _nats(values: list[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-_OF_RUN = ("text", "step", "method", "parameters", "without_embeddings")
-
-
-def _place(study: Study, run: StudyRun, part: str) -> File:
-    """Return the file of a measurement of bounds."""
+def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     held = study.held_out
     numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
     return _file(run, part, part=part, **numbers, bound=unstructure(held.bound))
 
 
 def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Measured:
-    file = _place(study, run, part)
-
-    def measured() -> dict[str, Any]:
-        say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
-        return _measure(study, run, part, device)
-
-    return _once(file, partial(_record, run, file[1]), measured)
+    file = _file_of_bounds(study, run, part)
+    return once(*file, partial(_record, run, file[2]), lambda: _measure(study, run, part, device, say))
 
 
-def _measure(study: Study, run: StudyRun, part: str, device: str) -> dict[str, Any]:
+def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+    say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
     model = Model.from_run(run.path, device)
     spec = study.spec("test" if part == "test" else "validation")
     check_evaluation(model, run.path, spec)
     data = build(model.experiment)
-    tokens, maskable = held_out(data, spec.split)
-    rows = rows_of(part, len(tokens), spec.sequences)
+    rows, tokens, maskable = _text_of(data, part, spec.sequences)
     if len(rows) < 2:
         raise UserError(
             f"{run.path}: the {part} part of its {spec.split} split has fewer than two sequences; hold out more"
         )
-    tokens, maskable = tokens[rows], maskable[rows]
-    found = measure(
-        model.module,
-        tokens,
-        maskable,
-        rows,
-        seed=study.held_out.seed,
-        draws=spec.draws,
-        batch_size=spec.batch_size,
-        bound=spec.bound,
-    )
-    beside = table_beside(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
+    measured = measure(model.module, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
+    exact = model.experiment.parts["objective"].exact
+    beside = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, seed=study.held_out.seed, rows=rows)
     total, without = sizes(model.module, model.context.vocabulary_size)
     return {
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
@@ -188,8 +166,15 @@ def _measure(study: Study, run: StudyRun, part: str, device: str) -> dict[str, A
         "rows": rows.tolist(),
         "count": maskable.sum(1).tolist(),
         "bytes": byte_counts(model.tokenizer, tokens, maskable).tolist(),
-        "nats": {name: each.sum(1).tolist() for name, each in found.contribution.items()},
+        "nats": {name: nats.sum(1).tolist() for name, nats in measured.contribution.items()},
     }
+
+
+def _text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return of the sequences of a part: numbers int64 [n], tokens int64 [n, L], and what is maskable, bool [n, L]."""
+    tokens, maskable = held_out(data, "test" if part == "test" else "validation")
+    rows = rows_of(part, len(tokens), limit)
+    return rows, tokens[rows], maskable[rows]
 
 
 def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
@@ -205,30 +190,26 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     on = {key: here[key] for key in ("device", "threads", "processor", "cores")}
     times = _file(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
     orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
-    prices = _file(run, "policy", samplers=samplers, **orders)
+    policy = _file(run, "policy", samplers=samplers, **orders)
+
+    def read_times(table: dict[str, Any]) -> list[float]:
+        return [float(seconds) for _, seconds in zip(samplers, table["seconds"], strict=True)]
+
+    def read_bounds(table: dict[str, Any]) -> list[dict[str, Any]]:
+        count, bounds = torch.tensor(table["count"]), []
+        for _, values, nfe in zip(samplers, table["nats"], table["nfe"], strict=True):
+            nats = [float("inf") if value is None else value for value in values]  # which JSON cannot express
+            bounds.append({"nats": torch.tensor(nats, dtype=torch.float64), "nfe": float(nfe), "count": count})
+        return bounds
+
     with claimed(run, wait=True):
-        seconds = _once(times, partial(_times, len(samplers)), lambda: _time(study, run, device, say))
-        priced = _once(prices, partial(_prices, len(samplers)), lambda: _price(study, run, device, say))
+        seconds = once(*times, read_times, lambda: _time(study, run, device, say))
+        bounds = once(*policy, read_bounds, lambda: _bound(study, run, device, say))
+    quantities = [POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND for sampler in spec.each]
     return [
-        Written(
-            run=run,
-            sampler=sampler,
-            quantity=POLICY_LIKELIHOOD if spec.each[i].deterministic else POLICY_BOUND,
-            nats=priced[i][0],
-            nfe=priced[i][1],
-            count=priced[i][2],
-            seconds=seconds[i],
-            on=on,
-        )
-        for i, sampler in enumerate(samplers)
+        Written(run=run, sampler=sampler, quantity=quantity, seconds=of_all, on=on, **bound)
+        for sampler, quantity, of_all, bound in zip(samplers, quantities, seconds, bounds, strict=True)
     ]
-
-
-def _times(number: int, table: dict[str, Any]) -> list[float]:
-    """Return the seconds of so many samplers."""
-    if len(table["seconds"]) != number:
-        raise ValueError("damaged")
-    return [float(each) for each in table["seconds"]]
 
 
 def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
@@ -241,59 +222,22 @@ def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) 
     return {"seconds": [min(times) for times in zip(*rounds, strict=True)]}
 
 
-def _prices(number: int, table: dict[str, Any]) -> list[tuple[Tensor, float, Tensor]]:
-    """Return of each of so many samplers: the nats of each sequence, evaluations, and the tokens of each sequence."""
-    if len(table["nats"]) != number:
-        raise ValueError("damaged")
-    count = torch.tensor(table["count"])
-    nats = [_nats([float("inf") if each is None else each for each in values]) for values in table["nats"]]
-    return [(each, float(nfe), count) for each, nfe in zip(nats, table["nfe"], strict=True)]
-
-
-def _price(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+def _bound(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
     spec, held = study.samplers, study.held_out
     assert spec is not None
     say(f"{run.name}: policy bounds of {len(spec.each)} samplers")
     model = Model.from_run(run.path, device)
-    tokens, maskable = held_out(build(model.experiment), "validation")
-    rows = rows_of(held.half, len(tokens), spec.sequences)
-    tokens, maskable = tokens[rows], maskable[rows]
+    _, tokens, maskable = _text_of(build(model.experiment), held.half, spec.sequences)
     writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
-    found = [measure_policy(writer, each, tokens, maskable, **options) for each in spec.each]
+    measured = [measure_policy(writer, sampler, tokens, maskable, **options) for sampler in spec.each]
     return {
         "count": maskable.sum(1).tolist(),
-        "nats": [finite(each.nats.tolist()) for each in found],
-        "nfe": [float(each.nfe.mean()) for each in found],
+        "nats": [finite(each.nats.tolist()) for each in measured],
+        "nfe": [float(each.nfe.mean()) for each in measured],
     }
 
 
 def _file(run: StudyRun, what: str, **settings: Any) -> File:
-    """Return the file of a measurement of a run's weights."""
-    settings["weights"] = sha256_of(run.folder.model / WEIGHTS)
-    # JSON has no tuples.
-    settings = json.loads(json.dumps(settings))
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return run.folder.evaluations / f"study-{what}-{name}.json", settings
-
-
-def _kept(file: File, read: Callable[[dict[str, Any]], _T]) -> _T | None:
-    """Return what a file keeps; None if it is absent, of other settings, or damaged."""
-    path, settings = file
-    try:
-        table = parsing.from_json(parsing.read(path))
-        return read(table) if table["settings"] == settings else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-
-
-def _once(file: File, read: Callable[[dict[str, Any]], _T], measure: Callable[[], dict[str, Any]]) -> _T:
-    """Return what a file keeps, which is measured first unless it is there."""
-    found = _kept(file, read)
-    if found is None:
-        path, settings = file
-        write_json(path, {"settings": settings, **measure()})
-        found = _kept(file, read)
-        if found is None:
-            raise UserError(f"{path} cannot be read back; is it being changed by another program?")
-    return found
+    """Return where a measurement of a run's weights is kept."""
+    return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.evaluation.history import history
 from atat_zoo.model.model import device_name, torch_device
+from atat_zoo.results.history import history
 from atat_zoo.run.environment import machine
-from atat_zoo.study.conduct import in_order
 from atat_zoo.study.results import machine_of
+from atat_zoo.study.runner import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.study.conduct import Conduct
+    from atat_zoo.study.runner import StudyRunner
     from atat_zoo.study.schema import StudyRun
 
 FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
@@ -33,31 +31,30 @@ class Planned:
     seconds: float | None  # of the steps that are left, None when no run has recorded its time here
 
 
-def plan(conduct: Conduct) -> list[Planned]:
+def plan(runner: StudyRunner) -> list[Planned]:
     """Return every run of a study in the order of the trainings."""
-    study = conduct.study
-    known = [*study.sweep_runs(), *in_order(conduct.runs)]
+    study = runner.study
+    known = [*study.sweep_runs(), *in_order(runner.runs)]
     unknown = [
         study.run(arm, seed, next(iter(study.sweep.points)) if study.sweep else None)
         for arm in study.arms
-        if arm not in conduct.runs
+        if arm not in runner.runs
         for seed in study.seeds[arm]
     ]
     speeds: dict[str, list[float]] = {}
     for run in known:
-        if found := _seconds_per_step(run):
-            speeds.setdefault(run.arm, []).append(found)
-    everything = [each for found in speeds.values() for each in found]
+        if seconds_per_step := _seconds_per_step(run):
+            speeds.setdefault(run.arm, []).append(seconds_per_step)
+    everything = [speed for of_arm in speeds.values() for speed in of_arm]
 
     def planned(run: StudyRun, name: str) -> Planned:
         state, step = _state(run) if name == run.name else (TO_DO, 0)
         steps = run.experiment.train.steps
-        speed = next(
-            (statistics.median(found) for found in _similar(conduct, run.arm, speeds, everything) if found), None
-        )
         left = 0 if state == FINISHED else steps - step
-        seconds = 0.0 if not left else None if speed is None else left * speed
-        return Planned(run=name, state=state, step=step, steps=steps, seconds=seconds)
+        # The times per step of the arm itself, or else of those that it is like, or else of all.
+        similar = next((speeds[arm] for arm in reversed(study.chain(run.arm)) if arm in speeds), everything)
+        seconds = left * statistics.median(similar) if similar else None
+        return Planned(run=name, state=state, step=step, steps=steps, seconds=seconds if left else 0.0)
 
     return [
         *(planned(run, run.name) for run in known),
@@ -65,19 +62,10 @@ def plan(conduct: Conduct) -> list[Planned]:
     ]
 
 
-def _similar(
-    conduct: Conduct, arm: str, speeds: dict[str, list[float]], everything: list[float]
-) -> Iterator[list[float]]:
-    """Return the times per step of the arm itself, then of those that it is like, then of all."""
-    for name in reversed(conduct.study.chain(arm)):
-        yield speeds.get(name, [])
-    yield everything
-
-
 def total(rows: list[Planned], jobs: int) -> float | None:
     """Return the seconds of all steps that are left, with some trainings at a time."""
-    seconds = [row.seconds for row in rows]
-    return None if None in seconds else sum(each or 0.0 for each in seconds) / jobs
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    return sum(seconds) / jobs if len(seconds) == len(rows) else None
 
 
 def _state(run: StudyRun) -> tuple[str, int]:

@@ -13,13 +13,15 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
+from atat_zoo.machine import cores
 from atat_zoo.run import locks
+from atat_zoo.run.interruption import Interruption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,17 +32,7 @@ if TYPE_CHECKING:
 _PAUSE = 0.1  # seconds between two looks at the processes
 
 
-class Process(Protocol):
-    """What is asked of a process, as `subprocess.Popen` answers."""
-
-    def poll(self) -> int | None:
-        """Return the exit code if it has ended."""
-
-    def send_signal(self, number: int, /) -> None:
-        """Send a signal."""
-
-
-def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
+def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `atat` with these words in a group of its own, so that Ctrl-C reaches it once, from us."""
     with log.open("wb") as file:
         return subprocess.Popen(
@@ -55,21 +47,16 @@ def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
 
 def threads_for(jobs: int) -> int:
     """Return the threads of each training: OMP_NUM_THREADS where it is set, else an equal share of the cores."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else max(1, cores() // jobs)
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() and int(threads) else max(1, cores() // jobs)
 
 
 def gpus() -> list[str]:
     """Return the GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it."""
     import torch
 
-    count, given = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [str(number) for number in range(count)] if given is None else given.replace(" ", "").split(",")[:count]
+    count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) for number in range(count)] if visible is None else visible.replace(" ", "").split(",")[:count]
 
 
 class InUse(Exception):
@@ -109,49 +96,25 @@ class Stopped(Exception):
         self.number = number
 
 
-class Stopping:
-    """Hands Ctrl-C and SIGTERM on to the trainings, each time; they save and end."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.processes: Callable[[], Sequence[Process]] = lambda: ()
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Stopping:
-        """Replace the signal handlers."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the signal handlers."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: object) -> None:
-        self.signal = self.signal or number
-        for process in self.processes():
-            with suppress(ProcessLookupError):
-                process.send_signal(number)
-
-    def check(self) -> None:
-        """Raise `Stopped` after a signal."""
-        if self.signal is not None:
-            raise Stopped(self.signal)
-
-
 @attrs.define(eq=False)
 class _Training:
     run: StudyRun
-    process: Process
+    process: subprocess.Popen[bytes]
     claim: ExitStack
     log: Path
     began: float
     gpu: str | None
 
 
+def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
+    """Send a signal to trainings, which save and end."""
+    for training in trainings:
+        with suppress(ProcessLookupError):
+            training.process.send_signal(number)
+
+
 @attrs.define
-class Workplace:
+class LocalExecutor:
     """Where the trainings of a study run: each on one GPU, which several share where there are fewer than `jobs`."""
 
     folder: Path
@@ -172,44 +135,39 @@ class Workplace:
         Raises:
             Stopped: after a signal, when all trainings have ended.
         """
-        with Stopping() as stopping:
-            failed = self._train([run for run in runs if not run.finished], stopping)
-            stopping.check()
+        active: list[_Training] = []
+        with Interruption(lambda number, _: _hand_on(number, active)) as stopping:
+            failed = self._train([run for run in runs if not run.finished], active, stopping)
+        if stopping.signal is not None:
+            raise Stopped(stopping.signal)
         return failed
 
-    def _train(self, waiting: list[StudyRun], stopping: Stopping) -> dict[str, str]:
-        active: list[_Training] = []
+    def _train(self, waiting: list[StudyRun], active: list[_Training], stopping: Interruption) -> dict[str, str]:
         failed: dict[str, str] = {}
         told: set[str] = set()
-        stopping.processes = lambda: [each.process for each in active]
         try:
             while active or (waiting and stopping.signal is None):
                 for run in list(waiting) if stopping.signal is None else ():
                     if len(active) == self.jobs:
                         break
-                    if run.finished:  # by another study
-                        waiting.remove(run)
-                        continue
                     try:
-                        active.append(self._start(run, self._gpu(run, [each.gpu for each in active])))
+                        if not run.finished:  # by another study
+                            active.append(self._start(run, self._gpu(run, [each.gpu for each in active])))
                         waiting.remove(run)
                     except InUse as owner:
                         if run.name not in told:
                             told.add(run.name)
                             self.say(f"{run.name}: in use by {owner}; waiting for it")
                 time.sleep(_PAUSE)
-                for each in [each for each in active if each.process.poll() is not None]:
-                    active.remove(each)
-                    problem = self._ended(each, stopped=stopping.signal is not None)
-                    if problem:
-                        failed[each.run.name] = problem
+                for training in [each for each in active if each.process.poll() is not None]:
+                    active.remove(training)
+                    if problem := self._ended(training, stopped=stopping.signal is not None):
+                        failed[training.run.name] = problem
         finally:  # something went wrong here, such as a full disk: no training is left behind
             while active:
-                for each in active:
-                    with suppress(ProcessLookupError):
-                        each.process.send_signal(signal.SIGTERM)
+                _hand_on(signal.SIGTERM, active)
                 time.sleep(_PAUSE)
-                active = [each for each in active if each.process.poll() is None]
+                active[:] = [each for each in active if each.process.poll() is None]
         return failed
 
     def _gpu(self, run: StudyRun, used: list[str | None]) -> str | None:
@@ -251,23 +209,23 @@ class Workplace:
 
 def _problem(code: int, log: Path) -> str:
     """Return what a training said last: its sentences, or the last line of a traceback."""
-    said = []
+    lines = []
     with suppress(OSError):
-        said = [line for line in parsing.read(log).decode("utf-8", "backslashreplace").splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said[-1:]
+        lines = [line for line in parsing.read(log).decode("utf-8", "backslashreplace").splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
     end = f"exit code {code}" if code >= 0 else f"signal {-code}"
     return f"{'; '.join(clip(line, 1000) for line in errors) or 'no word'} ({end}, {log.parent.name}/{log.name})"
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
     """Return the jobs and threads that each run was trained with, from trainings.jsonl."""
-    found: dict[str, list[dict[str, int]]] = {}
+    settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn
                 line = parsing.from_json(text)
                 how = {key: int(line[key]) for key in ("jobs", "threads")}
-                known = found.setdefault(str(line["run"]), [])
-                if how not in known:
-                    known.append(how)
-    return found
+                of_run = settings.setdefault(str(line["run"]), [])
+                if how not in of_run:
+                    of_run.append(how)
+    return settings

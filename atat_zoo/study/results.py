@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atat_zoo import parsing
-from atat_zoo.evaluation.bootstrap import LEVEL, RESAMPLES, Interval, paired
-from atat_zoo.evaluation.count_table import TableFigure
-from atat_zoo.evaluation.history import history
-from atat_zoo.evaluation.naming import exponential, title
-from atat_zoo.evaluation.perplexity import bound_value
+from atat_zoo.measure.likelihood import bound_value
+from atat_zoo.measure.ngram import figure
+from atat_zoo.results.history import history
+from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, percent
+from atat_zoo.results.naming import exponential, title
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,14 +44,9 @@ def over_seeds(values: Sequence[float]) -> Interval | None:
     return Interval(value=mean, low=mean - half, high=mean + half)
 
 
-def quantity_of(measured: Measured) -> str:
-    """Return the bound by which a run is judged: its objective's first."""
-    return next(iter(measured.nats))
-
-
 def per_token(measured: Measured) -> float:
-    """Return nats per token of that bound."""
-    return float(measured.nats[quantity_of(measured)].sum() / measured.count.sum())
+    """Return nats per token of the bound by which a run is judged."""
+    return float(measured.nats[measured.quantity].sum() / measured.count.sum())
 
 
 def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
@@ -139,8 +134,8 @@ def values_of(measured: Measured) -> dict[str, Any]:
             "nats_per_token": bound.nats_per_token,
             "bits_per_byte": bound.bits_per_byte,
         }
-    quantity, beside = quantity_of(measured), measured.table
-    counted = TableFigure.of(beside, measured.nats[quantity], measured.count) if beside else None
+    quantity, beside = measured.quantity, measured.table
+    counted = figure(beside, measured.nats[quantity], measured.count) if beside else None
     return {"bounds": table, "bound": title(quantity), "count_table": counted and counted.to_table()}
 
 
@@ -157,7 +152,7 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
     seeds = [seed for seed in one if seed in other]
     if not seeds:
         return {"problem": "no seed of which both are finished"}
-    quantity = quantity_of(other[seeds[0]])
+    quantity = other[seeds[0]].quantity
     for seed in seeds:
         if quantity not in one[seed].nats:
             return {"problem": f"no bound {quantity!r}, by which the other is measured"}
@@ -168,24 +163,6 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
     found = paired_over(pairs, count)
     found["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, found["each"], strict=True)]
     return {"bound": title(quantity), "seeds": seeds, **found, "ratios": _ratios(one, other, seeds)}
-
-
-def difference(interval: Interval) -> dict[str, float]:
-    """Return a difference of nats per token, and the change of the exponential in percent."""
-    change = interval.map(percent)
-    return {
-        "nats_per_token": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "percent": change.value,
-        "percent_low": change.low,
-        "percent_high": change.high,
-    }
-
-
-def percent(nats: float) -> float:
-    """Return the change of the exponential in percent."""
-    return 100 * math.expm1(nats) if nats < 700 else math.inf
 
 
 def _ratios(one: Mapping[int, Measured], other: Mapping[int, Measured], seeds: Sequence[int]) -> dict[str, Any]:
@@ -264,8 +241,8 @@ def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
     if by_seed is not None:
         not_worse = all(percent(interval.high) <= NOT_WORSE for interval in (sequences, by_seed))
     return {
-        "each": [difference(interval) for interval in each],
-        "sequences": difference(sequences),
-        "over_seeds": difference(by_seed) if by_seed else None,
+        "each": [interval.to_table() for interval in each],
+        "sequences": sequences.to_table(),
+        "over_seeds": by_seed and by_seed.to_table(),
         "not_worse": not_worse,
     }

@@ -63,7 +63,7 @@ class HeldOutSpec:
 
 @component
 class SamplersSpec:
-    """Samplers with which the runs of some arms write: what they cost, and their policy bounds (MATH 8)."""
+    """Samplers with which the runs of some arms write: what they cost, and their policy bounds."""
 
     each: Any = parts("sampler", help="samplers; the others are compared with the first")
     arms: tuple[str, ...] = param(help="arms whose runs write")
@@ -178,7 +178,7 @@ class Study:
             file=file,
             overrides=tuple(overrides),
             path=self.folder / "-".join([arm, *([] if point is None else [point]), f"seed{seed}"]),
-            experiment=experiments.load(file, overrides, said="in its overrides"),
+            experiment=experiments.load(file, overrides, overrides_from="in its overrides"),
         )
 
     def sweep_runs(self) -> list[StudyRun]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.registry import Context
 
 
@@ -23,11 +23,11 @@ class Target(Protocol):
 
     name: str
 
-    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L].
 
         Args:
-            masked: the step.
+            noised: the batch under its masks.
             loss: cross-entropy in nats, detached, float32 [B, L], zero where nothing is masked.
         """
         ...
@@ -55,15 +55,15 @@ class DifficultyTarget:
     decay: float = param(0.99, help="running: share of the past that a step retains", ge=0, lt=1)
     bins: int = param(10, help="running: intervals of the rate that have their own scale", ge=1, le=1000)
 
-    def build(self, context: Context) -> Callable[[Masked, Tensor], tuple[Tensor, Tensor]]:
+    def build(self, context: Context) -> Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]:
         """Return itself for `rank`, a module with the running moments for `running`."""
         if self.scale == "rank":
             return self
-        from atat_zoo.targets.modules import RunningDifficulty
+        from atat_zoo.targets.difficulty import RunningDifficulty
 
         return RunningDifficulty(decay=self.decay, bins=self.bins)
 
-    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L].
 
         Raises:
@@ -71,9 +71,9 @@ class DifficultyTarget:
         """
         if self.scale != "rank":
             raise TypeError("the running scale has a state: call build(context) and use what it returns")
-        from atat_zoo.targets.modules import rank_within
+        from atat_zoo.targets.difficulty import rank_within
 
-        return rank_within(loss, masked.masked)
+        return rank_within(loss, noised.masked)
 
 
 @component
@@ -82,12 +82,12 @@ class WasMaskedTarget:
 
     It has no information about difficulty. An estimator that minimises the squared error to it converges to
     E_r[p_i(r)], the average masking that the estimator itself caused: ½ everywhere with uniform masking and rates
-    uniform in [0, 1]. It exists for comparison, and because the source documents name it.
+    uniform in [0, 1]. It exists for comparison, and because the ATAT report names it.
     """
 
     name = "was_masked"
     summary = "the mask itself: its optimum is E_r[p_i(r)], the masking the estimator itself caused"
 
-    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not read."""
-        return masked.masked.float(), masked.maskable
+        return noised.masked.float(), noised.maskable

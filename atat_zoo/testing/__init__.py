@@ -20,21 +20,18 @@ For further parameters, call the check of the kind: `check_masking(Spiral(turns=
 
 A masking strategy may state two facts: `direction = -1` if p falls with importance, 0 if it ignores it (+1 without the
 attribute); and `positional = True` if equal importance at two positions may give different p. The limits of a
-`temperature` are tested. One that draws a mask by what is visible has the method `reveal`, and promises of its own.
+`temperature` are tested. One that draws a mask by what is visible has the method `draw_mask`, and promises of its own.
 
 Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 """
 
-from atat_zoo.testing.conformance import CHECKS, Case, cases
-from atat_zoo.testing.description import check_description, check_imports
+from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description, check_imports
 from atat_zoo.testing.examples import EXAMPLES
-from atat_zoo.testing.functions import check_noise, check_uncertainty
+from atat_zoo.testing.functions import check_noise, check_rates, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
-from atat_zoo.testing.masking import check_masking
+from atat_zoo.testing.masking import check_masking, check_visible_text_masking
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
-from atat_zoo.testing.rates import check_rates
-from atat_zoo.testing.revealing import check_revealing
 from atat_zoo.testing.sampling import (
     check_draw,
     check_order,
@@ -88,11 +85,11 @@ __all__ = [
     "check_position_bias",
     "check_rates",
     "check_remask",
-    "check_revealing",
     "check_sampler",
     "check_schedule",
     "check_stop",
     "check_target",
     "check_tokenizer",
     "check_uncertainty",
+    "check_visible_text_masking",
 ]

@@ -10,11 +10,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.contracts import Masked
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hypothesis.strategies import DrawFn
     from torch import Tensor
@@ -116,14 +116,14 @@ def temperatures() -> st.SearchStrategy[float]:
     return st.one_of(st.sampled_from([1e-3, 1e3, 1.0]), st.floats(-3, 3).map(lambda x: 10.0**x))
 
 
-def masked_step(drawn: Rows) -> tuple[Masked, Tensor]:
+def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
     """Return a step and its loss from the rows: masks with p = rate, losses of a few nats."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
     x = (drawn.uniform(*shape) * VOCABULARY).long()
     z, rate = torch.where(masked, VOCABULARY, x), drawn.rate
-    step = Masked(x=x, z=z, masked=masked, maskable=drawn.maskable, t=rate, rate=rate, p=p)
+    step = NoisedBatch(x=x, z=z, masked=masked, maskable=drawn.maskable, t=rate, rate=rate, p=p)
     loss = -(drawn.uniform(*shape).clamp(min=1e-6).log()) * masked
     return step, loss
 
@@ -145,6 +145,27 @@ def holds(condition: Tensor, promise: str, *shown: Callable[[], object]) -> None
     if not bool(condition.all()):
         seen = "; ".join(str(s()) for s in shown)
         raise AssertionError(f"{promise}{': ' + seen if seen else ''}")
+
+
+def is_tensor(value: Tensor, what: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
+    """Raise AssertionError if a tensor has another precision or shape; `what` names it."""
+    found, wanted = (value.dtype, list(value.shape)), (dtype, list(shape))
+    assert found == wanted, f"{what}: {wanted[0]} {wanted[1]}, not {found[0]} {found[1]}".replace("torch.", "")
+
+
+def called(part: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Return what a part makes of its arguments, by name here and in their order there, if it leaves them alone.
+
+    Raises:
+        AssertionError: when a tensor among them is changed, or a random number is drawn that no key stands for.
+    """
+    before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
+    state = torch.get_rng_state()
+    result = part(*given.values())
+    for name, value in before.items():
+        holds(given[name] == value, f"{name} is left as it was")
+    assert torch.equal(torch.get_rng_state(), state), "no random number is drawn but those of the keys"
+    return result
 
 
 def close(found: Tensor, wanted: Tensor, tolerance: float, promise: str) -> None:

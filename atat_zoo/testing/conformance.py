@@ -1,10 +1,12 @@
-"""Every promise of every part, as a list to parametrise a test with."""
+"""Every promise of every part, as a list to parametrise a test with; and those of any kind: description and import."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
+import subprocess
+import sys
 import tempfile
 import unittest
 from importlib import import_module
@@ -16,18 +18,17 @@ from hypothesis.errors import Flaky
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
-from atat_zoo.testing import masking, objectives, revealing, sampling, steps
-from atat_zoo.testing.description import check_description, check_imports
+from atat_zoo.registry.spec import fields_of, structure, unstructure
+from atat_zoo.testing import masking, objectives, sampling, steps
 from atat_zoo.testing.examples import EXAMPLES
-from atat_zoo.testing.functions import check_noise, check_uncertainty
+from atat_zoo.testing.functions import check_noise, check_rates, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.networks import check_backbone
-from atat_zoo.testing.rates import check_rates
 from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from atat_zoo.registry.manifest import Entry
     from atat_zoo.testing.examples import Example
@@ -65,10 +66,6 @@ CHECKS: dict[str, dict[str, Callable[..., None]]] = {
     "callback": {"contract": check_callback},
     "algorithm": {"contract": check_algorithm},
 }
-
-
-# Kinds with a second contract: the promises of the parts that have this method.
-SECOND: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {"masking": ("reveal", revealing.PROMISES)}
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -110,7 +107,7 @@ def _said(kind: str, error: BaseException) -> str:
     if isinstance(error, Flaky):
         return "the same input gives something else the next time"
     if isinstance(error, AttributeError) and attrs.has(type(error.obj)):
-        return f"it has no {error.name!r} (the contract of a {kind} is in {KINDS[kind].place})"
+        return f"it has no {error.name!r} (the contract of a {kind} is in {KINDS[kind].module})"
     return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
 
 
@@ -188,11 +185,62 @@ def _of_entry(zoo: Zoo, entry: Entry) -> list[Case]:
         "imports": (check_imports, lambda _: [entry.path]),
     }
     if not is_held_by_description_alone(entry):
-        promises |= {promise: (check, made) for promise, check in _checks(entry).items()}
+        # The kind masking has two contracts.
+        by_visible_text = hasattr(entry.load(), "draw_mask")
+        checks = masking.PROMISES_OF_VISIBLE_TEXT if by_visible_text else CHECKS[kind]
+        promises |= {promise: (check, made) for promise, check in checks.items()}
     return [Case(kind=kind, name=name, promise=key, check=value[0], makes=value[1]) for key, value in promises.items()]
 
 
-def _checks(entry: Entry) -> dict[str, Callable[..., None]]:
-    """Return the promises of a part's kind, or of the second contract of its kind."""
-    method, promises = SECOND.get(entry.kind, ("", {}))
-    return promises if method and hasattr(entry.load(), method) else CHECKS[entry.kind]
+_PROBE = """
+import importlib, sys
+for path in sys.argv[1:]:
+    module, _, name = path.partition(":")
+    getattr(importlib.import_module(module), name)
+    for heavy in ("torch", "composer", "hypothesis"):
+        if heavy in sys.modules:
+            sys.exit(f"importing {module} imports {heavy}; import it inside the method that needs it")
+"""
+
+
+def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
+    """Check that a component class has the description that every kind needs; `zoo` provides the parts inside it."""
+    zoo = zoo or Zoo.load()
+    where = f"{kind} {cls.__module__}.{cls.__qualname__}"
+    for word in ("name", "summary"):
+        text = cls.__dict__.get(word)
+        assert isinstance(text, str), f"{where} has no text {word!r}"
+        assert text.strip() == text != "", f"{where}: {word} is empty or has spaces around it"
+        assert "\n" not in text, f"{where}: {word} is one line"
+    refs = getattr(cls, "refs", None)
+    assert isinstance(refs, tuple), f"{where}: refs is a tuple of sources, () if there is none"
+    assert (cls.__doc__ or "").strip(), f"{where} has no docstring"
+    assert attrs.has(cls), f"{where} is no attrs class; decorate it with @component"
+    assert all(field.kw_only for field in attrs.fields(cls)), f"{where}: parameters are keyword-only"
+    for field in fields_of(cls):
+        assert field.help, f"{where}.{field.name} has no help"
+    if any(field.default is attrs.NOTHING for field in fields_of(cls)):
+        return  # nothing to build without its parameters
+    spec, problems = structure(cls, {}, kind, zoo)
+    assert not problems, f"{where} does not accept its own defaults: {problems}"
+    check_round_trip(kind, spec, zoo)
+
+
+def check_round_trip(kind: str, spec: Any, zoo: Zoo | None = None) -> None:
+    """Check that a specification, written as a TOML table and read back, is the same, and that it is frozen."""
+    table = unstructure(spec)
+    assert table["use"] == spec.name, f"{kind} {spec.name}: its table begins with its name"
+    again, problems = structure(type(spec), {k: v for k, v in table.items() if k != "use"}, kind, zoo or Zoo.load())
+    assert not problems, f"{kind} {spec.name}: its own table is refused: {problems}"
+    assert again == spec, f"{kind} {spec.name}: its table reads back as something else"
+    try:
+        spec.name_of_no_field = 1
+    except AttributeError:
+        return
+    raise AssertionError(f"{kind} {spec.name} can be changed after it is made; decorate it with @component")
+
+
+def check_imports(paths: Iterable[str]) -> None:
+    """Check in a fresh interpreter that `module:Class` paths import without torch, composer and hypothesis."""
+    done = subprocess.run([sys.executable, "-P", "-c", _PROBE, *paths], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.strip().splitlines()[-1]

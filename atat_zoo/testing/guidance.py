@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.generation import Writer
-from atat_zoo.testing.batches import for_examples
+from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.sampling import noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from atat_zoo.tokenizers import CharactersTokenizer
@@ -66,8 +66,7 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
 
         before, after = writer.denoiser(z, None, where), guided.denoiser(z, None, where)
         assert torch.equal(z, kept), "the caller's tokens were written to"
-        assert after.shape == before.shape, "guided log-probabilities are [N, V]"
-        assert after.dtype == before.dtype, "guided log-probabilities have the precision of the others"
+        is_tensor(after, "guided log-probabilities", before.dtype, before.shape)
         assert not bool(after.isnan().any()), "a log-probability is not a number"
         assert bool((after.logsumexp(-1).abs() < 1e-4).all()), "guided probabilities do not sum to 1"
         assert bool((after[before == -torch.inf] == -torch.inf).all()), "a token without probability was given one"

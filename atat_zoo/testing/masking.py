@@ -1,4 +1,4 @@
-"""Checks of MATH 3 (a)–(f), for any masking strategy."""
+"""Checks of masking strategies: (a)–(f) of `atat_zoo.masking`, or that a mask is drawn by visible tokens alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import attrs
 import torch
 from hypothesis import strategies as st
 
-from atat_zoo.testing.batches import close, for_examples, holds, rows, temperatures
+from atat_zoo.diffusion.randomness import fold, mix, row_keys, to_unit
+from atat_zoo.testing.batches import VOCABULARY, called, close, for_examples, holds, is_tensor, rows, temperatures
 from atat_zoo.testing.steps import check_adaptive, variants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-6  # of p in float32, where a promise is exact in real numbers
 _HOT, _COLD = 1e6, 1e-5
+_DRAWN = 20_000
+_ERRORS = 6.0  # largest error of a mean, in standard errors
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
@@ -38,9 +41,8 @@ def check_rate(strategy: Any, examples: int = 50) -> None:
     def holds_rate(drawn: Rows, temperature: float) -> None:
         for ready in _variants(strategy, temperature, drawn):
             p = _probabilities(ready, drawn)
-            assert p.dtype == torch.float32, f"p is float32, not {p.dtype}"
+            is_tensor(p, "p", torch.float32, drawn.importance.shape)
             close(_probabilities(ready, drawn), p, 0, "the same input gives the same p")
-            assert p.shape == drawn.importance.shape, "p has the shape of importance"
             holds((p >= 0) & (p <= 1), "p is in [0, 1]")
             holds(p[~drawn.maskable] == 0, "(e) tokens that are not maskable have p = 0")
             count = drawn.maskable.sum(-1)
@@ -124,7 +126,6 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
     def holds_symmetry(drawn: Rows, temperature: float, level: float) -> None:
-        state = torch.get_rng_state()
         for ready in _variants(strategy, temperature, drawn):
             p = _probabilities(ready, drawn)
             alone = ready.probabilities(drawn.importance[3:4], drawn.rate[3:4], drawn.maskable[3:4])
@@ -138,7 +139,6 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
             uniform = drawn.rate.unsqueeze(-1) * drawn.maskable
             p = ready.probabilities(equal, drawn.rate, drawn.maskable)
             close(p, uniform, _ROUNDING, "(f) equal importance gives p = r")
-        assert torch.equal(torch.get_rng_state(), state), "no random number is drawn"
 
 
 def check_memory(strategy: Any, examples: int = 50) -> None:
@@ -166,9 +166,93 @@ def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
 
 
 def _probabilities(ready: Any, drawn: Rows) -> Tensor:
-    inputs = {name: getattr(drawn, name) for name in ("importance", "rate", "maskable")}
-    before = {name: value.clone() for name, value in inputs.items()}
-    p: Tensor = ready.probabilities(**inputs)
-    for name, value in inputs.items():
-        holds(value == before[name], f"{name} is left as it was")
+    p: Tensor = called(ready.probabilities, {name: getattr(drawn, name) for name in ("importance", "rate", "maskable")})
     return p
+
+
+def check_visible_text_masking(strategy: Any, examples: int = 50) -> None:
+    """Check every promise of a `VisibleTextMasking` strategy."""
+    for check in PROMISES_OF_VISIBLE_TEXT.values():
+        check(strategy, examples)
+
+
+def check_count(strategy: Any, examples: int = 50) -> None:
+    """The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn whatever the scores; only maskable ones."""
+
+    @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
+    def holds_count(drawn: Rows, seed: int) -> None:
+        mask = _mask(strategy, _tokens(drawn), drawn.rate, drawn.maskable, _keys(drawn, seed))
+        is_tensor(mask, "a mask", torch.bool, drawn.maskable.shape)
+        holds(drawn.maskable | ~mask, "tokens that are not maskable are not masked")
+        expected, count = drawn.rate.double() * drawn.maskable.sum(-1), mask.sum(-1)
+        holds((count - expected).abs() < 1, "as many tokens are masked as the rate says, rounded down or up")
+        holds(~mask[drawn.rate == 0], "at rate 0 no token is masked")
+        holds(mask[drawn.rate == 1] == drawn.maskable[drawn.rate == 1], "at rate 1 every token is masked")
+
+    for rate in (0.05, 0.3, 0.5, 0.77):
+        expected, keys = rate * 6, row_keys(3, "mask", torch.arange(_DRAWN))
+        tokens = torch.arange(6).expand(_DRAWN, 6)
+        mask = _mask(strategy, tokens, torch.full((_DRAWN,), rate), torch.ones_like(tokens, dtype=torch.bool), keys)
+        share = expected % 1
+        error = (mask.sum(-1).double().mean() - expected).abs() / (share * (1 - share) / _DRAWN + 1e-12) ** 0.5
+        holds(error <= _ERRORS, "the mean number of masked tokens is that of the rate", error.item)
+
+
+def check_visible(strategy: Any, examples: int = 50) -> None:
+    """Changing the tokens that are masked does not change the mask."""
+
+    @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
+    def holds_mask(drawn: Rows, seed: int) -> None:
+        tokens, keys = _tokens(drawn), _keys(drawn, seed)
+        mask = _mask(strategy, tokens, drawn.rate, drawn.maskable, keys)
+        for _ in range(3):
+            other = torch.where(mask, _tokens(drawn), tokens)
+            again = _mask(strategy, other, drawn.rate, drawn.maskable, keys)
+            holds(again == mask, "the mask does not depend on the tokens that it hides")
+
+
+def check_equal_scores(strategy: Any, examples: int = 50) -> None:
+    """A row does not depend on the others; with equal scores every token is masked as often."""
+
+    @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
+    def holds_rows(drawn: Rows, seed: int) -> None:
+        tokens, keys = _tokens(drawn), _keys(drawn, seed)
+        mask = _mask(strategy, tokens, drawn.rate, drawn.maskable, keys)
+        alone = _mask(strategy, tokens[3:4], drawn.rate[3:4], drawn.maskable[3:4], keys[3:4])
+        holds(mask[3:4] == alone, "a row does not depend on the others of its batch")
+        again = _mask(strategy, tokens, drawn.rate, drawn.maskable, keys)
+        holds(mask == again, "the same keys draw the same mask")
+
+    keys = row_keys(5, "mask", torch.arange(_DRAWN))
+    maskable = torch.tensor([True, True, False, True, True, True]).expand(_DRAWN, 6)
+    mask = strategy.draw_mask(lambda hidden: torch.full(hidden.shape, 0.5), torch.full((_DRAWN,), 0.5), maskable, keys)
+    share = mask.double().mean(0)[maskable[0]]
+    error = (share - share.mean()).abs() / (0.25 / _DRAWN) ** 0.5
+    holds(error <= _ERRORS, "with equal scores every token is masked as often", error.max)
+
+
+PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
+    "rate": check_count,
+    "visible": check_visible,
+    "symmetry": check_equal_scores,
+}
+
+
+def _mask(strategy: Any, tokens: Tensor, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
+    """Return the mask of a strategy whose scores are a hash of all of z and the position: any change of z shows."""
+    position = torch.arange(tokens.shape[1])
+
+    def scores(hidden: Tensor) -> Tensor:
+        z = torch.where(hidden, VOCABULARY, tokens)
+        return to_unit(fold(mix(fold(z, position)).sum(1, keepdim=True), position))
+
+    mask: Tensor = called(strategy.draw_mask, {"scores": scores, "rate": rate, "maskable": maskable, "keys": keys})
+    return mask
+
+
+def _tokens(drawn: Rows) -> Tensor:
+    return (drawn.uniform(*drawn.maskable.shape) * VOCABULARY).long()
+
+
+def _keys(drawn: Rows, seed: int) -> Tensor:
+    return row_keys(seed, "mask", torch.arange(len(drawn.rate)))

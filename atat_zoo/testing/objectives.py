@@ -17,7 +17,7 @@ from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.hookspecs import TABLES
-from atat_zoo.testing.batches import close, holds
+from atat_zoo.testing.batches import close, holds, is_tensor
 from atat_zoo.testing.networks import holds_gradients, randomised
 from atat_zoo.testing.toys import ExactBackbone, Hashed, Joint, toy
 
@@ -56,8 +56,7 @@ def check_loss(objective: Any) -> None:
     assert isinstance(module.curriculum_strength(0.5), float | None), "a strength is a number, or None"
     if "estimator" in objective.uses:
         importance = module.importance(batch.tokens, batch.maskable, torch.full((N,), 0.5))
-        assert importance.dtype == torch.float32, f"importance is float32, not {importance.dtype}"
-        assert importance.shape == (N, L), "importance has the shape of the tokens"
+        is_tensor(importance, "importance", torch.float32, (N, L))
         holds((importance >= 0) & (importance <= 1), "importance is in [0, 1]")
 
 

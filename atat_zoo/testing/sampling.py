@@ -1,4 +1,4 @@
-"""Checks of samplers and their parts (MATH 6), with the denoiser `Hashed`."""
+"""Checks of samplers and their parts (docs/mathematics.md), with the denoiser `Hashed`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
-from atat_zoo.evaluation.policy import policy_nats
+from atat_zoo.measure.policy import policy_nats
 from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
-from atat_zoo.samplers.revealed import Revealed
-from atat_zoo.testing.batches import for_examples
+from atat_zoo.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, l
 
 
 def check_sampler(sampler: Sampler, examples: int = 20) -> None:
-    """Check MATH 6 for a sampler: given tokens, no masks left, counted evaluations, seeds, no leak between rows."""
+    """Check a sampler: given tokens, no masks left, counted evaluations, seeds, no leak between rows."""
 
     @for_examples(
         examples,
@@ -85,12 +85,12 @@ def check_sampler(sampler: Sampler, examples: int = 20) -> None:
 
 
 def check_policy(sampler: Sampler, examples: int = 20) -> None:
-    """Check MATH 8 for a sampler that it covers.
+    """Check the policy bound of a sampler that it covers.
 
-    For one seed the choices of places are a function of z, whether they are random or not, so the probabilities of all
-    texts sum to 1. This fails for a choice that reads more than z, and for a price that is not that of the draw.
+    For one seed the choices of positions are a function of z, whether they are random or not, so the probabilities of
+    all texts sum to 1. This fails for a choice that reads more than z, and for a price that is not that of the draw.
     """
-    if sampler.uncovered:
+    if sampler.no_policy_bound_because:
         return
 
     @for_examples(
@@ -113,7 +113,7 @@ def check_policy(sampler: Sampler, examples: int = 20) -> None:
         assert not bool(priced.contribution[~maskable].any()), "a given token has a price"
         if sampler.deterministic:
             other = policy_nats(denoiser, sampler, texts, maskable, seeds + 1)
-            assert torch.equal(other.nats, priced.nats), "a deterministic choice of places depends on the seed"
+            assert torch.equal(other.nats, priced.nats), "a deterministic choice of positions depends on the seed"
 
 
 class Asked(Denoiser, Protocol):
@@ -123,7 +123,7 @@ class Asked(Denoiser, Protocol):
 
 
 def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
-    """Check MATH 6 for a sampler on one batch.
+    """Check what holds for every sampler on one batch.
 
     Args:
         sampler: the sampler.
@@ -146,12 +146,12 @@ def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: 
     assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of evaluations"
     assert torch.equal(_replayed(kept, trace, v), made.tokens), "the trace does not lead to the text"
 
-    if not sampler.uncovered:
-        revealed, steps = Revealed(made.tokens), list[dict[str, Any]]()
-        along = sampler.reveal(make(), z, seeds, revealed, observe=steps.append)
+    if not sampler.no_policy_bound_because:
+        forced, steps = TeacherForcing(made.tokens), list[dict[str, Any]]()
+        along = sampler.score_text(make(), z, seeds, forced, observe=steps.append)
         assert steps == trace, "along its own text it takes other steps"
         assert torch.equal(along.nfe, made.nfe), "along its own text it costs more or less"
-        assert bool(revealed.nats.isfinite().all()), "it has drawn what it would never draw"
+        assert bool(forced.nats.isfinite().all()), "it has drawn what it would never draw"
 
     again = sampler.sample(make(), z, seeds)
     assert torch.equal(again.tokens, made.tokens), "the same seed gave another text"
@@ -216,20 +216,19 @@ def example_step(
 
 
 def check_order(order: Order, examples: int = 50) -> None:
-    """Check the contract of an order, and MATH 6 for a sampler with it."""
+    """Check the contract of an order, and what holds for every sampler, for one with it."""
     step = example_step(order.needs)
     score = order(step)
-    assert score.shape == step.open.shape, "an order gives a score per position"
     assert score.dtype.is_floating_point, "a score is a floating number"
+    is_tensor(score, "a score per position", score.dtype, step.open.shape)
     assert not bool(score[step.open].isnan().any()), "a score is not a number"
     assert torch.equal(order(step), score), "the same step gave other scores"
-    _known(order.needs, {"log_probs", "importance", "order_weights", "drawn", "history"})
-    check_sampler(assemble(order=order), examples)
-    check_policy(assemble(order=order), examples)
+    known = {"log_probs", "importance", "order_weights", "drawn", "history"}
+    _holds_in_a_sampler(order.needs, known, examples, order=order)
 
 
 def check_pace(pace: Pace, examples: int = 50) -> None:
-    """Check the contract of a pace, and MATH 6 for a sampler with it."""
+    """Check the contract of a pace, and what holds for every sampler, for one with it."""
     most = [pace.most(n) for n in range(1, 200)]
     assert most[0] >= 1, "a pace allows at least one step"
     assert most == sorted(most), "the most steps fall with a longer text"
@@ -240,38 +239,30 @@ def check_pace(pace: Pace, examples: int = 50) -> None:
     step.rates = pace.rates(step.number % most[0])
     taken = pace.take(step)
     if taken.dtype == torch.bool:
-        assert taken.shape == step.open.shape, "which positions: bool [A, L]"
+        is_tensor(taken, "which positions", torch.bool, step.open.shape)
     else:
-        assert taken.dtype == torch.int64, "how many: int64"
-        assert taken.shape == step.rows.shape, "how many: one number a row"
-    _known(pace.needs, {"log_probs", "history"})
-    check_sampler(assemble(pace=pace), examples)
-    check_policy(assemble(pace=pace), examples)
+        is_tensor(taken, "how many, one number a row", torch.int64, step.rows.shape)
+    _holds_in_a_sampler(pace.needs, {"log_probs", "history"}, examples, pace=pace)
 
 
 def check_remask(remask: Remask, examples: int = 50) -> None:
-    """Check the contract of a remask, and MATH 6 for a sampler with it."""
+    """Check the contract of a remask, and what holds for every sampler, for one with it."""
     step = example_step(remask.needs)
     step.fresh = torch.zeros_like(step.open)
     rate = torch.as_tensor(remask.rate(step))
     assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate is a share"
     hidden = remask(step)
-    assert hidden.dtype == torch.bool, "what is hidden: bool"
-    assert hidden.shape == step.open.shape, "what is hidden: bool [A, L]"
-    _known(remask.needs, {"confidence", "rescored"})
-    check_sampler(assemble(remask=remask), examples)
+    is_tensor(hidden, "what is hidden", torch.bool, step.open.shape)
+    _holds_in_a_sampler(remask.needs, {"confidence", "rescored"}, examples, remask=remask)
 
 
 def check_stop(stop: Stop, examples: int = 50) -> None:
-    """Check the contract of a stop, and MATH 6 for a sampler with it."""
+    """Check the contract of a stop, and what holds for every sampler, for one with it."""
     step = example_step(stop.needs)
     stopped = stop(step)
-    assert stopped.dtype == torch.bool, "which rows are finished: bool"
-    assert stopped.shape == step.rows.shape, "which rows are finished: bool [A]"
+    is_tensor(stopped, "which rows are finished", torch.bool, step.rows.shape)
     assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped"
-    _known(stop.needs, {"log_probs", "history"})
-    check_sampler(assemble(stop=stop), examples)
-    check_policy(assemble(stop=stop), examples)
+    _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stop=stop)
 
 
 def check_draw(draw: Draw, examples: int = 50) -> None:
@@ -289,15 +280,12 @@ def check_draw(draw: Draw, examples: int = 50) -> None:
         excluded[:, seed % v] = False
         log_probs = logits.masked_fill(excluded, -torch.inf).log_softmax(-1)
         drawn = draw(log_probs, keys, step, rows)
-        assert drawn.dtype == torch.int64, "a token is int64"
-        assert drawn.shape == keys.shape, "one token per distribution"
+        is_tensor(drawn, "one token per distribution", torch.int64, keys.shape)
         assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token without probability was drawn"
         assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
         check_frequencies(draw, log_probs[0], step, seed)
 
-    _known(draw.needs, {"history"})
-    check_sampler(assemble(draw=draw), examples)
-    check_policy(assemble(draw=draw), examples)
+    _holds_in_a_sampler(draw.needs, {"history"}, examples, draw=draw)
 
 
 def check_frequencies(draw: Draw, log_probs: Tensor, step: Step, seed: int, number: int = 512) -> None:
@@ -311,5 +299,8 @@ def check_frequencies(draw: Draw, log_probs: Tensor, step: Step, seed: int, numb
     assert bool(((counts - number * said).abs() <= 6 * spread + 6).all()), "a draw is not from what it says"
 
 
-def _known(needs: frozenset[str], allowed: set[str]) -> None:
-    assert needs <= allowed, f"unknown needs: {', '.join(sorted(needs - allowed))}"
+def _holds_in_a_sampler(needs: frozenset[str], known: set[str], examples: int, **part: Any) -> None:
+    """Check that a part needs what a step has for its kind, and a sampler with it."""
+    assert needs <= known, f"unknown needs: {', '.join(sorted(needs - known))}"
+    check_sampler(assemble(**part), examples)
+    check_policy(assemble(**part), examples)

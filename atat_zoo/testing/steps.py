@@ -9,11 +9,22 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from atat_zoo.curricula import Tilting
-from atat_zoo.curricula.modules import tilt
-from atat_zoo.diffusion.contracts import Masked, StatefulPart
+from atat_zoo.curricula import ExponentialWeighting
+from atat_zoo.curricula.weighting import tilt
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.testing.batches import VOCABULARY, built, close, for_examples, holds, masked_step, rows, taught
+from atat_zoo.testing.batches import (
+    VOCABULARY,
+    built,
+    called,
+    close,
+    for_examples,
+    holds,
+    is_tensor,
+    masked_step,
+    rows,
+    taught,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,14 +41,11 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
     def holds_keys(drawn: Rows, seed: int) -> None:
         p = drawn.importance.float() * drawn.maskable
         keys = row_keys(seed, "mask", torch.arange(p.shape[0]))
-        state = torch.get_rng_state()
-        mask = drawing(p, keys)
-        assert mask.dtype == torch.bool, f"a mask is bool, not {mask.dtype}"
-        assert mask.shape == p.shape, "a mask has the shape of p"
+        mask = called(drawing, {"p": p, "keys": keys})
+        is_tensor(mask, "a mask", torch.bool, p.shape)
         holds(~mask[p == 0], "p = 0 is never masked")
         holds(mask[p == 1], "p = 1 is always masked")
         holds(drawing(p[2:3], keys[2:3]) == mask[2:3], "a row does not depend on the others of its batch")
-        assert torch.equal(torch.get_rng_state(), state), "no random number but those of the keys is drawn"
 
     @for_examples(max(1, examples // 10), drawn=rows(), seed=st.integers(0, 2**31))
     def holds_marginals(drawn: Rows, seed: int) -> None:
@@ -57,14 +65,14 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
         for ready in variants(curriculum, drawn):
             weigh = ready.weights
             weights = weigh(step, drawn.importance, progress)
-            assert weights.dtype == torch.float32, f"weights are float32, not {weights.dtype}"
+            is_tensor(weights, "weights", torch.float32, step.masked.shape)
             holds((weights > 0) & weights.isfinite(), "weights are positive and finite")
             count = step.maskable.sum(-1)
             mean = (weights.double() * step.maskable).sum(-1) / count.clamp(min=1)
             close(mean, count > 0, 1e-5, "weights have mean 1 over each row's maskable tokens")
             assert isinstance(ready.stage(progress), str), "a stage has a name"
             assert ready.stage(progress), "a stage has a name"
-            if isinstance(ready, Tilting):
+            if isinstance(ready, ExponentialWeighting):
                 sure = drawn.importance.round()
                 found, told = weigh(step, sure, progress), tilt(sure, ready.strength(progress), step.maskable)
                 holds((found - told).abs() <= 1e-5 * told, "importance 1 weighs exp(strength) times importance 0")
@@ -82,9 +90,8 @@ def check_target(target: Any, examples: int = 50) -> None:
         step, loss = masked_step(drawn)
         for ready in variants(target, drawn):
             wanted, counted = ready(step, loss)
-            assert wanted.dtype == torch.float32, f"a target is float32, not {wanted.dtype}"
-            assert counted.dtype == torch.bool, "where it counts is bool"
-            assert wanted.shape == counted.shape == loss.shape, "targets have the shape of the loss"
+            is_tensor(wanted, "targets", torch.float32, loss.shape)
+            is_tensor(counted, "where they count", torch.bool, loss.shape)
             holds((wanted >= 0) & (wanted <= 1), "targets are in [0, 1]")
             holds(step.maskable[counted], "only maskable tokens count")
             assert not wanted.requires_grad, "targets carry no gradient"
@@ -100,8 +107,7 @@ def check_position_bias(bias: Any, examples: int = 50) -> None:
         length = drawn.importance.shape[-1]
         for ready in variants(bias, drawn):
             values = ready.values(length)
-            assert values.dtype == torch.float32, f"a bias is float32, not {values.dtype}"
-            assert values.shape == (length,), "a bias has one value a position"
+            is_tensor(values, "a bias", torch.float32, (length,))
             holds((values >= 0) & (values <= 1), "a bias is in [0, 1]")
 
     check_adaptive(bias, lambda ready, drawn: ready.values(drawn.importance.shape[-1]), examples)
@@ -126,8 +132,7 @@ def check_estimator(estimator: Any, examples: int = 10) -> None:
         with torch.no_grad():
             importance = module(tokens, table[tokens], t, maskable)
             alone = module(tokens[7:8], table[tokens[7:8]], t[7:8], maskable[7:8])
-        assert importance.dtype == torch.float32, f"importance is float32, not {importance.dtype}"
-        assert importance.shape == shape, "importance has the shape of the tokens"
+        is_tensor(importance, "importance", torch.float32, shape)
         holds((importance >= 0) & (importance <= 1), "importance is in [0, 1]")
         close(importance[7:8], alone, 1e-5, "a row does not depend on the others of its batch")
 
@@ -162,8 +167,8 @@ def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: 
         assert not list(part.parameters()), "what follows the training is a buffer, not a parameter"
 
 
-def _rows_of(step: Masked, chosen: slice) -> Masked:
-    return Masked(**{name: value[chosen] for name, value in attrs.asdict(step, recurse=False).items()})
+def _rows_of(step: NoisedBatch, chosen: slice) -> NoisedBatch:
+    return NoisedBatch(**{name: value[chosen] for name, value in attrs.asdict(step, recurse=False).items()})
 
 
 def _step_of(drawn: Rows) -> Any:

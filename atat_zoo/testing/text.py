@@ -15,9 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atat_zoo.corpora import Corpus
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
-from atat_zoo.testing.batches import close, holds
+from atat_zoo.testing.batches import close, holds, is_tensor
+from atat_zoo.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,12 +37,13 @@ def check_corpus(corpus: Any) -> None:
     Args:
         corpus: a specification; its text must be there.
     """
+    assert Corpus in corpus.__class__.__mro__, "a corpus inherits from atat_zoo.corpora.Corpus"
     fingerprint = corpus.fingerprint()
     assert isinstance(fingerprint, dict), "a fingerprint is a table"
     assert json.loads(json.dumps(fingerprint)) == fingerprint, "a fingerprint can be written as JSON and read back"
     assert corpus.fingerprint() == fingerprint, "the same text has the same fingerprint"
-    if hasattr(corpus, "built"):
-        assert Path(corpus.built()).is_dir(), "built() is the folder of the shards"
+    if (folder := corpus.built()) is not None:
+        assert folder.is_dir(), "built() is the folder of the shards"
         _refuses(corpus, "train", "a corpus that is built already has no documents to give")
         return
     texts = {split: list(corpus.documents(split)) for split in SPLITS}
@@ -107,7 +110,8 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
         texts: what it is tried with; the first must be a text that it can write, others may raise `UserError`. Its own
             `texts` when empty, if it has any, and else English.
     """
-    texts = texts or getattr(tokenizer, "texts", TEXTS)
+    assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer inherits from atat_zoo.tokenizers.Tokenizer"
+    texts = texts or tokenizer.texts or TEXTS
     documents = [texts[0]] * 20
     model = tokenizer.train(lambda: iter(documents))
     V = model.vocabulary_size
@@ -115,8 +119,7 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     for name, i in special.items():
         assert i is None or 0 <= i < V, f"{name} is an id from 0 to V - 1, not {i} (V = {V}); the mask alone is V"
     sizes = model.byte_counts()
-    assert sizes.dtype == np.int64, f"byte counts are int64, not {sizes.dtype}"
-    assert sizes.shape == (V,), f"there is one byte count a token: {V}, not {sizes.shape}"
+    is_tensor(torch.from_numpy(sizes), "byte counts", torch.int64, (V,))
     for name, i in special.items():
         assert i is None or sizes[i] == 0, f"{name} stands for no text, so its byte count is 0"
 
@@ -175,21 +178,17 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
         texts: what it is tried with.
     """
     made = judge.build("cpu")
-    assert isinstance(made.title, str), "a judge has a title"
-    assert made.title.strip(), "a judge has a title"
+    assert str(made.title).strip(), "a judge has a title"
     nats, tokens = made.nats(texts)
-    assert nats.dtype == torch.float64, f"nats are float64, not {nats.dtype}"
-    assert tokens.dtype == torch.int64, f"counts of tokens are int64, not {tokens.dtype}"
-    assert nats.shape == tokens.shape == (len(texts),), "one entry for each text"
+    is_tensor(nats, "nats", torch.float64, (len(texts),))
+    is_tensor(tokens, "counts of tokens", torch.int64, (len(texts),))
     holds(nats.isfinite() & (nats >= 0), "nats are finite and not negative", lambda: nats)
     holds(tokens >= 0, "there are no fewer than 0 tokens")
     again, _ = judge.build("cpu").nats(texts)
     close(again, nats, 0, "the same judge says the same of the same texts")
 
     features = made.features(texts)
-    assert features.dtype == torch.float32, f"features are float32, not {features.dtype}"
-    assert features.ndim == 2, "a feature is a vector"
-    assert len(features) == len(texts), "a feature for each text"
+    is_tensor(features, "features, a vector for each text", torch.float32, (len(texts), features.shape[-1]))
     holds(features.isfinite(), "features are finite")
     for i, text in enumerate(texts):
         alone, counted = made.nats([text])

@@ -19,7 +19,7 @@ from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Entropy in nats of the toy of MATH 5, which every bound with exact weights must reach.
+# Entropy in nats of the toy of docs/mathematics.md, which every bound with exact weights must reach.
 ENTROPY = 1.910914
 
 
@@ -94,15 +94,15 @@ class Joint:
 
 
 def toy() -> Joint:
-    """Return the joint of MATH 5: L = 3, V = 2, P(000, 001, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
+    """Return the joint of docs/mathematics.md: L = 3, V = 2, P(000, 001, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
     return Joint([4, 1, 2, 3, 1, 5, 2, 6], length=3, vocabulary_size=2)
 
 
 class ExactBackbone(nn.Module):
-    """A backbone that knows a joint: its hidden states are log p(x_i | what the attention lets place i see).
+    """A backbone that knows a joint: its hidden states are log p(x_i | what the attention lets position i see).
 
     D = V and the head is the identity; everything is float64. To the logits it adds `shift`, log V by default, which
-    is what an objective of ratios takes off. If `shifted`, place i reads the token before it, or a mask for none;
+    is what an objective of ratios takes off. If `shifted`, position i reads the token before it, or a mask for none;
     under `"causal"` attention it always does.
     """
 

@@ -170,9 +170,9 @@ def check_algorithm(algorithm: Any) -> None:
 
 def installed(part: Any) -> None:
     """Skip a check of a part whose package is not installed."""
-    module, install = getattr(part, "package", ("atat_zoo", ""))
-    if find_spec(module) is None:
-        raise unittest.SkipTest(f"needs {install}")
+    package = getattr(part, "package", None)
+    if package and find_spec(package[0]) is None:
+        raise unittest.SkipTest(f"needs {package[1]}")
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from typing_extensions import override
 
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
@@ -55,46 +57,55 @@ class TokenizerModel(Protocol):
 
 
 class Tokenizer(Protocol):
-    """A component of the kind tokenizer.
-
-    One that reads a file also has `fingerprint() -> str`, which changes with the file, so that shards of another file
-    are not reused. The tokenizer of another experiment has `like`, that experiment's own tokenizer, and its fingerprint
-    is the hash of `tokenizer.json`. One that cannot write English has `texts`, examples for the conformance suite, of
-    which it can write the first.
-    """
+    """A component of the kind tokenizer, which inherits from this class; `train` and `load` have no default."""
 
     name: str
+    # Examples for the conformance suite, of which it can write the first; () for the suite's own, in English.
+    texts: ClassVar[tuple[str, ...]] = ()
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         """Return the tokenizer, trained on the training split if it needs training."""
         ...
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote."""
+        """Return the tokenizer that `save` wrote; files that it was made from are not needed."""
         ...
+
+    def fingerprint(self) -> str | None:
+        """Return a hash of the files that it reads: shards of other files are not reused; None where it reads none."""
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        """Return its table, without the parameters that change no token."""
+        return unstructure(self)
+
+    @property
+    def like(self) -> Tokenizer | None:
+        """Of the tokenizer of a run, whose fingerprint is the hash of `tokenizer.json`: the run's own tokenizer."""
+        return None
 
 
 @component
-class BytesTokenizer:
+class BytesTokenizer(Tokenizer):
     """Every byte of the UTF-8 text is a token: V = 258, ids 0 to 255, BOS 256, EOS 257."""
 
     name = "bytes"
     summary = "one token per UTF-8 byte; V = 258 with BOS and EOS"
     refs = ("arXiv:2105.13626",)
 
+    @override
     def train(self, documents: Callable[[], Iterator[str]]) -> BytesModel:
-        """See `Tokenizer`."""
         from atat_zoo.tokenizers.tables import BytesModel
 
         return BytesModel()
 
+    @override
     def load(self, folder: Path) -> TokenizerModel:
-        """See `Tokenizer`."""
         return self.train(lambda: iter(())).checked(folder)
 
 
 @component
-class CharactersTokenizer:
+class CharactersTokenizer(Tokenizer):
     """Space and the letters a to z: V = 27, ids 0 to 26; with `special`, BOS 27 and EOS 28."""
 
     name = "characters"
@@ -104,19 +115,19 @@ class CharactersTokenizer:
     special: bool = param(False, help="add BOS and EOS as ids 27 and 28")
     unknown: Literal["error", "space"] = param("error", help="treatment of other characters: an error, or a space")
 
+    @override
     def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
-        """See `Tokenizer`."""
         from atat_zoo.tokenizers.tables import CharactersModel
 
         return CharactersModel(special=self.special, unknown=self.unknown)
 
+    @override
     def load(self, folder: Path) -> TokenizerModel:
-        """See `Tokenizer`."""
         return self.train(lambda: iter(())).checked(folder)
 
 
 @component
-class BPETokenizer:
+class BPETokenizer(Tokenizer):
     """Byte-pair encoding on bytes, as in GPT-2, trained on the training split.
 
     It encodes every text: the 256 bytes are in the vocabulary. V includes BOS and EOS, the last two ids. A small corpus
@@ -132,8 +143,8 @@ class BPETokenizer:
 
     vocabulary_size: int = param(2048, help="V, including the 256 bytes, BOS and EOS", ge=258, le=2**31)
 
+    @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """See `Tokenizer`."""
         from atat_zoo.tokenizers.library import LibraryModel, trained
 
         # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
@@ -141,15 +152,15 @@ class BPETokenizer:
         require(140 * size, f"tokenizer.vocabulary_size = {size}", "its table", "lower it")
         return LibraryModel(trained(documents(), self.vocabulary_size, (_BOS, _EOS)), bos=_BOS, eos=_EOS)
 
+    @override
     def load(self, folder: Path) -> TokenizerModel:
-        """See `Tokenizer`."""
         from atat_zoo.tokenizers.library import LibraryModel
 
         return LibraryModel.load(folder, bos=_BOS, eos=_EOS)
 
 
 @component
-class PretrainedTokenizer:
+class PretrainedTokenizer(Tokenizer):
     """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
 
     BOS and EOS are optional; name them to pack with them. GPT-2's is
@@ -169,26 +180,26 @@ class PretrainedTokenizer:
     eos: str | None = param(None, help="name of the token that ends one")
     source: str = param("", help="where the files come from, in words, for when one is missing")
 
+    @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer; nothing is learned."""
         from atat_zoo.tokenizers.library import LibraryModel, from_file, from_pair
 
         files = self._files()
         library = from_file(files[0]) if len(files) == 1 else from_pair(*files)
         return LibraryModel(library, bos=self.bos, eos=self.eos)
 
+    @override
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote; the original file is not needed."""
         from atat_zoo.tokenizers.library import LibraryModel
 
         return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
 
+    @override
     def identity(self) -> dict[str, Any]:
-        """Return its table without `source`, which are words; see `Corpus`."""
         return {key: value for key, value in unstructure(self).items() if key != "source"}
 
+    @override
     def fingerprint(self) -> str:
-        """Return the hash of the files: different files give different shards."""
         return _digest(*self._files())
 
     def _files(self) -> list[Path]:
@@ -217,7 +228,7 @@ class PretrainedTokenizer:
 
 
 @component
-class RunTokenizer:
+class RunTokenizer(Tokenizer):
     """The tokenizer of a finished run, so that two models read the same ids.
 
     An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it, as
@@ -246,12 +257,16 @@ class RunTokenizer:
             )
         return self.like.load(path.parent)
 
+    @override
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote; the run is not needed."""
         return self.like.load(folder)
 
+    @override
+    def identity(self) -> dict[str, Any]:
+        return self.like.identity()  # wherever the run lies; the hash of its file is checked by itself
+
+    @override
     def fingerprint(self) -> str:
-        """Return the hash of the tokenizer's file: a different file gives different shards."""
         return self.sha256 or _digest(self._file())
 
     def _file(self) -> Path:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from typing_extensions import override
 
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.tokenizers.tables import FILE, TableModel
@@ -109,20 +110,20 @@ class LibraryModel(TableModel):
         """Return the tokenizer that `save` wrote."""
         return cls(from_file(folder / FILE), bos=bos, eos=eos)
 
+    @override
     def encode(self, text: str) -> list[int]:
-        """See `TokenizerModel`."""
         with _encoding():
             ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
         return ids
 
+    @override
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `TokenizerModel`."""
         with _encoding():
             # The fast one: it keeps no offsets, which nothing here reads.
             return [found.ids for found in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    @override
     def decode(self, ids: Iterable[int]) -> str:
-        """See `TokenizerModel`."""
         if self.byte_level:
             return super().decode(ids)
         parts: list[list[int]] = [[]]

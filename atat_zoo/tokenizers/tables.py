@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import string
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from typing_extensions import override
 
 from atat_zoo.errors import UserError
+from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ FILE = "tokenizer.json"
 ALPHABET = " " + string.ascii_lowercase
 
 
-class TableModel:
+class TableModel(TokenizerModel):
     """Decoding with a table of bytes: half of a `TokenizerModel`, exact for every token."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
@@ -29,12 +30,12 @@ class TableModel:
         self._table = [*table, b"[MASK]"]
         self.vocabulary_size, self.bos, self.eos = len(table), bos, eos
 
+    @override
     def decode(self, ids: Iterable[int]) -> str:
-        """See `TokenizerModel`; bytes that are not UTF-8 become U+FFFD."""
-        return b"".join([self._table[i] for i in ids]).decode("utf-8", "replace")
+        return b"".join([self._table[i] for i in ids]).decode("utf-8", "replace")  # U+FFFD for what is not UTF-8
 
+    @override
     def byte_counts(self) -> NDArray[np.int64]:
-        """See `TokenizerModel`."""
         return np.array([len(entry) for entry in self._table[:-1]], np.int64)
 
 
@@ -43,16 +44,12 @@ class SmallModel(TableModel):
 
     content: dict[str, Any]
 
-    @abstractmethod
-    def encode(self, text: str) -> list[int]:
-        """See `TokenizerModel`."""
-
+    @override
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `TokenizerModel`."""
         return [self.encode(text) for text in texts]
 
+    @override
     def save(self, folder: Path) -> None:
-        """See `TokenizerModel`."""
         (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def checked(self, folder: Path) -> Self:
@@ -83,8 +80,8 @@ class BytesModel(SmallModel):
         super().__init__([bytes([i]) for i in range(256)] + [b"", b""], bos=256, eos=257)
         self.content = {"type": "bytes"}
 
+    @override
     def encode(self, text: str) -> list[int]:
-        """See `TokenizerModel`."""
         return list(text.encode())
 
 
@@ -100,12 +97,8 @@ class CharactersModel(SmallModel):
         self._ids = {symbol: i for i, symbol in enumerate(ALPHABET)}
         self._unknown = unknown
 
+    @override
     def encode(self, text: str) -> list[int]:
-        """See `TokenizerModel`.
-
-        Raises:
-            UserError: at a character outside the 27, unless `unknown = "space"`.
-        """
         ids = self._ids
         if self._unknown == "space":
             return [ids.get(symbol, 0) for symbol in text]

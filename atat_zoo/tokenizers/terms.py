@@ -153,8 +153,8 @@ class Terms:
         length, longest = tokens.shape[1], max((group.n for group in self._groups), default=1)
         tokens = torch.nn.functional.pad(tokens, (0, longest - 1), value=self.mask_id)
         largest = torch.zeros(*tokens.shape, len(self.pieces), device=tokens.device)
-        each = max(1, tokens.shape[1] * max((group.pattern.numel() for group in self._groups), default=1))
-        step = max(1, _AT_ONCE // each)
+        comparisons = max(1, tokens.shape[1] * max((group.pattern.numel() for group in self._groups), default=1))
+        step = max(1, _AT_ONCE // comparisons)
         for start in range(0, len(tokens), step):
             rows, out = tokens[start : start + step], largest[start : start + step]
             for group in self._groups:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Algorithm(Protocol):
 
 
 @component
-class GradientClippingAlgorithm:
+class GradientClippingAlgorithm(Algorithm):
     """Composer's GradientClipping by value, or adaptively by the norm of each weight (Brock et al., 2021); or by part.
 
     `part` is clipping by norm, but the importance estimator's gradients have a norm of their own, so that they do not
@@ -49,8 +51,8 @@ class GradientClippingAlgorithm:
     )
     threshold: float = param(0.01, help="largest absolute entry, share of the weight's norm, or norm", gt=0)
 
+    @override
     def build(self) -> ComposerAlgorithm:
-        """See `Algorithm`."""
         if self.by == "part":
             from atat_zoo.training.clipping import ClippingByPart
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from composer import Callback as ComposerCallback
 
     from atat_zoo.experiment import Experiment
@@ -30,7 +35,7 @@ class Callback(Protocol):
 
 
 @component_base
-class ComposerMonitor:
+class ComposerMonitor(Callback):
     """A callback of Composer's own.
 
     Attributes:
@@ -43,8 +48,8 @@ class ComposerMonitor:
     arguments: ClassVar[dict[str, str]] = {}
     fixed: ClassVar[dict[str, Any]] = {}
 
+    @override
     def build(self) -> ComposerCallback:
-        """See `Callback`."""
         from composer import callbacks
 
         arguments = {argument: getattr(self, parameter) for argument, parameter in self.arguments.items()}
@@ -92,6 +97,21 @@ class OptimizerMonitorCallback(ComposerMonitor):
 
 
 @component
+class GradientNormsCallback:
+    """The norms of the denoiser's and of the importance estimator's gradients, after clipping, as `gradient_norm/…`."""
+
+    name = "gradient_norms"
+    summary = "norms of the gradients of denoiser and importance estimator"
+    every: int = param(10, help="steps between two measurements", ge=1)
+
+    def build(self) -> ComposerCallback:
+        """See `Callback`."""
+        from atat_zoo.training.clipping import GradientNorms
+
+        return GradientNorms(self.every)
+
+
+@component
 class RuntimeEstimatorCallback(ComposerMonitor):
     """Composer's RuntimeEstimator: the remaining hours, as `time/remaining_estimate`."""
 
@@ -102,21 +122,20 @@ class RuntimeEstimatorCallback(ComposerMonitor):
 
 
 @component
-class EarlyStopperCallback:
+class EarlyStopperCallback(Callback):
     """Stops when the held-out perplexity no longer falls. Needs `train.evaluate_every`."""
 
     name = "early_stopper"
     summary = "stops when the held-out bound no longer falls"
     patience: int = param(3, help="evaluations without a new best bound before it stops", ge=1)
 
-    def check(self, experiment: Experiment) -> list[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse a training without evaluations."""
-        if experiment.train.evaluate_every:
-            return []
-        return ["train.callbacks: early_stopper goes by evaluations; set train.evaluate_every"]
+        if not experiment.train.evaluate_every:
+            yield Problem("train.callbacks", "early_stopper goes by evaluations; set train.evaluate_every")
 
+    @override
     def build(self) -> ComposerCallback:
-        """See `Callback`."""
         from atat_zoo.training.evaluator import PatienceStopper
 
         return PatienceStopper(self.patience)

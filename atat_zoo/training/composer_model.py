@@ -12,7 +12,7 @@ from composer.utils import dist
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric
 
-from atat_zoo.backbones.prior import counts_of
+from atat_zoo.backbones.ngram import counts_of
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
 
@@ -144,8 +144,8 @@ class ZooModel(ComposerModel):
         return outputs["loss"]
 
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
-        """Refuse: the bound is evaluated by `atat_zoo.evaluation`, not by Composer's loop."""
-        raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
+        """Refuse: the bound is evaluated by `atat_zoo.measure`, not by Composer's loop."""
+        raise RuntimeError("evaluate with atat_zoo.measure, which computes the bound")
 
 
 class SkippedRows(Callback):

@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 CHANGEABLE = ("train.steps",)
 
 
-def extended(folder: RunFolder, overrides: Sequence[str]) -> Experiment:
-    """Return the experiment of a run with overrides, under which it can go on as if it had been begun with them.
+def continued(
+    folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object]
+) -> tuple[Experiment, Checkpoint | None]:
+    """Return the experiment of a locked run with overrides, and the checkpoint from which it goes on.
 
-    A schedule says by `extends(done, steps, more)` whether its first `done` rates of a training of `steps`, and the
-    next, are those of a training of `more`; so does any other part that follows the progress of the training.
+    With the overrides it goes on as if it had been begun with them: a schedule says by `extends(done, steps, more)`
+    whether its first `done` rates of a training of `steps`, and the next, are those of a training of `more`; so does
+    any other part that follows the progress of the training.
 
     Raises:
-        UserError: when another key is overridden, or a part has gone by the end of the training.
+        UserError: when another key is overridden, a part has gone by the end of the training, or the checkpoint is that
+            of another experiment.
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in CHANGEABLE:
@@ -38,24 +42,36 @@ def extended(folder: RunFolder, overrides: Sequence[str]) -> Experiment:
                 f"{clip(repr(text))} on the command line: a run goes on as it was begun, but for "
                 f"{', '.join(CHANGEABLE)}; leave it out, or begin another run with init_from={folder.path}"
             )
-    old = from_table(folder.table(), where=str(folder.resolved)).train.steps
-    made = from_overrides(folder.table(), overrides, str(folder.resolved))
-    if (new := made.train.steps) == old:
-        return made
-    last = folder.last_checkpoint()
+    recorded = from_table(folder.table(), where=str(folder.resolved))
+    experiment = from_overrides(folder.table(), overrides, str(folder.resolved))
+    steps, last = experiment.train.steps, folder.last_checkpoint()
     if last is None:
+        if steps == recorded.train.steps:
+            return experiment, None
         raise UserError(f"train.steps: {folder.path} has no checkpoint to go on from; train it again with --overwrite")
-    if new <= last.step:
-        raise UserError(f"train.steps = {new}: {folder.path} has made {last.step} steps already; choose more")
-    check_extends(made, folder, last.step, old)
-    return made
+    trained = recorded
+    if last.experiment is not None:
+        trained = from_table(last.experiment, where=str(last.path.with_suffix(".json")))
+    if steps != trained.train.steps:
+        if steps <= last.step:
+            raise UserError(f"train.steps = {steps}: {folder.path} has made {last.step} steps already; choose more")
+        _check_extends(experiment, folder, last.step, trained.train.steps)
+    differences = list(changes(trained.to_table(), experiment.to_table()))
+    if refused := [str(change) for change in differences if not change.free and change.key not in CHANGEABLE]:
+        raise UserError(
+            f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
+            f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"
+        )
+    if differences:
+        message(f"changed since step {last.step}: {clip(', '.join(map(str, differences)))}")
+    return experiment, last
 
 
-def check_extends(made: Experiment, folder: RunFolder, done: int, old: int) -> None:
+def _check_extends(experiment: Experiment, folder: RunFolder, done: int, old: int) -> None:
     """Refuse another number of steps after `done` of `old` if a part has gone by the end of the training."""
-    new = made.train.steps
-    for kind in made.kinds:
-        part: Any = made.parts[kind]
+    new = experiment.train.steps
+    for kind in experiment.kinds:
+        part: Any = experiment.parts[kind]
         extends = getattr(part, "extends", None)
         if not (extends(done, old, new) if extends else kind != "schedule"):
             raise UserError(
@@ -65,40 +81,9 @@ def check_extends(made: Experiment, folder: RunFolder, done: int, old: int) -> N
             )
 
 
-def last_checkpoint(
-    folder: RunFolder, experiment: Experiment, message: Callable[[str], None] | None
-) -> Checkpoint | None:
-    """Return the checkpoint of an interrupted run.
-
-    Raises:
-        UserError: when it is that of another experiment.
-    """
-    last = folder.last_checkpoint()
-    if last is None:
-        return None
-    note = last.path.with_suffix(".json")
-    table = folder.trained_with(last)
-    if table is None:
-        if message:
-            message(f"{note} does not say with which experiment it was trained: {folder.resolved} is believed")
-        return last
-    found = list(changes(from_table(table, where=str(note)).to_table(), experiment.to_table()))
-    for each in found:
-        if each.key in CHANGEABLE:  # as `extended` recorded it, or as it was edited
-            check_extends(experiment, folder, last.step, each.was)
-    if refused := [str(each) for each in found if not each.free and each.key not in CHANGEABLE]:
-        raise UserError(
-            f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
-            f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"
-        )
-    if found and message:
-        message(f"changed since step {last.step}: {clip(', '.join(map(str, found)))}")
-    return last
-
-
-def record(folder: RunFolder, made: Experiment, done: int) -> None:
+def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
     """Write down with how many steps a run goes on after `done`, if they have changed."""
-    old, new = from_table(folder.table(), where=str(folder.resolved)).train.steps, made.train.steps
+    old, new = from_table(folder.table(), where=str(folder.resolved)).train.steps, experiment.train.steps
     if new == old:
         return
     before: Any = {}
@@ -110,4 +95,4 @@ def record(folder: RunFolder, made: Experiment, done: int) -> None:
         write_json(folder.environment, {**before, "changed": [*changed, change]})
     # The final model is final no longer; that of the checkpoint stays.
     atomic.discard(folder.model)
-    write_text(folder.resolved, made.to_toml())
+    write_text(folder.resolved, experiment.to_toml())

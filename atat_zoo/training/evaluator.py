@@ -11,10 +11,10 @@ from composer import Callback, Logger, State
 from composer.utils import dist
 
 from atat_zoo.data.sequences import held_out
-from atat_zoo.evaluation.count_table import TableNats, measure_table
-from atat_zoo.evaluation.measuring import Measurement, measure
-from atat_zoo.evaluation.perplexity import Evaluation, method_of, summarise
+from atat_zoo.measure.likelihood import Measurement, measure, summarise
+from atat_zoo.measure.ngram import NGramNats, measure_ngram
 from atat_zoo.model import Model
+from atat_zoo.results.evaluation import Evaluation, method_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class Evaluator:
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
         self.data = data
         self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
-        self.tables: dict[int, TableNats | None] = {}
+        self.tables: dict[int, NGramNats | None] = {}
 
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current weights (their moving average, if there is one) and write the numbers.
@@ -64,11 +64,9 @@ class Evaluator:
                 self.objective,
                 self.tokens[rows],
                 self.maskable[rows],
-                rows,
+                spec,
                 seed=self.experiment.seed,
-                draws=spec.draws,
-                batch_size=spec.batch_size,
-                bound=spec.bound,
+                rows=rows,
             )
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
         found: list[Any] = [None]
@@ -77,7 +75,7 @@ class Evaluator:
                 Measurement.join(gathered),
                 tokenizer=self.context.tokenizer,
                 counts=self.context.counts,
-                table=self.table(chosen),
+                ngram=self.table(chosen),
                 split=spec.split,
                 step=step,
                 ema=self.average is not None,
@@ -92,20 +90,17 @@ class Evaluator:
             evaluation.record(self.folder, required=True)
         return evaluation
 
-    def table(self, rows: Tensor) -> TableNats | None:
+    def table(self, rows: Tensor) -> NGramNats | None:
         """Return the count table on some of the text under the same masks, which is the same at every step."""
-        spec = self.experiment.evaluation
         if len(rows) not in self.tables:
-            self.tables[len(rows)] = measure_table(
-                self.data,
+            self.tables[len(rows)] = measure_ngram(
                 self.objective,
+                self.data,
                 self.tokens[rows],
                 self.maskable[rows],
+                self.experiment.evaluation,
                 exact=self.experiment.parts["objective"].exact,
                 seed=self.experiment.seed,
-                draws=spec.draws,
-                batch_size=spec.batch_size,
-                bound=spec.bound,
                 rows=rows,
             )
         return self.tables[len(rows)]

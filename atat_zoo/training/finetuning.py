@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from atat_zoo.backbones.prior import counts_of
+from atat_zoo.backbones.ngram import counts_of
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
-from atat_zoo.experiment.inheritance import Source, misfits
+from atat_zoo.experiment.inheritance import Source, incompatibilities
 from atat_zoo.model import weights_of
 from atat_zoo.registry import Zoo
 from atat_zoo.run import sha256_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Beginning:
+class InitialWeights:
     """The final weights of another run and the hash of their file; a training takes the parts that both models have."""
 
     source: Source
@@ -31,7 +31,7 @@ class Beginning:
     weights: dict[str, Tensor] = attrs.field(eq=False, repr=False)
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Beginning | None:
+    def of(cls, experiment: Experiment) -> InitialWeights | None:
         """Read the run that `init_from` names, before anything is built; None without `init_from`.
 
         Raises:
@@ -40,9 +40,8 @@ class Beginning:
         if experiment.init_from is None:
             return None
         source = Source.read(experiment.init_from, "init_from")
-        problems = misfits(experiment, source, Zoo.load())
-        if problems:
-            raise UserError("\n".join(problems))
+        if problems := incompatibilities(experiment, source, Zoo.load()):
+            raise UserError("\n".join(map(str, problems)))
         folder = source.folder.model
         try:
             weights = weights_of(folder, described(folder))
@@ -54,7 +53,7 @@ class Beginning:
         """Return the entry of environment.json."""
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
 
-    def give(self, objective: nn.Module) -> str:
+    def load_into(self, objective: nn.Module) -> str:
         """Copy the weights of the backbone and of every part that both models have, and return a message.
 
         A part is copied completely or not at all. Statistics of the corpus (a running loss, token frequencies) are

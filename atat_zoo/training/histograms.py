@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from composer.loggers import TensorboardLogger, WandBLogger
 from composer.utils import dist
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,20 +21,20 @@ class TakesHistograms(Protocol):
         ...
 
 
-class TensorBoardDestination(TensorboardLogger):
+class TensorBoardDestination(TensorboardLogger, TakesHistograms):
     """TensorBoard with histograms."""
 
+    @override
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """See `TakesHistograms`."""
         if self.writer is not None and dist.get_global_rank() == 0:
             self.writer.add_histogram(name, values, global_step=step)
 
 
-class WandbDestination(WandBLogger):
+class WandbDestination(WandBLogger, TakesHistograms):
     """Weights & Biases with histograms."""
 
+    @override
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """See `TakesHistograms`."""
         if dist.get_global_rank() == 0:
             import wandb
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,18 +30,18 @@ from torch import Tensor, nn
 
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import replacing_folder
+from atat_zoo.training.checkpoints import check_saved, without_generators
 from atat_zoo.training.composer_model import sum_over_ranks
 from atat_zoo.training.histograms import TakesHistograms
-from atat_zoo.training.loading import check_saved, without_generators
 from atat_zoo.training.memory import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import FrameType
 
     from atat_zoo.experiment import TrainSpec
     from atat_zoo.run import RunFolder
+    from atat_zoo.run.interruption import Interruption
     from atat_zoo.training.composer_model import ZooModel
     from atat_zoo.training.utilisation import Utilisation
 
@@ -247,7 +246,7 @@ class Checkpoints(Callback):
         write_model: Callable[[int, Path], None],
     ) -> None:
         self.folder, self.spec, self.interruption, self.write_model = folder, spec, interruption, write_model
-        self.saved = -1
+        self.saved, self.interrupted = -1, False
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if it is time; then stop if the training was interrupted."""
@@ -257,7 +256,7 @@ class Checkpoints(Callback):
         if stopping or step % self.spec.save_every == 0 or step >= state.max_duration.value:
             self.save(state, step)
         if stopping and step < self.spec.steps:
-            self.interruption.step = step
+            self.interrupted = True
             state.stop_training()
 
     def save(self, state: State, step: int) -> None:
@@ -291,33 +290,15 @@ class Checkpoints(Callback):
             ) from error
 
 
-class Interruption:
-    """Turns Ctrl-C and SIGTERM into a stop after the step; a second Ctrl-C stops at once."""
+def asked_to_stop(message: Callable[[str], object]) -> Callable[[int, bool], None]:
+    """Return what an `Interruption` of a training does: it says so, and a second Ctrl-C stops at once."""
 
-    def __init__(self, message: Callable[[str], None]) -> None:
-        self.message = message
-        self.signal: int | None = None
-        self.step: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Interruption:
-        """Replace the signal handlers."""
-        # Python gives signals to the main thread only; a training in another thread is stopped by its caller.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the signal handlers."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
+    def receive(number: int, again: bool) -> None:
+        if again and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = number
-        self.message("stopping after this step, and saving it")
+        message("stopping after this step, and saving it")
+
+    return receive
 
 
 def _largest(number: int, state: State) -> int:

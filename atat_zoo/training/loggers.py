@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
@@ -35,15 +37,15 @@ class Logger(Protocol):
 
 
 @component
-class FileLogger:
+class FileLogger(Logger):
     """Composer's FileLogger: a text file per rank in the run's folder `logs`, a new one when it is resumed."""
 
     name = "file"
     summary = "lines of text in the run folder"
     flush_every: int = param(10, help="steps between two writes to disk", ge=1)
 
+    @override
     def build(self, folder: Path) -> LoggerDestination:
-        """See `Logger`."""
         from composer.loggers import FileLogger as Destination
 
         number = len(list(folder.glob(f"log-*-rank{os.environ.get('RANK', '0')}.txt")))
@@ -52,7 +54,7 @@ class FileLogger:
 
 
 @component
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Composer's TensorboardLogger: event files in the folder `logs` of the run. Needs `atat-zoo[tensorboard]`."""
 
     name = "tensorboard"
@@ -60,15 +62,15 @@ class TensorBoardLogger:
     package = ("tensorboard", "atat-zoo[tensorboard]")
     flush_every: int = param(100, help="steps between two writes to disk", ge=1)
 
+    @override
     def build(self, folder: Path) -> LoggerDestination:
-        """See `Logger`."""
         from atat_zoo.training.histograms import TensorBoardDestination
 
         return TensorBoardDestination(str(folder), flush_interval=self.flush_every)
 
 
 @component
-class WandbLogger:
+class WandbLogger(Logger):
     """Composer's WandBLogger: Weights & Biases, with the account that `wandb login` set. Needs `atat-zoo[wandb]`."""
 
     name = "wandb"
@@ -79,8 +81,8 @@ class WandbLogger:
     group: str | None = param(None, help="group of runs; none when absent")
     tags: tuple[str, ...] = param((), help="tags of the run")
 
+    @override
     def build(self, folder: Path) -> LoggerDestination:
-        """See `Logger`."""
         from atat_zoo.training.histograms import WandbDestination
 
         options = values_of(self) | {"tags": list(self.tags)}
@@ -88,7 +90,7 @@ class WandbLogger:
 
 
 @component
-class MLflowLogger:
+class MLflowLogger(Logger):
     """Composer's MLFlowLogger. Needs `atat-zoo[mlflow]`."""
 
     name = "mlflow"
@@ -97,8 +99,8 @@ class MLflowLogger:
     experiment: str = param("atat-zoo", help="MLflow experiment of the run")
     tracking_uri: str | None = param(None, help="server; the folder `logs` of the run when absent")
 
+    @override
     def build(self, folder: Path) -> LoggerDestination:
-        """See `Logger`."""
         from composer.loggers import MLFlowLogger
 
         uri = self.tracking_uri or (folder / "mlruns").resolve().as_uri()

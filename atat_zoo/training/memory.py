@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
 def forget_old_shapes() -> None:
     """Make oneDNN keep the kernels of 64 shapes instead of 1,024; before its first, unless the environment says more.
 
-    Every step has another number of masked places, and so shapes of its own: the memory of a training on a CPU would
+    Every step has another number of masked positions, and so shapes of its own: the memory of a training on a CPU would
     grow for a thousand steps. To make them again takes no time that can be measured (`python -m benchmarks growth`).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")

@@ -43,7 +43,7 @@ def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) 
 
 
 @component
-class AdamWOptimizer:
+class AdamWOptimizer(Optimizer):
     """AdamW (Loshchilov & Hutter, 2019)."""
 
     name = "adamw"
@@ -61,7 +61,7 @@ class AdamWOptimizer:
 
 
 @component
-class MuonOptimizer:
+class MuonOptimizer(Optimizer):
     """Muon for the weights of the linear layers; AdamW for the token embedding, the head and all vectors.
 
     Its authors recommend this split (Jordan et al., 2024).
@@ -88,7 +88,7 @@ class MuonOptimizer:
 
 
 @component
-class AdafactorOptimizer:
+class AdafactorOptimizer(Optimizer):
     """Adafactor (Shazeer & Stern, 2018) as in torch: one row and one column of second moments per matrix."""
 
     name = "adafactor"
@@ -105,7 +105,7 @@ class AdafactorOptimizer:
 
 
 @component
-class LionOptimizer:
+class LionOptimizer(Optimizer):
     """Lion (Chen et al., 2023): every weight moves by the learning rate times the sign of a momentum.
 
     Needs `pip install 'atat-zoo[lion]'`. Its authors recommend a third to a tenth of AdamW's learning rate.

@@ -9,6 +9,8 @@ import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
 from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def _half_cosine(done: float) -> float:
 
 
 @component_base
-class WarmedSchedule:
+class WarmedSchedule(Schedule):
     """A schedule that rises to the peak in `warmup_steps`, the first with 1/warmup_steps of it, and then is `share`."""
 
     warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
@@ -51,8 +53,8 @@ class WarmedSchedule:
             return (step + 1) / self.warmup_steps
         return self.share(min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps)))
 
+    @override
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """See `Schedule`."""
         from torch.optim.lr_scheduler import LambdaLR
 
         return LambdaLR(optimizer, lambda step: self.rate(step, steps))
@@ -69,8 +71,8 @@ class ConstantSchedule(WarmedSchedule):
     name = "constant"
     summary = "the peak until the end"
 
+    @override
     def share(self, done: float) -> float:
-        """See `WarmedSchedule`."""
         return 1.0
 
 
@@ -84,8 +86,8 @@ class FallingSchedule(WarmedSchedule):
     def left(self, done: float) -> float:
         """Return the remaining share of the fall, from 1 to 0, after the share `done` of the steps."""
 
+    @override
     def share(self, done: float) -> float:
-        """See `WarmedSchedule`."""
         return self.final_rate + (1 - self.final_rate) * self.left(done)
 
 
@@ -97,8 +99,8 @@ class CosineSchedule(FallingSchedule):
     summary = "half a cosine down to the final rate"
     refs = ("arXiv:1608.03983",)
 
+    @override
     def left(self, done: float) -> float:
-        """See `FallingSchedule`."""
         return _half_cosine(done)
 
 
@@ -109,8 +111,8 @@ class LinearSchedule(FallingSchedule):
     name = "linear"
     summary = "a straight line down to the final rate"
 
+    @override
     def left(self, done: float) -> float:
-        """See `FallingSchedule`."""
         return 1 - done
 
 
@@ -123,8 +125,8 @@ class WarmupStableDecaySchedule(FallingSchedule):
     refs = ("arXiv:2404.06395",)
     decay: float = param(0.2, help="share of the steps after the warm-up in which the rate falls", gt=0, le=1)
 
+    @override
     def left(self, done: float) -> float:
-        """See `FallingSchedule`."""
         return min(1.0, (1 - done) / self.decay)
 
 
@@ -137,6 +139,6 @@ class RestartsSchedule(FallingSchedule):
     refs = ("arXiv:1608.03983",)
     cycles: int = param(4, help="half cosines after the warm-up, all equally long", ge=1)
 
+    @override
     def left(self, done: float) -> float:
-        """See `FallingSchedule`."""
         return _half_cosine(done * self.cycles - min(int(done * self.cycles), self.cycles - 1))

@@ -21,17 +21,18 @@ from atat_zoo.data.counting import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip
-from atat_zoo.model import assemble
 from atat_zoo.model.model import device_name
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
+from atat_zoo.run.interruption import Interruption
 from atat_zoo.training import lifecycle
+from atat_zoo.training.checkpoints import Loading, inert
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.continuing import extended, last_checkpoint, record
+from atat_zoo.training.continuing import continued, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
-from atat_zoo.training.finetuning import Beginning
-from atat_zoo.training.loading import Loading, inert
+from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
 from atat_zoo.training.requirements import check, device_of
 from atat_zoo.training.utilisation import Utilisation
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
     from composer import Callback, Trainer
 
-    from atat_zoo.evaluation.perplexity import Evaluation
     from atat_zoo.experiment import Experiment
     from atat_zoo.model import Model
+    from atat_zoo.results.evaluation import Evaluation
     from atat_zoo.run.folder import Checkpoint
 
 
@@ -113,7 +114,7 @@ def train(
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
                 "or choose another folder with --out"
             )
-        return _run(experiment, folder, reporter or Silent(), callbacks, fresh=True)
+        return _run(experiment, folder, reporter or Silent(), callbacks, None, fresh=True)
 
 
 def resume(
@@ -125,12 +126,13 @@ def resume(
 ) -> Result:
     """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample.
 
-    `overrides` can change the number of its steps, like `train.steps=600`: see `extended`.
+    `overrides` can change the number of its steps, like `train.steps=600`: see `continued`.
     """
-    folder = _folder(out)
-    experiment = extended(folder, overrides)
+    folder, reporter = _folder(out), reporter or Silent()
+    folder.require()
     with _locked(folder):
-        return _run(experiment, folder, reporter or Silent(), callbacks, fresh=False)
+        experiment, last = continued(folder, overrides, (reporter if _rank() == 0 else Silent()).message)
+        return _run(experiment, folder, reporter, callbacks, last, fresh=False)
 
 
 def _folder(out: Path) -> RunFolder:
@@ -160,15 +162,20 @@ def _ranks() -> int:
 
 
 def _run(
-    experiment: Experiment, folder: RunFolder, reporter: Reporter, callbacks: Sequence[Callback], *, fresh: bool
+    experiment: Experiment,
+    folder: RunFolder,
+    reporter: Reporter,
+    callbacks: Sequence[Callback],
+    last: Checkpoint | None,
+    *,
+    fresh: bool,
 ) -> Result:
     spec = experiment.train
     device = device_of(experiment.train.device)
-    last = None if fresh else last_checkpoint(folder, experiment, reporter.message if _rank() == 0 else None)
     check(experiment, device, _ranks())
     # A run with a checkpoint no longer needs the run of its initial weights.
-    beginning = Beginning.of(experiment) if fresh else None
-    if beginning and beginning.source.folder.path.resolve() == folder.path.resolve():
+    initial = InitialWeights.of(experiment) if fresh else None
+    if initial and initial.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
     if device == "cpu":
         keep_freed_memory()
@@ -203,17 +210,18 @@ def _run(
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
         if fresh and _rank() == 0:
-            _begin(experiment, folder, computes, beginning)
+            _begin(experiment, folder, computes, initial)
         checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
         if checkpoint is None and experiment.init_from is not None:
-            beginning = beginning or _same_beginning(experiment, folder, reporter)
-            reporter.message(beginning.give(objective))
+            initial = initial or _same_beginning(experiment, folder, reporter)
+            reporter.message(initial.load_into(objective))
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
         evaluator = Evaluator(experiment, data, context, folder, objective, average)
-        interruption = lifecycle.Interruption(reporter.message)
+        interruption = Interruption(lifecycle.asked_to_stop(reporter.message))
+        checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
-        ours += [*callbacks, lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)]
+        ours += [*callbacks, checkpoints]
         trainer = _trainer(experiment, model, loader, device, ours, loggers, checkpoint)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
@@ -224,7 +232,7 @@ def _run(
             with interruption:
                 trainer.fit()
         step = int(trainer.state.timestamp.batch)
-        evaluation = None if interruption.step is not None else evaluator(step)
+        evaluation = None if checkpoints.interrupted else evaluator(step)
         if evaluation:
             log_evaluation(trainer.logger, evaluation)
         trainer.close()
@@ -237,7 +245,7 @@ def _run(
 def compile_backbone(backbone: Any) -> None:
     """Compile the backbone, which gets the same shapes at every step.
 
-    The head is not compiled: it gets as many places as are masked, another number at every step.
+    The head is not compiled: it gets as many positions as are masked, another number at every step.
     """
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
@@ -248,10 +256,10 @@ def compile_backbone(backbone: Any) -> None:
     backbone.compile(dynamic=False)
 
 
-def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], beginning: Beginning | None) -> None:
+def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:
     """Write the first files of a new run; the last one makes it a run."""
     folder.clear()
-    source = {"init_from": beginning.record()} if beginning else {}
+    source = {"init_from": initial.record()} if initial else {}
     environment = {"seed": experiment.seed, "computes": computes, **source, **describe(Zoo.load().plugins)}
     write_json(folder.environment, environment)
     write_text(folder.resolved, experiment.to_toml())
@@ -275,23 +283,23 @@ def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, An
     return last.path if last else None
 
 
-def _same_beginning(experiment: Experiment, folder: RunFolder, reporter: Reporter) -> Beginning:
+def _same_beginning(experiment: Experiment, folder: RunFolder, reporter: Reporter) -> InitialWeights:
     """Return the beginning of a run that was interrupted before its first checkpoint.
 
     Raises:
         UserError: when that run is gone, or has been trained again.
     """
-    beginning = Beginning.of(experiment)
-    assert beginning is not None
+    initial = InitialWeights.of(experiment)
+    assert initial is not None
     recorded = folder.initial_weights()
     if recorded is None:
         reporter.message(f"{folder.environment} does not say with which weights the run began: it begins with today's")
-    elif recorded != beginning.sha256:
+    elif recorded != initial.sha256:
         raise UserError(
             f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which has no "
             "checkpoint yet; train it again with --overwrite"
         )
-    return beginning
+    return initial
 
 
 def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tuple[list[Any], list[Any]]:

@@ -3,8 +3,8 @@
 A step counts three times its forward pass, the backward pass being twice as much (Chowdhery et al., PaLM,
 arXiv:2204.02311, appendix B). As there, attention counts, in full under a causal mask; embeddings, norms and anything
 else that is no matrix product do not; nor does what is computed a second time to save memory. Unlike there, the head
-counts at the places that need logits alone: those that are masked. The importance estimator counts as nothing, so that
-its time lowers the figure.
+counts at the positions that need logits alone: those that are masked. The importance estimator counts as nothing, so
+that its time lowers the figure.
 """
 
 from __future__ import annotations

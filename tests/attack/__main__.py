@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -33,15 +32,8 @@ def main() -> int:
         tallies.append(driver.run(kind, numbers, words.seed, jobs=words.jobs, keep=keep))
         print(tallies[-1].row, flush=True)
     for tally in tallies:
-        # What failed in the same way stands together, the most frequent first.
-        alike: dict[str, list[int]] = {}
         for number, why in tally.failures.items():
-            alike.setdefault(re.sub(r"/tmp/\S+|\d+", "#", why.partition("\n")[0])[-60:], []).append(number)
-        for numbers in sorted(alike.values(), key=len, reverse=True):
-            print(f"\n{len(numbers)} of {tally.name}: {tally.failures[numbers[0]]}")
-            print(f"  {driver.reproduction(tally.name, words.seed, numbers[0])}")
-            if numbers[1:]:
-                print(f"  also {' '.join(map(str, numbers[1:20]))}{' …' if numbers[20:] else ''}")
+            print(f"\n{tally.name}: {why}\n  {driver.reproduction(tally.name, words.seed, number)}")
     return 1 if any(tally.failures for tally in tallies) else 0
 
 

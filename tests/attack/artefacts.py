@@ -6,13 +6,13 @@ import functools
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.attack import moments
 from tests.attack.damage import damage, forge
-from tests.attack.driver import FAILED, Ended, Kind, Verdict, atat, judge, source
+from tests.attack.driver import FAILED, Ended, Verdict, atat, judge, one_by_one
 from tests.tiny import TINY, Tiny
 
 if TYPE_CHECKING:
@@ -34,22 +34,23 @@ REFUSES = frozenset(
 )
 
 
-def printed(ended: Ended, work: Path) -> Any:
-    return ended.out
+# What is compared of what a command prints or leaves behind; the output itself, or nothing.
+Result = Callable[[str, Path], Any]
 
 
-def bounds(ended: Ended, work: Path) -> Any:
-    return json.loads(ended.out)["bounds"]
+def printed(out: str, work: Path) -> str:
+    return out
 
 
-def compared(ended: Ended, work: Path) -> Any:
-    return [row.get("bounds", row) for row in json.loads(ended.out).get("rows", [])]
+def parsed(read: Callable[[Any], Any]) -> Result:
+    """Return what reads JSON that is printed."""
+    return lambda out, work: read(json.loads(out))
 
 
-def page(out: str) -> Callable[[Ended, Path], Any]:
+def page(out: str) -> Result:
     """Return what reads the runs of a page; nothing guards the numbers that it shows of them."""
 
-    def result(ended: Ended, work: Path) -> Any:
+    def result(_: str, work: Path) -> Any:
         text = (work / out).read_text(encoding="utf-8")
         given = text.partition('<script type="application/json" id="given">')[2].partition("</script>")[0]
         return [run["name"] for run in json.loads(given)["data"]["runs"]]
@@ -57,48 +58,41 @@ def page(out: str) -> Callable[[Ended, Path], Any]:
     return result
 
 
-def names(ended: Ended, work: Path) -> Any:
-    return [run["name"] for run in json.loads(ended.out)]
+def weights(run: str) -> Result:
+    """Return what reads the weights of a run."""
+    return lambda _, work: hashlib.sha256((work / run / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
-def keys(ended: Ended, work: Path) -> Any:
-    return sorted(json.loads(ended.out))
-
-
-def weights(run: str) -> Callable[[Ended, Path], Any]:
-    def result(ended: Ended, work: Path) -> Any:
-        return hashlib.sha256((work / run / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-    return result
-
-
-def nothing(ended: Ended, work: Path) -> Any:
-    return None
-
-
-Command = tuple[list[str], Callable[[Ended, Path], Any]]
+BOUNDS = parsed(lambda table: table["bounds"])
+Command = tuple[list[str], Result]
 COMMANDS: dict[str, Command] = {
-    "eval": (["eval", "run", "--json"], bounds),
+    "eval": (["eval", "run", "--json"], BOUNDS),
     "sample": (["sample", "run", "--seed", "3", "--number", "2"], printed),
     "infill": (["infill", "run", "the [MASK:3] of"], printed),
-    "compare": (["compare", "run", "other", "--json"], compared),
+    "compare": (
+        ["compare", "run", "other", "--json"],
+        parsed(lambda table: [row.get("bounds", row) for row in table.get("rows", [])]),
+    ),
     "importance": (["importance", "run"], printed),
     "resume finished": (["train", "--resume", "run"], weights("run")),
     "resume": (["train", "--resume", "cut"], weights("cut")),
     "train": (["train", "tiny.toml", "--out", "new", *TRAIN], weights("new")),
     "train from": (["train", "tiny.toml", "init_from=run", "--out", "new", *TRAIN], weights("new")),
-    "info": (["data", "info", "SHARDS", "--full"], nothing),
-    "eval unfinished": (["eval", "cut"], nothing),
-    "eval step": (["eval", "cut", "--step", "2", "--json"], bounds),
+    "info": (["data", "info", "SHARDS", "--full"], lambda *_: None),
+    "eval unfinished": (["eval", "cut"], lambda *_: None),
+    "eval step": (["eval", "cut", "--step", "2", "--json"], BOUNDS),
     "report": (["report", "run"], page("run/report.html")),
     "report both": (["report", "run", "other", "--out", "both.html"], page("both.html")),
     "report --compute": (["report", "run", "--compute"], page("run/report.html")),
     "report cut": (["report", "cut", "--compute"], page("cut/report.html")),
-    "ls": (["ls", ".", "--json"], names),
-    "diff": (["diff", "run", "other", "--json"], keys),
+    "ls": (["ls", ".", "--json"], parsed(lambda runs: [run["name"] for run in runs])),
+    "diff": (["diff", "run", "other", "--json"], parsed(sorted)),
 }
-# A page without its library, for which another engine would reserve more addresses than a case may.
-PAGE = "from atat_zoo.report import page; page._library = str; from atat_zoo.cli import main; main()"
+# A page without its library, whose engine would reserve more addresses than a case may.
+PAGE = """from atat_zoo import cli, report
+from atat_zoo.report import page
+report.ADDRESSES, page._library = 0, str
+cli.main()"""
 # folder -> the commands that read it
 READERS = {
     "run": (
@@ -138,7 +132,7 @@ def prepare(base: Path) -> None:
         shutil.copytree(files, place)
         ended = ended_by(name, place)
         assert ended.code in (0, 2), ended
-        results[name] = COMMANDS[name][1](ended, place) if ended.code == 0 else None
+        results[name] = COMMANDS[name][1](ended.out, place) if ended.code == 0 else None
         shutil.rmtree(place)
     (base / "results.json").write_text(json.dumps(results))
 
@@ -154,11 +148,6 @@ def ended_by(name: str, place: Path) -> Ended:
     return atat(words, place, code=PAGE if words[0] == "report" else None)
 
 
-def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
-    """Damage a file in a copy of the prepared folder and run a command that reads it."""
-    return [one(source("artefacts", seed, number), base, work) for number in numbers]
-
-
 @functools.cache
 def listing(files: Path, folder: str) -> list[Path]:
     """Return the files of a folder, relative to all: one shard of a split, and the model several times."""
@@ -167,8 +156,8 @@ def listing(files: Path, folder: str) -> list[Path]:
     return found + [path for path in found if path.parent.name in ("model", "shards")] * 3
 
 
-def one(draw: random.Random, base: Path, work: Path) -> Verdict:
-    """Attack one file."""
+def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+    """Damage a file in a copy of the prepared folder and run a command that reads it."""
     shutil.copytree(base / "files", work, dirs_exist_ok=True)
     folder = draw.choice(list(READERS))
     name = draw.choice(READERS[folder])
@@ -186,7 +175,7 @@ def one(draw: random.Random, base: Path, work: Path) -> Verdict:
         why = "a pickle in this file is loaded, and runs what it holds"
     elif not why and ended.code == 0 and not forged and victim.name not in EDITABLE:
         expected = json.loads((base / "results.json").read_text())[name]
-        found = json.loads(json.dumps(COMMANDS[name][1](ended, work)))
+        found = json.loads(json.dumps(COMMANDS[name][1](ended.out, work)))
         if found != expected:
             why = f"another result, and not a word: {str(found)[:200]}"
     informs = victim.name in INFORMS or victim.parent.name in INFORM
@@ -200,4 +189,4 @@ def one(draw: random.Random, base: Path, work: Path) -> Verdict:
     return verdict
 
 
-KIND = Kind("artefacts", 20, 1, prepare, attack)
+KIND = one_by_one("artefacts", 20, prepare, attack)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from tests import forked
 from tests.attack import hostile
-from tests.attack.driver import Kind, Verdict, atat, judge, source
+from tests.attack.driver import Verdict, atat, judge, one_by_one
 from tests.tiny import TINY, Tiny
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
 CODES = (0, 2, 130)
@@ -60,11 +60,8 @@ NUMBERS = ("1", "2", "3", "5")
 LEFT_OUT = frozenset({"write", "page", "where"})
 
 
-class Command(NamedTuple):
-    """A command's words and its parameters."""
-
-    words: tuple[str, ...]
-    parameters: tuple[click.Parameter, ...]
+# A command's words and its parameters.
+Command = tuple[tuple[str, ...], tuple[click.Parameter, ...]]
 
 
 def prepare(base: Path) -> None:
@@ -92,35 +89,32 @@ def commands() -> tuple[Command, ...]:
                 assert below is not None
                 yield from inside(below, (*words, name))
         else:
-            yield Command(words, tuple(p for p in command.params if p.name not in LEFT_OUT))
+            yield words, tuple(p for p in command.params if p.name not in LEFT_OUT)
 
     # `new` is the same command for every kind.
-    found = tuple(c for c in inside(group, ()) if c.words[0] != "new" or c.words[1] in ("noise", "experiment"))
+    found = tuple(c for c in inside(group, ()) if c[0][0] != "new" or c[0][1] in ("noise", "experiment"))
     # Those that do much come more often than those that list.
-    return found + tuple(command for command in found if command.words[0] != "zoo") * 3
+    return found + tuple(command for command in found if command[0][0] != "zoo") * 3
 
 
-def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
-    """Run command lines in copies of the prepared folder."""
-    verdicts = []
-    for number in numbers:
-        shutil.copytree(base, work, dirs_exist_ok=True)
-        words = command_line(source("command_lines", seed, number))
-        verdict = judge(atat(words, work, seconds=SECONDS), CODES)
-        shown = " ".join(word if len(word) < 60 else f"{word[:60]}…" for word in map(repr, words))
-        verdicts.append(verdict._replace(why=f"{verdict.why}\n  atat {shown}" if verdict.why else ""))
-    return verdicts
+def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+    """Run a command line in a copy of the prepared folder."""
+    shutil.copytree(base, work, dirs_exist_ok=True)
+    words = command_line(draw)
+    verdict = judge(atat(words, work, seconds=SECONDS), CODES)
+    shown = " ".join(word if len(word) < 60 else f"{word[:60]}…" for word in map(repr, words))
+    return verdict._replace(why=f"{verdict.why}\n  atat {shown}" if verdict.why else "")
 
 
 def command_line(draw: random.Random) -> list[str]:
     """Return the words of a command line."""
-    command = draw.choice(commands())
-    words = list(command.words)
+    of_command, parameters = draw.choice(commands())
+    words = list(of_command)
     if draw.random() < 0.03:
         words[draw.randrange(len(words))] = draw.choice((*hostile.TEXTS, "trian", "evla", "zoo"))
     strange = draw.choice((0.0, 0.15, 0.15, 0.4))  # the share of hostile values
     rest: list[list[str]] = []
-    for parameter in command.parameters:
+    for parameter in parameters:
         if isinstance(parameter, click.Argument):
             many = draw.choice((0, 1, 1, 2, 3)) if parameter.nargs == -1 else 1
             rest += [[value(draw, parameter, strange)] for _ in range(many)]
@@ -151,4 +145,4 @@ def value(draw: random.Random, parameter: click.Parameter, strange: float) -> st
     return draw.choice(GOOD.get(name, NUMBERS))
 
 
-KIND = Kind("command_lines", 20, 1, prepare, attack)
+KIND = one_by_one("command_lines", 20, prepare, attack)

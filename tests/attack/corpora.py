@@ -6,14 +6,14 @@ import gzip
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.attack.damage import CHANGES
-from tests.attack.driver import FAILED, Kind, Verdict, atat, judge, source
+from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 WORDS = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
@@ -45,13 +45,8 @@ def prepare(base: Path) -> None:
     """Nothing is needed."""
 
 
-def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
-    """Build each corpus, twice if it can be built."""
-    return [one(source("corpora", seed, number), work) for number in numbers]
-
-
-def one(draw: random.Random, work: Path) -> Verdict:
-    """Attack with one corpus."""
+def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+    """Build a corpus, twice if it can be built."""
     story = f"\n  {compose(draw, work)}"
     ended = atat(["data", "build", "x.toml"], work)
     verdict = judge(ended, (0, 2, 130))  # 130: too large for the time there is, and stopped
@@ -73,19 +68,16 @@ def one(draw: random.Random, work: Path) -> Verdict:
 def compose(draw: random.Random, work: Path) -> str:
     """Write an experiment and its corpus; returns what it is."""
     kind = draw.choice(("files", "files", "files", "json", "text8"))
-    make: Callable[[random.Random], bytes] = draw.choice(LINES if kind == "json" else TEXTS)
-    data = make(draw)
-    story = [kind, make.__name__]
+    texts = LINES if kind == "json" else TEXTS
+    made = draw.choice(list(texts))
+    data, story = texts[made](draw), [kind, made]
     name = {"files": "text.txt", "json": "text.jsonl", "text8": "text8"}[kind]
     packing = draw.choice(("", "", "", ".gz", ".zip" if kind == "text8" else ".zst"))
-    if packing and kind == "text8" and draw.random() < 0.2:
-        data = bomb(packing)
+    if packing:
+        is_bomb = kind == "text8" and draw.random() < 0.2
+        data = bomb(packing) if is_bomb else packed(data, packing)
         name += packing
-        story.append(f"bomb{packing}")
-    elif packing:
-        data = packed(data, packing)
-        name += packing
-        story.append(packing)
+        story.append(f"bomb{packing}" if is_bomb else packing)
     if draw.random() < 0.3:
         change = draw.choice(CHANGES)
         data = change(draw, data or b"\0")
@@ -141,98 +133,64 @@ def bomb(suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-# The texts
+# The texts, each a function of the source
 
 
 def plain(draw: random.Random, lines: int = 300) -> bytes:
     return "\n".join(" ".join(draw.choices(WORDS, k=draw.randrange(30))) for _ in range(lines)).encode()
 
 
-def empty(draw: random.Random) -> bytes:
-    return draw.choice((b"", b"\n", b" \n\t\n" * 50, b"\0", b"\xef\xbb\xbf", b"x"))
-
-
-def noise(draw: random.Random) -> bytes:
-    return draw.randbytes(draw.choice((1, 300, 20_000)))
-
-
-def encoded(draw: random.Random) -> bytes:
-    return (
-        plain(draw)
-        .decode()
-        .replace("e", "é")
-        .encode(draw.choice(("latin-1", "utf-16", "utf-32", "utf-8-sig", "cp037")))
-    )
-
-
-def nulls(draw: random.Random) -> bytes:
-    return plain(draw).replace(b"e", b"\0")
-
-
-def long_line(draw: random.Random) -> bytes:
+def line_of(draw: random.Random) -> bytes:
     return plain(draw).replace(b"\n", b" ") * draw.choice((1, 30)) + b"x" * 200_000
 
 
-def line_ends(draw: random.Random) -> bytes:
-    return plain(draw).replace(b"\n", draw.choice((b"\r\n", b"\r", b"\n\n", "\u2028".encode(), b"\x0b", b"\x1c")))
+def encoded(draw: random.Random) -> bytes:
+    codec = draw.choice(("latin-1", "utf-16", "utf-32", "utf-8-sig", "cp037"))
+    return plain(draw).decode().replace("e", "é").encode(codec)
 
 
 def signs(draw: random.Random) -> bytes:
     """Signs from all of Unicode, with those that mean something to tokenizers."""
-    points = [
-        draw.choice((draw.randrange(0x80), draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)))
-        for _ in range(5000)
-    ]
     special = ["<bos>", "<eos>", "[MASK]", "<|endoftext|>", "\ufeff", "\u202e", "e\u0301" * 50]
-    return "".join(draw.choice((chr(point), " ", "\n", draw.choice(special))) for point in points).encode()
+    found = []
+    for _ in range(5000):
+        point = draw.choice((draw.randrange(0x80), draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)))
+        found.append(draw.choice((chr(point), " ", "\n", draw.choice(special))))
+    return "".join(found).encode()
 
 
-def claims(draw: random.Random) -> bytes:
-    """Much that packs into little."""
-    return draw.choice((b"a", b"\n", b"ab ", b"\0")) * draw.choice((10_000, 3_000_000, 60_000_000))
+ENDS = (b"\r\n", b"\r", b"\n\n", "\u2028".encode(), b"\x0b", b"\x1c")
+Make = Callable[["random.Random"], bytes]
+TEXTS: dict[str, Make] = {
+    "plain": plain,
+    "empty": lambda draw: draw.choice((b"", b"\n", b" \n\t\n" * 50, b"\0", b"\xef\xbb\xbf", b"x")),
+    "noise": lambda draw: draw.randbytes(draw.choice((1, 300, 20_000))),
+    "encoded": encoded,
+    "nulls": lambda draw: plain(draw).replace(b"e", b"\0"),
+    "a long line": line_of,
+    "line ends": lambda draw: plain(draw).replace(b"\n", draw.choice(ENDS)),
+    "signs": signs,
+    "much in little": lambda draw: draw.choice((b"a", b"\n", b"ab ", b"\0")) * draw.choice((10_000, 3 << 20, 60 << 20)),
+    "letters": lambda draw: bytes(draw.choices(b"abcdefghij ", k=draw.choice((1, 100, 30_000)))),
+}
 
 
-def letters(draw: random.Random) -> bytes:
-    return bytes(draw.choices(b"abcdefghij ", k=draw.choice((1, 100, 30_000))))
-
-
-TEXTS = (plain, plain, empty, noise, encoded, nulls, long_line, line_ends, signs, claims, letters, letters)
-
-
-def good_lines(draw: random.Random) -> bytes:
-    return "\n".join(json.dumps({"text": line}) for line in plain(draw).decode().splitlines()).encode()
-
-
-def odd_lines(draw: random.Random) -> bytes:
-    """JSON lines of strange shapes, among good ones."""
+def json_lines(draw: random.Random) -> bytes:
+    """JSON lines, and strange shapes among them."""
     odd: tuple[Any, ...] = (
-        *(
-            "5",
-            "null",
-            "[]",
-            '"text"',
-            "{}",
-            '{"text": 5}',
-            '{"text": null}',
-            '{"text": {"text": "x"}}',
-            '{"text": "\\ud800"}',
-        ),
-        *(
-            '{"text": "a", "text": "b"}',
-            '{"text": "x"',
-            "[" * 50_000,
-            "9" * 5000,
-            '{"text": "\\u0000"}',
-            "NaN",
-            '{"text": ""}',
-        ),
+        *("5", "null", "[]", '"text"', "{}", '{"text": 5}', '{"text": null}', '{"text": {"text": "x"}}', "NaN"),
+        *('{"text": "\\ud800"}', '{"text": "a", "text": "b"}', '{"text": "x"', "[" * 50_000, "9" * 5000),
+        *('{"text": "\\u0000"}', '{"text": ""}'),
     )
-    lines = good_lines(draw).decode().splitlines()
-    for _ in range(draw.choice((1, 1, 5))):
+    lines = [json.dumps({"text": line}) for line in plain(draw).decode().splitlines()]
+    for _ in range(draw.choice((0, 1, 1, 5))):
         lines.insert(draw.randrange(len(lines) + 1), draw.choice(odd))
     return "\n".join(lines).encode()
 
 
-LINES = (good_lines, odd_lines, odd_lines, odd_lines, noise, empty, claims)
-
-KIND = Kind("corpora", 2, 1, prepare, attack)
+LINES: dict[str, Make] = {
+    "JSON": json_lines,
+    "more JSON": json_lines,
+    **{name: TEXTS[name] for name in ("noise", "empty", "much in little")},
+}
+KIND = one_by_one("corpora", 2, prepare, attack)

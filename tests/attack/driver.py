@@ -60,6 +60,20 @@ class Kind(NamedTuple):
     attack: Callable[[Sequence[int], int, Path, Path], list[Verdict]]
 
 
+def one_by_one(
+    name: str,
+    share: int,
+    prepare: Callable[[Path], None],
+    attack: Callable[[random.Random, int, int, Path, Path], Verdict],
+) -> Kind:
+    """Return a kind whose cases are attacked alone: with source, number, seed, prepared folder and one of their own."""
+
+    def attack_all(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+        return [attack(source(name, seed, number), number, seed, base, work) for number in numbers]
+
+    return Kind(name, share, 1, prepare, attack_all)
+
+
 def source(kind: str, seed: int, number: int) -> random.Random:
     """Return the source of everything that is random in a case."""
     return random.Random(f"{kind} {seed} {number}")
@@ -170,7 +184,8 @@ def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: P
                 if verdict.outcome == FAILED:  # at once, for who cannot wait for the end
                     print(f"failed: {reproduction(kind.name, seed, number)}", file=sys.stderr, flush=True)
             if not keep:
-                remove(outer)
+                with suppress(RecursionError):  # whatever a case has put there
+                    shutil.rmtree(outer, ignore_errors=True)
 
         chunks = [numbers[start : start + kind.batch] for start in range(0, len(numbers), kind.batch)]
         with ThreadPoolExecutor(jobs) as pool:
@@ -178,12 +193,6 @@ def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: P
                 pass
     tally.seconds = time.monotonic() - began
     return tally
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder, whatever a case has put there."""
-    with suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def reproduction(kind: str, seed: int, number: int) -> str:

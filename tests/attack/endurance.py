@@ -7,11 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.attack import kills, moments
-from tests.attack.driver import REFUSED, Kind, Verdict, source
+from tests.attack.driver import REFUSED, Verdict, one_by_one
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
     from pathlib import Path
 
 # A kill comes eight new steps after the last checkpoint at most, so the sixteen before the end do not reach it.
@@ -38,24 +37,20 @@ def order(draw: random.Random) -> list[tuple[str, int]]:
     return [*((stage, draw.randrange(BEFORE_THE_END[stage])) for stage in early), *[("save", 0)] * EACH]
 
 
-def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
     """Kill a training again and again; an even number has one rank, an odd one two."""
-    return [one(source("endurance", seed, number), ("one", "two ranks")[number % 2], base, work) for number in numbers]
-
-
-def one(draw: random.Random, variant: str, base: Path, work: Path) -> Verdict:
-    """Kill one training."""
+    variant = ("one", "two ranks")[number % 2]
     shutil.rmtree(work)
     kills.begun(work)
     story: list[str] = []
     memory, ranks = 0, kills.VARIANTS[variant][1]
-    for number, (stage, at) in enumerate(order(draw)):
+    for kill, (stage, at) in enumerate(order(draw)):
         # Only rank 0 saves the model.
         rank = 0 if stage == "save" else draw.randrange(ranks)
-        log = work / f"moments-{number}"
+        log = work / f"moments-{kill}"
         ended = begin(variant, work, moments.plan("kill", at, log, rank, stage))
         memory = max(memory, ended.memory)
-        story.append(f"{variant}: kill {number} on rank {rank}, {stage} {at}: exit code {ended.code}")
+        story.append(f"{variant}: kill {kill} on rank {rank}, {stage} {at}: exit code {ended.code}")
         if moments.read(log, rank) != [stage] * (at + 1):
             return kills.failure("it was not killed", story, ended, memory)
         if draw.random() < 0.3:
@@ -65,4 +60,4 @@ def one(draw: random.Random, variant: str, base: Path, work: Path) -> Verdict:
     return kills.failure(why, story, ended, memory) if why else Verdict(REFUSED, "", memory)
 
 
-KIND = Kind("endurance", 2, 1, prepare, attack)
+KIND = one_by_one("endurance", 2, prepare, attack)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.attack import hostile
+from tests.attack.damage import CHANGES
 from tests.attack.driver import (
     FAILED,
     FINE,
     MEMORY,
     REFUSED,
-    Ended,
     Kind,
     Verdict,
     atat,
@@ -61,12 +61,9 @@ def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Ve
             verdicts[said["number"]] = verdict
         if ended.code != 0:
             missing = next(number for number in left if number not in verdicts)
-            verdicts[missing] = died(ended)
+            why = f"the process ends with {ended.code}: {last_words(ended.err)}"
+            verdicts[missing] = Verdict(FAILED, why, ended.memory)
     return [verdicts[number] for number in numbers]
-
-
-def died(ended: Ended) -> Verdict:
-    return Verdict(FAILED, f"the process ends with {ended.code}: {last_words(ended.err)}", ended.memory)
 
 
 def trained(seed: int, number: int, work: Path) -> Verdict:
@@ -137,12 +134,8 @@ def small(table: Table) -> bool:
     """Whether an experiment can be trained for a step in a moment."""
     numbers = [value for path, value in leaves(table) if type(value) is int and path != ("seed",)]
     own = table["corpus"]["use"] == "files" and not table["train"]["compile"] and "init_from" not in table
-    return (
-        own
-        and max(numbers) <= 2048
-        and table["data"]["workers"] <= 2
-        and table.get("backbone", {}).get("layers", 1) <= 4
-    )
+    few = table["data"]["workers"] <= 2 and table.get("backbone", {}).get("layers", 1) <= 4
+    return own and few and max(numbers) <= 2048
 
 
 # The mutations
@@ -230,53 +223,40 @@ def mutated_table(draw: random.Random, text: str) -> str:
 
 
 def mutated_text(draw: random.Random, data: bytes) -> bytes:
-    """Change the text of an experiment, line by line or byte by byte, or its encoding."""
+    """Change the text of an experiment: a line of it, its encoding or line ends, or bytes as files are damaged."""
     lines = data.splitlines(keepends=True)
-    at, there = draw.randrange(len(data) + 1), draw.randrange(len(lines) + 1)
+    at = draw.randrange(len(lines) + 1)
     change = draw.randrange(10)
     if change == 0:
-        return data[:at] + bytes(draw.randrange(256) for _ in range(draw.choice((1, 3, 40)))) + data[at:]
+        return b"".join([*lines[:at], draw.choice([*lines, b"\n"]), *lines[at:]])
     if change == 1:
-        return data[:at]
+        return b"".join([*lines[:at], *lines[at + 1 :]])
     if change == 2:
-        return data[:at] + data[at + draw.choice((1, 2, 30)) :]
-    if change == 3:
-        return b"".join([*lines[:there], draw.choice([*lines, b"\n"]), *lines[there:]])
-    if change == 4:
-        return b"".join([*lines[:there], *lines[there + 1 :]])
-    if change == 5:
         return data.decode().encode(draw.choice(("utf-16", "utf-32", "utf-8-sig", "cp037")))
-    if change == 6:
+    if change == 3:
         return data.replace(b"\n", draw.choice((b"\r\n", b"\r", b"\0", b"\x0b", "\u2028".encode(), b"\n\n")))
-    if change == 7:
-        key = draw.choice(
-            ("x", "a.b.c", '"' + "k" * 5000 + '"', ".".join("a" * 2000), "[[x]]\ny", "[a.b]\n[a]\nb", "''")
-        )
-        return b"".join([*lines[:there], f"{key} = {hostile.snippet(draw)}\n".encode(), *lines[there:]])
-    if change == 8:
-        return bytes(draw.randrange(256) for _ in range(draw.choice((0, 1, 100, 10_000))))
-    return data * 2
+    if change == 4:
+        keys = ("x", "a.b.c", '"' + "k" * 5000 + '"', ".".join("a" * 2000), "[[x]]\ny", "[a.b]\n[a]\nb", "''")
+        return b"".join([*lines[:at], f"{draw.choice(keys)} = {hostile.snippet(draw)}\n".encode(), *lines[at:]])
+    return draw.choice(CHANGES)(draw, data)
 
 
 def extending(draw: random.Random, folder: Path) -> bytes:
     """Write files that extend each other in a strange way, and return the line that extends the first."""
-    change = draw.randrange(7)
-    if change == 0:  # a circle
-        for number in range(3):
-            (folder / f"{number}.toml").write_text(f'extends = "{(number + 1) % 3}.toml"\n')
-    elif change == 1:  # a diamond on a diamond
-        for number in range(20):
-            (folder / f"{number}.toml").write_text(f'extends = ["{number + 1}.toml", "{number + 1}.toml"]\n')
-        (folder / "20.toml").write_text("")
-    elif change == 2:  # a long chain
-        for number in range(1500):
-            (folder / f"{number}.toml").write_text(f'extends = "{number + 1}.toml"\n')
-        (folder / "1500.toml").write_text("")
-    elif change == 3:  # a link to itself
+
+    def chain(length: int, line: str) -> None:
+        for number in range(length):
+            (folder / f"{number}.toml").write_text(line.format((number + 1) % length))
+
+    change = draw.randrange(6)
+    if change < 3:  # a circle, a diamond on a diamond, a long chain
+        length, line = ((3, '"{0}.toml"'), (20, '["{0}.toml", "{0}.toml"]'), (1500, '"{0}.toml"'))[change]
+        chain(length, f"extends = {line}\n")
+        if change:  # with an end
+            (folder / f"{length - 1}.toml").write_text("")
+    elif change == 3:
         (folder / "0.toml").symlink_to("0.toml")
-    elif change == 4:  # no file
-        (folder / "0.toml").mkdir()
-    elif change == 5:
+    elif change == 4:
         (folder / "0.toml").write_bytes(mutated_text(draw, b"seed = 3\n[train]\nsteps = 4\n"))
     else:
         return f"extends = {hostile.snippet(draw)}\n".encode()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests import forked
 from tests.attack import moments
-from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Kind, Verdict, atat, judge, last_words, source, unreadable
+from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Verdict, atat, judge, last_words, one_by_one, unreadable
 from tests.tiny import TINY, Tiny
 
 if TYPE_CHECKING:
@@ -34,15 +34,10 @@ ACTS = {
     "two ranks": ("kill",),
 }
 STOPPED = {
-    "kill": (0, -signal.SIGKILL),
-    "tear": (0, -signal.SIGKILL),
-    "kill alone": (0, -signal.SIGKILL),
-    "interrupt": (0, 130),
-    "interrupt twice": (0, 130),
-    "terminate": (0, 143, -signal.SIGTERM),
-    "full": (0, 2),
-    "small": (0, 2),
-    "": (0,),
+    **dict.fromkeys(("kill", "tear", "kill alone"), (0, -signal.SIGKILL)),
+    **dict.fromkeys(("interrupt", "interrupt twice"), (0, 130)),
+    **dict.fromkeys(("full", "small"), (0, 2)),
+    **{"terminate": (0, 143, -signal.SIGTERM), "": (0,)},
 }
 ATTEMPTS = 4
 
@@ -84,13 +79,8 @@ def train(
     return Ended(0 if not any(codes) else -signal.SIGKILL, said[0], "", max(rank.memory for rank in together))
 
 
-def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
     """Stop a training once or several times, continue it, and compare."""
-    return [one(source("kills", seed, number), number, seed, base, work) for number in numbers]
-
-
-def one(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
-    """Attack one training."""
     variant = TEN[number % 10]
     rank = draw.randrange(VARIANTS[variant][1])
     known = moments.read(base / variant / "moments", rank)
@@ -131,13 +121,8 @@ def wrong(ended: Ended, act: str, variant: str) -> str:
     if variant == "two ranks":
         return "" if ended.code in STOPPED[act] else f"does not continue: {ended.out[-300:]!r}"
     if act in ("kill", "tear", "kill alone") and ended.code != 0:
-        return "" if ended.code in STOPPED[act] else said_instead(ended)
+        return "" if ended.code in STOPPED[act] else judge(ended, (0,)).why or last_words(ended.err)
     return judge(ended, STOPPED[act]).why or (unreadable(ended.err) if ended.code == 2 else "")
-
-
-def said_instead(ended: Ended) -> str:
-    """Say what a process said that should have been killed or should have ended well."""
-    return judge(ended, (0,)).why or last_words(ended.err)
 
 
 def failure(why: str, story: list[str], ended: Ended, memory: int) -> Verdict:
@@ -182,4 +167,4 @@ def records(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in line.items() if k not in clocks} for line in lines]
 
 
-KIND = Kind("kills", 3, 1, prepare, attack)
+KIND = one_by_one("kills", 3, prepare, attack)

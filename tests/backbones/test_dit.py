@@ -77,10 +77,6 @@ def test_branches_start_at_zero(tokens):
         torch.testing.assert_close(model(tokens, time()), expected)
 
 
-def test_without_counts_the_unigram_bias_is_zero():
-    assert torch.equal(build(random=False, output_bias="unigram").head.bias, torch.zeros(V))
-
-
 # Its size
 
 
@@ -112,7 +108,7 @@ def test_presets_have_the_published_sizes():
 def test_damaged_shards_cannot_be_counted():
     tables = {"name": "counted", "data": {"damaged": "skip"}}
     from_table({**tables, "backbone": {"neighbours": 0}})
-    with pytest.raises(UserError, match=r'data\.damaged = "skip" leaves rows out .*; set backbone\.neighbours = 0'):
+    with pytest.raises(UserError, match=r'data\.damaged: "skip" leaves rows out .*; set backbone\.neighbours = 0'):
         from_table({**tables, "backbone": {"neighbours": 1}})
 
 
@@ -255,16 +251,6 @@ def test_after_two_steps_every_parameter_has_a_gradient(tokens, conditioned, tie
         assert parameter.grad.abs().max() > 0, name
 
 
-def test_the_time_matters_after_two_steps(tokens):
-    model = build(random=False, time_conditioning=True)
-    with torch.no_grad():
-        assert torch.equal(model(tokens, time()), model(tokens, time() / 2))
-    trained(model, tokens, 2, time())
-    with torch.no_grad():
-        change = (model(tokens, time()) - model(tokens, time() / 2)).abs()
-    assert (change.amax((1, 2)) > 1e-6).all()
-
-
 def test_the_tied_head_is_the_embedding(tokens):
     model = build(tied=True)
     names = [name for name, _ in model.named_parameters()]
@@ -345,19 +331,13 @@ def test_bf16_autocast_is_near_to_float32(tokens, conditioned):
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_the_same_seed_builds_the_same_network(tokens):
-    one, two, other = build(3, random=False), build(3, random=False), build(4, random=False)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not torch.equal(one.embedding.weight, other.embedding.weight)
-
-
 def test_a_text_and_its_copy_may_stand_side_by_side(tokens):
     """At repeated positions more than max_length tokens are read; blocks of attention then keep the two apart."""
     model = build(max_length=L)
-    both, places = torch.cat([tokens, tokens.flip(0)], 1), torch.arange(L).repeat(2)
+    both, positions = torch.cat([tokens, tokens.flip(0)], 1), torch.arange(L).repeat(2)
     apart = torch.block_diag(torch.ones(L, L), torch.ones(L, L)).bool()
     with torch.no_grad():
-        found = model(both, positions=places, attention=apart)
+        found = model(both, positions=positions, attention=apart)
         torch.testing.assert_close(found, torch.cat([model(tokens), model(tokens.flip(0))], 1), rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="more than"):
         model(both)
@@ -380,12 +360,6 @@ def test_local_heads_look_at_one_neighbour_each(width, head):
         assert attention[place].max() > 0.9
 
 
-def test_only_the_heads_that_are_asked_for_are_local():
-    offset = local_offset(4, 32, 3).view(2, 4, 32)
-    assert offset[:, :3].abs().amax((0, 2)).min() > 1
-    assert not offset[:, 3].any()
-
-
 def test_local_heads_see_no_more_than_the_mask_allows(tokens):
     model = build(local_heads=4, random=False)
     with torch.no_grad():
@@ -400,5 +374,5 @@ def test_local_heads_see_no_more_than_the_mask_allows(tokens):
 
 
 def test_more_local_heads_than_heads_are_refused():
-    with pytest.raises(UserError, match=r"backbone.local_heads = 5 is more than the 4 heads there are"):
+    with pytest.raises(UserError, match=r"backbone.local_heads: 5 is more than the 4 heads there are"):
         from_table({"name": "x", "backbone": {"preset": "nano", "local_heads": 5}})

@@ -6,8 +6,8 @@ import re
 import attrs
 import pytest
 
-from atat_zoo.evaluation.sampling import Bench, SamplerResult
-from tests.evaluation.making import make_run
+from atat_zoo.measure.sampling import Bench, SamplerResult
+from tests.measure.making import make_run
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,13 @@ def atat(atat, monkeypatch, root):
 def test_every_named_sampler_at_every_number_of_steps(atat, root):
     code, out, err = atat("--by", "judge", "--number", "2", "--steps", "2", "--steps", "4", "--json")
     assert (code, err) == (0, "")
-    said = json.loads(out)
-    rows = said["measured"]
+    table = json.loads(out)
+    rows = table["measured"]
     assert (rows[0]["name"], rows[0]["steps"], rows[0]["time"], rows[0]["as_good"]) == ("ancestral", 4, 1.0, True)
     assert [row["steps"] for row in rows if row["name"] == "uncertainty_guided"] == [2, 4]
     assert all(row["max_nfe"] <= row["steps"] for row in rows if row["steps"] and row["name"] == "ancestral")
     # What the model cannot do is said, and what is a combination of the person's own is not a named sampler.
-    assert "reverse weights" in said["refused"]["learned_order"]
+    assert "reverse weights" in table["refused"]["learned_order"]
     assert not {"learned_order", "combination"} & {row["name"] for row in rows}
     (record,) = (root / "writer" / "evaluations").glob("samplers-2x*.json")
     assert json.loads(record.read_text())["measured"] == rows
@@ -48,8 +48,7 @@ def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(atat):
     code, out, err = atat("--number", "2", "--steps", "2", "--sampler", "klass")
     assert (code, err) == (0, "")
     assert "no judge: name one with --by" in out
-    assert "perplexity" not in out
-    assert "as good" not in out
+    assert not any(words in out for words in ("perplexity", "as good"))
     # What it is held against is there without being named.
     lines = out.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("sampler "))
@@ -70,7 +69,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(atat):
     assert margin["policy_difference"] == pytest.approx(nats[1] - nats[0])
     assert margin["policy_difference_stderr"] > 0
     assert maskgit["policy"] is None
-    assert maskgit["unpriced"] == "it chooses places by the tokens that are drawn for them"
+    assert maskgit["unpriced"] == "it chooses positions by the tokens that are drawn for them"
 
     _, out, _ = atat(*words, "--orders", "3")
     lines = {line.split()[0]: line for line in out.splitlines() if line}
@@ -79,7 +78,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(atat):
     assert f"{nats[1] - nats[0]:+.3f} ± " in lines["margin"]
     assert "= " in lines["margin"]
     assert lines["maskgit"].count("—") == 4
-    assert "no policy bound (—): maskgit: it chooses places by" in out
+    assert "no policy bound (—): maskgit: it chooses positions by" in out
     assert "5 validation sequences" in out
     assert "3 orders inside the logarithm" in out
     assert "policy" not in atat("--number", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
@@ -108,16 +107,15 @@ def test_the_same_number_as_by_eval(atat, monkeypatch, root):
     assert {key for key in by_eval if by_eval[key] != by_bench[key]} <= NUMBERS
 
 
-def test_an_autoregressive_model_has_a_policy_likelihood(atat):
-    code, out, _ = atat("--number", "2", "--sampler", "left_to_right", "--sequences", "3", "--json", writer="judge")
-    assert code == 0
-    assert json.loads(out)["measured"][0]["policy"]["quantity"] == "policy likelihood"
-
-
 def test_a_model_that_takes_no_ancestral_sampler(atat):
-    code, out, err = atat("--number", "2", "--steps", "2", "--sampler", "left_to_right", writer="judge")
+    words = ("--number", "2", "--steps", "2", "--sampler", "left_to_right", "--sequences", "3")
+    code, out, err = atat(*words, writer="judge")
     assert (code, err) == (0, "")
     assert "left out: ancestral" in out
+    assert (
+        json.loads(atat(*words, "--json", writer="judge")[1])["measured"][0]["policy"]["quantity"]
+        == "policy likelihood"
+    )
 
 
 def test_settings_of_ones_own_as_markdown(atat):
@@ -165,16 +163,12 @@ def test_as_good_is_within_two_percent_and_better_is_as_good():
         nats_per_token_stderr=0.1,
     )
 
-    def held(**changes):
+    def as_good(**changes):
         other = attrs.evolve(first, **changes)
-        found = Bench(judge="j", step=1, number=2, length=8, seed=0, threads=1, device="cpu", measured=(first, other))
-        return found.as_good(other), found.share(other)
+        bench = Bench(judge="j", step=1, number=2, length=8, seed=0, threads=1, device="cpu", measured=(first, other))
+        assert bench.share(other) == other.seconds / 2
+        return bench.as_good(other)
 
-    assert held() == (True, 1.0)
-    assert held(seconds=1.0) == (True, 0.5)
-    assert held(nats_per_token=6.019)[0]
-    assert not held(nats_per_token=6.021)[0]
-    assert held(nats_per_token=5.0)[0]
-    assert held(unigram_entropy=3.921)[0]
-    assert not held(unigram_entropy=3.919)[0]
-    assert not held(unigram_entropy=4.081)[0]
+    assert as_good(seconds=1.0)
+    assert [as_good(nats_per_token=nats) for nats in (5.0, 6.019, 6.021)] == [True, True, False]
+    assert [as_good(unigram_entropy=nats) for nats in (3.919, 3.921, 4.081)] == [False, True, False]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 import tomllib
@@ -14,6 +13,7 @@ from atat_zoo.cli import COMMANDS
 from atat_zoo.cli import atat as group
 from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, manifest
+from tests.cli.terminal import CALL, on_terminal
 
 
 @pytest.fixture
@@ -24,10 +24,6 @@ def experiment(tmp_path):
         return str(path)
 
     return write
-
-
-# For a process of its own.
-CALL = "from atat_zoo.cli import main; main()"
 
 
 def test_every_command_takes_a_gpu_if_there_is_one():
@@ -51,68 +47,27 @@ def test_zoo_list_names_every_part(atat):
     assert [tuple(line.split()[:2]) for line in lines[1:]] == expected
     assert all(zoo.describe(kind, name).summary in out for kind, name in expected)
     assert not any(line.endswith(" ") for line in lines)
-
-
-def test_zoo_list_of_a_kind(atat):
-    code, out, _ = atat("zoo", "list", "masking")
-    assert code == 0
-    assert [line.split()[1] for line in out.splitlines()[1:]] == Zoo.load().names("masking")
-
-
-def test_zoo_list_as_json(atat):
-    code, out, err = atat("zoo", "list", "--json")
-    assert (code, err) == (0, "")
-    zoo = Zoo.load()
-    said = json.loads(out)
-    assert [(part["kind"], part["name"]) for part in said] == [(k, n) for k in KINDS for n in zoo.names(k)]
-    assert all(part.keys() == {"kind", "name", "summary", "distribution"} for part in said)
-    assert all(part["summary"] == zoo.describe(part["kind"], part["name"]).summary for part in said)
-    assert json.loads(atat("zoo", "list", "noise", "--json")[1]) == [p for p in said if p["kind"] == "noise"]
+    parts = json.loads(atat("zoo", "list", "--json")[1])
+    assert [(part["kind"], part["name"]) for part in parts] == expected
+    assert all(part.keys() == {"kind", "name", "summary", "distribution"} for part in parts)
+    assert json.loads(atat("zoo", "list", "noise", "--json")[1]) == [part for part in parts if part["kind"] == "noise"]
 
 
 def test_zoo_show_documents_a_part(atat):
     code, out, err = atat("zoo", "show", "masking", "importance")
     assert (code, err) == (0, "")
     entry = Zoo.load().describe("masking", "importance")
-    assert out.startswith(f"masking importance: {entry.summary}\n")
-    assert all(ref in out for ref in entry.refs)
+    assert out.startswith(f"masking importance: {entry.summary}\nfrom atat-zoo, {entry.path}\nsee {entry.refs[0]}")
     for name, parameter in entry.parameters.items():
         (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
-        assert parameter["type"] in line
-        assert str(parameter["default"]) in line
-        assert parameter["help"] in line
+        assert all(text in line for text in (parameter["type"], str(parameter["default"]), parameter["help"]))
     assert "(≥ 1e-06, ≤ 1e+09)" in out
     assert "It has no parameters." in atat("zoo", "show", "masking", "uniform")[1]
-
-
-def test_zoo_show_says_what_must_be_given(atat):
-    zoo = Zoo.load()
-    entries = [zoo.describe(kind, name) for kind in KINDS for name in zoo.names(kind)]
-    needed = [(e, n) for e in entries for n, p in e.parameters.items() if p.get("required")]
-    assert needed
-    for entry, name in needed:
-        out = atat("zoo", "show", entry.kind, entry.name)[1]
-        (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
-        assert "(required)" in line
-
-
-def test_zoo_show_as_json_takes_an_alias(atat):
-    said = json.loads(atat("zoo", "show", "masking", "time_only", "--json")[1])
-    assert (said["kind"], said["name"], said["distribution"]) == ("masking", "uniform", "atat-zoo")
-    said = json.loads(atat("zoo", "show", "estimator", "hybrid", "--json")[1])
-    entry = Zoo.load().describe("estimator", "hybrid")
-    assert said["parameters"] == entry.parameters
-    assert said["path"] == "atat_zoo.estimators:HybridEstimator"
-    assert said["refs"] == list(entry.refs)
-
-
-def test_every_part_can_be_shown(atat):
-    zoo = Zoo.load()
-    for kind in KINDS:
-        for name in zoo.names(kind):
-            code, out, err = atat("zoo", "show", kind, name)
-            assert (code, err) == (0, "")
-            assert zoo.describe(kind, name).path in out
+    assert "(required)" in atat("zoo", "show", "corpus", "files")[1]
+    shown = json.loads(atat("zoo", "show", "masking", "importance", "--json")[1])
+    assert (shown["parameters"], shown["path"], shown["refs"]) == (entry.parameters, entry.path, list(entry.refs))
+    # An alias.
+    assert json.loads(atat("zoo", "show", "masking", "time_only", "--json")[1])["name"] == "uniform"
 
 
 def test_zoo_plugins(atat, monkeypatch):
@@ -178,13 +133,6 @@ def test_zoo_check_imports_every_part(atat, monkeypatch):
 # Experiments
 
 
-def test_check_says_that_nothing_is_wrong(atat, experiment):
-    code, out, err = atat("check", experiment('masking = "importance"'), "seed=3")
-    assert (code, err) == (0, "")
-    assert out.startswith("mine is in order: ")
-    assert "masking importance" in out
-
-
 def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monkeypatch):
     monkeypatch.setattr("atat_zoo.machine.find_spec", lambda name: None)
     for name in ("a.parquet", "b.jsonl.zst", "c.txt"):
@@ -202,14 +150,15 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
     ]
 
 
-def test_check_says_all_that_is_wrong(atat, experiment):
-    path = experiment("[train]\nsteps = 'x'\nclipp = 1")
-    code, out, err = atat("check", path, "data.length=0")
+def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
+    code, out, err = atat("check", experiment('masking = "importance"'), "seed=3")
+    assert (code, err) == (0, "")
+    assert out.startswith("mine is in order: ")
+    assert "masking importance" in out
+    code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nclipp = 1"), "data.length=0")
     assert (code, out) == (2, "")
-    lines = err.splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith("error: ") for line in lines)
-    assert any("did you mean 'clip'?" in line for line in lines)
+    assert [line.startswith("error: ") for line in err.splitlines()] == [True] * 3
+    assert "did you mean 'clip'?" in err
 
 
 def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
@@ -229,18 +178,20 @@ def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["zoo", "list", "maskin"], "there is no kind named 'maskin'; did you mean 'masking'?"),
-        (["zoo", "show", "masking", "importanc"], "there is no masking named 'importanc'; did you mean 'importance'?"),
-        (["check", "nothing.toml"], "there is no experiment 'nothing.toml'"),
+        (["zoo", "list", "maskin"], "error: there is no kind named 'maskin'; did you mean 'masking'?"),
+        (["check", "nothing.toml"], "error: there is no experiment 'nothing.toml'"),
         (["resolve", "quickstart", "train.steps"], "expected key=value"),
+        (["chek", "x"], "there is no command 'chek'; did you mean 'check'? (there are: zoo, check, "),
+        (["zoo", "lst"], "No such command 'lst'"),
+        (["check"], "Missing argument 'EXPERIMENT'"),
+        (["zoo", "list", "--jsn"], "No such option"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(atat, words, text):
+def test_a_mistake_is_said_on_standard_error_with_exit_code_2(atat, words, text):
     code, out, err = atat(*words)
     assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    assert text in line
+    assert text in err
+    assert len(err.splitlines()) == 1 or err.startswith("Usage: ")
 
 
 # What a person can type where a path is wanted.
@@ -285,22 +236,6 @@ def test_a_path_that_is_none_is_one_short_sentence(atat, tmp_path, monkeypatch, 
     assert len(line) < 2000
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["chek", "x"], "there is no command 'chek'; did you mean 'check'? (there are: zoo, check, "),
-        (["zoo", "lst"], "No such command 'lst'"),
-        (["check"], "Missing argument 'EXPERIMENT'"),
-        (["zoo", "list", "--jsn"], "No such option"),
-        (["--nothing"], "No such option"),
-    ],
-)
-def test_a_command_that_does_not_exist_is_said(atat, words, text):
-    code, out, err = atat(*words)
-    assert (code, out) == (2, "")
-    assert text in err
-
-
 def test_help_and_version_import_no_command(atat):
     code, out, err = atat("--help")
     assert (code, err) == (0, "")
@@ -308,8 +243,7 @@ def test_help_and_version_import_no_command(atat):
     assert atat("--version")[1].strip().endswith(__version__)
     for name in COMMANDS:
         code, out, _ = atat(name, "--help")
-        assert code == 0
-        assert out.startswith(f"Usage: atat {name} ")
+        assert (code, out.startswith(f"Usage: atat {name} ")) == (0, True)
 
 
 # Processes
@@ -317,39 +251,25 @@ def test_help_and_version_import_no_command(atat):
 HEAVY = ("torch", "composer", "webdataset")
 
 
-def quietly(*words, env=None):
-    """Run `atat` in a process of its own; returns it, and which heavy modules it imported."""
-    code = (
-        "import sys, atexit\n"
-        f"atexit.register(lambda: print('imported', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr))\n"
-        "from atat_zoo.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, env=os.environ | (env or {})
-    )
-    *err, imported = done.stderr.splitlines()
-    return done.returncode, done.stdout, err, imported
-
-
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         (["zoo", "list"], 0),
-        (["zoo", "show", "backbone", "dit"], 0),
-        (["check", "quickstart"], 0),
-        (["check", "quickstart", "train.steps=none"], 2),
         (["resolve", "quickstart"], 0),
+        (["check", "quickstart", "train.steps=none"], 2),
         (["train", "nothing.toml"], 2),
-        (["train", "quickstart", "masking=nothing"], 2),
         (["zoo", "check"], 0),
         (["study", "nothing.toml"], 2),
         (["--help"], 0),
     ],
 )
 def test_listing_and_checking_import_nothing_heavy(words, code):
-    found, _, err, imported = quietly(*words, env={"ATAT_ZOO_PLUGINS": ""})
-    assert (found, imported) == (code, "imported []")
-    assert len(err) == (code == 2)
+    report = f"lambda: print('imported', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    text = f"import sys, atexit\natexit.register({report})\n{CALL}"
+    env = os.environ | {"ATAT_ZOO_PLUGINS": ""}
+    done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=False, env=env)
+    *err, imported = done.stderr.splitlines()
+    assert (done.returncode, imported, len(err)) == (code, "imported []", code == 2)
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
@@ -363,26 +283,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
 
 
 def test_a_terminal_gets_a_table():
-    main_end, process_end = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", CALL, "zoo", "list", "noise"],
-        stdout=process_end,
-        stderr=process_end,
-        env=os.environ | {"COLUMNS": "60", "TERM": "xterm"},
-    )
-    os.close(process_end)
-    text = b""
-    while True:
-        try:
-            piece = os.read(main_end, 4096)
-        except OSError:  # the terminal is closed when its last writer is gone
-            break
-        if not piece:
-            break
-        text += piece
-    os.close(main_end)
-    assert process.wait(30) == 0
-    said = text.decode()
-    assert "\x1b[1m" in said  # bold heads
-    assert all(name in said for name in Zoo.load().names("noise"))
-    assert "Traceback" not in said
+    code, text = on_terminal("zoo", "list", "noise")
+    assert code == 0
+    assert "\x1b[1m" in text  # bold heads
+    assert all(name in text for name in Zoo.load().names("noise"))

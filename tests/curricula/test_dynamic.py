@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atat_zoo.curricula import DynamicCurriculum
-from atat_zoo.diffusion.contracts import Masked, StatefulPart
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.registry import Context
 
 CONTEXT = Context(vocabulary_size=4, length=2)
@@ -78,7 +78,7 @@ def test_weights_are_those_of_the_stage():
     assert isinstance(curriculum, StatefulPart)
     maskable = torch.ones(1, 2, dtype=torch.bool)
     zeros = torch.zeros(1, 2)
-    step = Masked(x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros, rate=zeros, p=zeros)
+    step = NoisedBatch(x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros, rate=zeros, p=zeros)
     importance = torch.tensor([[0.0, 1.0]])
     for position, sign in enumerate((-1, 0, 1)):
         curriculum.position.fill_(position)
@@ -89,7 +89,7 @@ def test_weights_are_those_of_the_stage():
 def test_statistics_are_the_sum_and_count_of_what_was_masked():
     masked = torch.tensor([[True, False], [True, True]])
     zeros = torch.zeros(2, 2)
-    step = Masked(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros, rate=zeros, p=zeros)
+    step = NoisedBatch(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros, rate=zeros, p=zeros)
     total = DynamicCurriculum().build(CONTEXT).statistics(step, torch.tensor([[1.0, 0.0], [2.0, 4.0]]))
     assert total.tolist() == [7.0, 3.0]
 

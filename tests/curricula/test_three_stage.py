@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
-from atat_zoo.curricula.modules import tilt
-from atat_zoo.diffusion.contracts import Masked
+from atat_zoo.curricula.weighting import tilt
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_curriculum
 
 
 def step(maskable):
     zeros = torch.zeros(maskable.shape)
-    return Masked(
+    return NoisedBatch(
         x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros[:, 0], rate=zeros[:, 0], p=zeros
     )
 

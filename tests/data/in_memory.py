@@ -6,6 +6,7 @@ import hashlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.corpora import Corpus
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.registry import component, param
 from atat_zoo.tokenizers import BytesTokenizer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @component
-class Memory:
+class Memory(Corpus):
     """Documents given as they are."""
 
     name = "memory"

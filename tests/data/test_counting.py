@@ -23,7 +23,7 @@ from atat_zoo.data import counting, manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.counting import FILE, count_table
 from atat_zoo.data.neighbours import CountTable
-from atat_zoo.data.reading import read
+from atat_zoo.data.shard_rows import read
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Context
 from tests.limited import limited

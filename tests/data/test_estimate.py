@@ -39,7 +39,7 @@ def written(folder: Path, form: str) -> FilesCorpus:
 @pytest.mark.parametrize("form", ["txt", "txt.gz", "jsonl", "jsonl.gz"])
 def test_files_know_how_much_text_is_in_them(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nearly all of the larger file: gzip reads ahead, and some versions of Python far.
-    monkeypatch.setattr("atat_zoo.corpora.reading._BEGINNING", 240_000)
+    monkeypatch.setattr("atat_zoo.corpora.documents._BEGINNING", 240_000)
     size = written(tmp_path, form).size()
     assert size == pytest.approx(sum(map(len, TEXTS)), rel=0.15)
 

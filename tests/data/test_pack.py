@@ -163,12 +163,6 @@ def test_spread_keeps_every_document(texts: list[str], size: int) -> None:
     assert list(spread(texts, 3, size)) == list(spread(texts, 3, size))
 
 
-def test_spread_mixes() -> None:
-    texts = [str(i) for i in range(200)]
-    order = [int(text) for text in spread(texts, 3)]
-    assert abs(np.corrcoef(order, range(200))[0, 1]) < 0.2
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -191,11 +185,9 @@ def test_special_tokens_that_are_not_there(settings: dict[str, Any], message: st
 def test_dtype_keeps_a_value_for_padding(size: int, found: str) -> None:
     assert dtype_for(size, "auto") == found
     assert dtype_for(size, "uint32") == "uint32"
-
-
-def test_vocabulary_too_large_for_the_dtype() -> None:
-    with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens .* 65536'):
-        dtype_for(65536, "uint16")
+    if found == "uint32":
+        with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens .* 65536'):
+            dtype_for(size, "uint16")
 
 
 def test_a_tokenizer_that_breaks_its_promise() -> None:

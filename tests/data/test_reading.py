@@ -1,9 +1,12 @@
-"""Rows read one by one from where they lie: the same rows, in little memory, without what is damaged."""
+"""Rows read from where they lie: the same rows, in little memory, without what is damaged, and nothing forged."""
 
 from __future__ import annotations
 
-import json
+import gzip
+import io
+import tarfile
 import tracemalloc
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,13 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
+from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from atat_zoo.data import manifest
+from atat_zoo.data import manifest, shard_rows
 from atat_zoo.data.build import build
-from atat_zoo.data.reading import ShardRows, read
+from atat_zoo.data.shard_rows import ShardRows, read
 from atat_zoo.data.shards import write_shard
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
+from atat_zoo.run import sha256_of
+from tests.limited import limited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +35,15 @@ PAD = 65535
 def contents_of(length: int, dtype: str, block: int) -> Any:
     """Return what is read of a manifest."""
     return manifest.ShardManifest(
-        **{"format": 1, "settings": "", "made_by": {}, "length": length, "special": "none", "remainder": "drop"},
+        **{
+            "format": 1,
+            "settings": "",
+            "made_by": {},
+            "length": length,
+            "special": "none",
+            "remainder": "drop",
+            "rows": "packed",
+        },
         **{"dtype": dtype, "block": block, "lanes": 1, "vocabulary_size": 60_000, "bos": None, "eos": None},
         **{"tokenizer": {}, "corpus": {}, "fingerprint": {}, "sha256": {}, "splits": {}},
     )
@@ -49,18 +63,98 @@ def rows_of(folder: Path, contents: Any, shard: manifest.Shard, **options: Any) 
     st.integers(1, 300),
     st.integers(1, 25),
     st.sampled_from(["uint16", "uint32"]),
-    st.integers(0, 9),
+    st.integers(1, 4000),
 )
-def test_the_rows_are_those_of_the_whole_shard(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, length: int, block: int, dtype: str, seed: int
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, length: int, block: int, dtype: str, at_once: int
 ) -> None:
     folder = tmp_path_factory.mktemp("shard")
-    stored = np.random.default_rng(abs(seed)).integers(0, 60_000, (rows, length), dtype)
+    stored = np.random.default_rng(at_once).integers(0, 60_000, (rows, length), dtype)
     stored[-1, length // 2 :] = np.iinfo(dtype).max  # padding
     shard = write_shard(folder / "train-000000.tar", stored, block)
     contents = contents_of(length, dtype, block)
-    np.testing.assert_array_equal(read(folder, contents, shard), stored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_rows, "_AT_ONCE", at_once)
+        np.testing.assert_array_equal(read(folder, contents, shard), stored)
     np.testing.assert_array_equal(rows_of(folder, contents, shard), stored)
+    path = folder / shard.name
+    assert (shard.sequences, shard.bytes, shard.sha256) == (rows, path.stat().st_size, sha256_of(path))
+    with tarfile.open(path) as tar:
+        assert tar.getnames() == [f"{i:06d}.npy" for i in range(-(-rows // block))]
+        assert all((m.mtime, m.uid, m.gid, m.uname) == (0, 0, 0, "") for m in tar.getmembers())
+
+
+def test_webdataset_reads_them(tmp_path: Path) -> None:
+    write_shard(tmp_path / "train-000000.tar", STORED, 8)
+    with (tmp_path / "train-000000.tar").open("rb") as stream:
+        samples = group_by_keys(tar_file_expander([{"url": "train-000000.tar", "stream": stream}]))
+        blocks = [np.load(io.BytesIO(sample["npy"])) for sample in samples]
+    np.testing.assert_array_equal(np.concatenate(blocks), STORED)
+
+
+def npy(shape: object, descr: object = "<u2", data: bytes = b"") -> bytes:
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+def member(content: bytes, size: int | None = None, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """Return a tar file of one member, whose header may claim another size than it has."""
+    info = tarfile.TarInfo("000000.npy")
+    info.size, info.type = len(content) if size is None else size, kind
+    return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512 + 1024)
+
+
+WHOLE = npy((7, 5), data=bytes(70))
+PICKLE = b"\x80\x04}\x94\x8c\x04code\x94K\x01s."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(member(npy(shape)) for shape in ((2**40, 5), (2**62, 2**62), "(" * 5000)),
+        member(npy((-1, 5), data=bytes(70))),
+        *(member(npy((7, 5), descr=descr)) for descr in ("<U1000000000", "|V0", [("a", "<u2")] * 3)),
+        member(npy((7, 5), descr="|O", data=PICKLE)),
+        member(WHOLE.replace(b"NUMPY\1", b"NUMPY\2")),
+        member(b"PK\3\4" + bytes(100)),
+        member(b""),
+        b"",
+        member(bytes(512), kind=tarfile.GNUTYPE_SPARSE),
+        gzip.compress(member(WHOLE)),
+    ],
+    ids=range(14),
+)
+def test_a_shard_that_is_none_is_refused_though_its_hash_is_right(tmp_path: Path, content: bytes) -> None:
+    with limited(), pytest.raises(UserError, match="damaged"):
+        forged(tmp_path, content, 7)
+
+
+@pytest.mark.parametrize("size", [2**40, 2**80, -1])
+def test_what_a_header_claims_is_not_read(tmp_path: Path, size: int) -> None:
+    np.testing.assert_array_equal(forged(tmp_path, member(WHOLE, size), 7), np.zeros((7, 5)))
+
+
+def test_more_rows_than_the_file_has_take_no_memory(tmp_path: Path) -> None:
+    with limited(), pytest.raises(UserError, match=r"damaged \(it ends too early\)"):
+        forged(tmp_path, member(npy((2**40, 5))), 2**40)
+
+
+def forged(folder: Path, content: bytes, rows: int) -> np.ndarray[Any, Any]:
+    """Return the rows of a file whose hash the manifest has."""
+    path = folder / "train-000000.tar"
+    path.write_bytes(content)
+    shard = manifest.Shard(name=path.name, sequences=rows, bytes=len(content), sha256=sha256_of(path), crc32=())
+    return read(folder, contents_of(5, "uint16", rows), shard)
+
+
+@given(st.data())
+def test_a_damaged_shard_is_refused_or_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    content = bytearray(member(WHOLE))
+    for position in data.draw(st.lists(st.integers(0, 700), min_size=1, max_size=4)):
+        content[position] = data.draw(st.integers(0, 255))
+    with suppress(UserError):
+        assert forged(tmp_path_factory.mktemp("shard"), bytes(content), 7).shape == (7, 5)
 
 
 def test_a_large_shard_is_read_in_little_memory(tmp_path: Path) -> None:
@@ -107,7 +201,7 @@ def test_damaged_members_are_an_error_or_left_out(
     with pytest.raises(UserError, match=told):
         ShardRows(folder, contents, shard)
     np.testing.assert_array_equal(rows_of(folder, contents, shard, skip=True), expected)
-    # Without checksums of its members nothing of it can be told from what it should be.
+    # Without checksums of its members nothing of it can be told from what it should be, as of a forged manifest.
     assert (rows_of(folder, contents, attrs.evolve(shard, crc32=()), skip=True) == PAD).all()
 
 
@@ -165,20 +259,3 @@ def test_skipped_rows_keep_their_place(tmp_path: Path, workers: int) -> None:
     assert (found["index"] == whole["index"]).all()
     assert (found["tokens"][kept] == whole["tokens"][kept]).all()
     assert not found["tokens"][~kept].any()
-
-
-def test_an_older_manifest_knows_no_checksums(tmp_path: Path) -> None:
-    folder = build(experiment_of(tmp_path))
-    path = folder / manifest.FILE
-    shards = manifest.load(folder).splits["train"].shards
-    assert all(len(shard.crc32) == -(-shard.sequences // 4) for shard in shards)
-    text = path.read_text()
-    path.write_text(text.replace('"crc32"', '"older"'))
-    with pytest.raises(UserError, match="is not a manifest of shards"):
-        manifest.load(folder)
-    table = json.loads(text)
-    for split in table["splits"].values():
-        for shard in split["shards"]:
-            del shard["crc32"]
-    path.write_text(json.dumps(table))
-    assert all(shard.crc32 == () for shard in manifest.load(folder).splits["train"].shards)

@@ -38,21 +38,13 @@ def test_shards_that_are_too_large(experiment: Callable[..., Any], monkeypatch: 
     build(experiment())
 
 
-def test_a_batch_that_is_too_large() -> None:
+def test_a_batch_and_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB for the ids of"):
         refuse_sizes(16, 2**40, 1, 0)
     refuse_sizes(16, 2**40, 2**36, 0)
-
-
-def test_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "memory", lambda: 10**9)
-    with pytest.raises(
-        UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB for its processes alone, and this"
-    ):
+    with pytest.raises(UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB for its processes alone"):
         refuse_sizes(16, 4, 1, 1000)
-
-
-def test_too_many_workers_for_any_machine() -> None:
     with pytest.raises(ValueError, match="workers must be at most 1024"):
         experiment_of(Path("data"), workers=2**40)
 

@@ -80,5 +80,5 @@ def test_a_split_without_text_is_refused(corpus):
 
 def test_shards_of_another_tokenizer_are_refused(tmp_path):
     shards = Zoo.load().spec("corpus", {"use": "shards", "path": str(tmp_path)})
-    with pytest.raises(UserError, match="is tokens already"):
+    with pytest.raises(UserError, match="holds tokens and no documents"):
         packed(shards)

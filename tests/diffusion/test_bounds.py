@@ -3,7 +3,6 @@
 import functools
 import math
 
-import attrs
 import pytest
 import torch
 from hypothesis import given
@@ -76,16 +75,6 @@ def test_enumeration_with_the_exact_denoiser_is_the_entropy():
     torch.testing.assert_close(nelbo, -joint.p.log())
 
 
-def test_enumeration_with_a_wrong_denoiser_is_above_the_entropy():
-    joint = toy()
-
-    def wrong(z, t, where):
-        return (joint.marginals(z)[where] * 0.9 + 0.05).log()
-
-    nelbo = enumerate_masks(from_denoiser(wrong), joint.states, mask_id=joint.mask_id)
-    assert float((joint.p * nelbo).sum()) > ENTROPY + 1e-3
-
-
 def agreement(found, exact, groups):
     """Return how many standard errors apart the mean over sequences is from the exact one.
 
@@ -113,15 +102,6 @@ def perturbed(joint):
 
 
 @pytest.mark.parametrize("how", ["k", "t"])
-def test_estimates_agree_with_enumeration_on_the_toy(how):
-    joint = toy()
-    denoise = perturbed(joint)
-    exact = enumerate_masks(from_denoiser(denoise), joint.states, mask_id=joint.mask_id)
-    groups = 3000 if how == "k" else 1000
-    assert abs(agreement(estimates(denoise, joint.states, groups, joint.mask_id, how), exact, groups)) < 3
-
-
-@pytest.mark.parametrize("how", ["k", "t"])
 def test_every_sequence_by_itself_agrees_with_enumeration(how):
     """Else sequences would be measured in one part of the diffusion by their place in the batch."""
     joint = toy()
@@ -132,33 +112,10 @@ def test_every_sequence_by_itself_agrees_with_enumeration(how):
     assert ((found.mean(0) - exact).abs() / error).max() < 4
 
 
-def wrong_by_k(monkeypatch):
-    average = bounds.average
-
-    def wrong(scores, x, masks, mask_id):
-        changed = (attrs.evolve(mask, weight=x.shape[1] / (mask.masked.sum(1) + 1)) for mask in masks)
-        return average(scores, x, changed, mask_id)
-
-    monkeypatch.setattr(bounds, "average", wrong)
-    return {}
-
-
-def test_a_wrong_weight_fails_the_cross_check(monkeypatch):
-    """The check above can fail: with n/(k+1) for n/k, and 1/(t + 0.1) for 1/t."""
-    joint = toy()
-    denoise = perturbed(joint)
-    exact = enumerate_masks(from_denoiser(denoise), joint.states, mask_id=joint.mask_id)
-    found = estimates(denoise, joint.states, 1000, joint.mask_id, "t", weight=lambda t: 1 / (t + 0.1))
-    assert abs(agreement(found, exact, 1000)) > 6
-    wrong_by_k(monkeypatch)
-    found = estimates(denoise, joint.states, 3000, joint.mask_id, "k")
-    assert abs(agreement(found, exact, 3000)) > 6
-
-
 # A network
 
-# Steps of training: none, half of them, all of them.
-TRAINED = [0, 30, 60]
+# Steps of training: none, or enough to have learned something.
+TRAINED = [0, 60]
 
 
 @functools.cache
@@ -202,24 +159,6 @@ def test_estimates_agree_on_a_network(steps, conditioned):
     assert by_counts.mean() == pytest.approx(float(exact.mean()), rel=0.05)
     if steps == 60:  # it has learned something: the rule costs less than noise
         assert exact[:4].mean() < 0.5 * exact[4:].mean()
-
-
-@pytest.mark.parametrize("conditioned", [False, True], ids=["", "conditioned"])
-@pytest.mark.parametrize("steps", TRAINED)
-def test_discrete_steps_agree_with_enumeration_on_a_network(steps, conditioned):
-    denoise, x, V = network(steps, conditioned)
-    exact = enumerate_discrete(
-        from_denoiser(denoise), x, mask_id=V, alpha=linear.alpha, steps=8, time_at=linear.time_at
-    )
-    assert abs(agreement(estimates(denoise, x, 400, V, "T"), exact, 400)) < 3
-
-
-def test_a_time_conditioned_network_reads_its_time():
-    """Else the tests above would say nothing of the time that the estimators hand in."""
-    denoise, x, V = network(60, True)
-    z = torch.full_like(x, V)
-    early, late = (denoise(z, torch.full((len(x),), t), z == V) for t in (0.2, 1.0))
-    assert (early - late).abs().max() > 0.1
 
 
 def test_other_schedules_have_the_same_bound():
@@ -303,14 +242,6 @@ def test_neither_masks_nor_losses_depend_on_the_batch(seed, batch):
         assert torch.equal(piece.loss_count, whole.loss_count[rows])
 
 
-def test_masks_are_the_same_for_every_model():
-    x = torch.zeros(5, 9, dtype=torch.int64)
-    one, two = Watched(2), Watched(7)
-    by_k(one, x, ones(x), 4, mask_id=2)
-    by_k(two, x, ones(x), 4, mask_id=7)
-    assert all(torch.equal(a, b) for a, b in zip(one.where, two.where, strict=True))
-
-
 def place_costs(z, t, where):
     """A denoiser that knows the position only."""
     table = torch.tensor([[0.1, 0.9], [0.5, 0.5], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], dtype=torch.float64).log()
@@ -352,20 +283,6 @@ def test_one_token_costs_its_loss_exactly():
     torch.testing.assert_close(estimate.loss_sum, 3 * estimate.contribution)
 
 
-def test_independent_tokens_cost_the_sum_of_their_losses():
-    """With a denoiser that ignores the context the bound is Σ −log p, by whatever masks."""
-    x = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0]])
-    table = place_costs(x, None, ones(x)).view(2, 5, 2)
-    expected = -table.gather(2, x[..., None]).sum((1, 2))
-    torch.testing.assert_close(enumerate_masks(from_denoiser(place_costs), x, mask_id=2), expected)
-    found = estimates(place_costs, x, 2000, 2, "k")
-    assert abs(agreement(found, expected, 2000)) < 3
-    # With n draws every k comes once, and what is left is the choice of the masks.
-    assert by_k(place_costs, x[:, :1], ones(x[:, :1]), 1, mask_id=2).nelbo.tolist() == pytest.approx(
-        (-table[:, 0].gather(1, x[:, :1])[:, 0]).tolist()
-    )
-
-
 def test_enumeration_tells_a_denoiser_its_time():
     watched = Watched(2)
     enumerate_masks(from_denoiser(watched), torch.zeros(1, 3, dtype=torch.int64), mask_id=2, time_at=linear.time_at)
@@ -398,18 +315,3 @@ def test_drawn_discrete_steps_agree_with_enumeration_at_the_same_number_of_steps
     assert ((found.mean(0) - exact).abs() <= 4 * error + 1e-12).all()
     if steps > 1:
         assert abs(agreement(found, exact, 3000)) < 3
-
-
-def test_enumeration_of_many_steps_tends_to_the_bound_without_steps():
-    joint = toy()
-    losses = from_denoiser(perturbed(joint))
-    limit = enumerate_masks(losses, joint.states, mask_id=joint.mask_id)
-    gaps = [
-        float(
-            (
-                enumerate_discrete(losses, joint.states, mask_id=joint.mask_id, alpha=linear.alpha, steps=steps) - limit
-            ).abs().max()
-        )
-        for steps in (10, 100, 1000)
-    ]  # fmt: skip
-    assert gaps[0] > 5 * gaps[1] > 25 * gaps[2]

@@ -73,13 +73,6 @@ def test_low_precision_is_taken_up_before_anything_else():
         assert torch.equal(form(score, rate, torch.ones(3, 40) > 0), wide)
 
 
-def test_the_power_path_is_a_power_of_one_number():
-    score = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64)
-    p = power_path(score, torch.tensor([0.4]), torch.ones(1, 3) > 0).double()
-    tau = p.log() / (-score).exp()
-    torch.testing.assert_close(tau, tau[:, :1].expand(1, 3), atol=1e-6, rtol=0)
-
-
 def test_the_time_of_the_power_path_is_finite_at_both_ends():
     score, maskable = torch.tensor([[0.0, 1.0, -2.0]] * 3), torch.ones(3, 3, dtype=torch.bool)
     time = power_time(score, torch.tensor([0.0, 0.5, 1.0]), maskable)

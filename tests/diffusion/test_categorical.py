@@ -54,21 +54,6 @@ def test_the_ends_of_the_uniform_never_draw_what_has_no_probability(weights, bef
         assert p[categorical.draw(p.log()[None], torch.tensor([key]))] > 0
 
 
-def test_chunks_do_not_change_the_tokens(monkeypatch):
-    log_probs = torch.randn(50, 7, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
-    keys, temperature = fold(torch.arange(50), 1), torch.linspace(0.5, 2, 50)
-    whole = [categorical.draw(log_probs, keys), categorical.draw(log_probs, keys, temperature)]
-    monkeypatch.setattr(categorical, "_AT_ONCE", 21)
-    assert torch.equal(categorical.draw(log_probs, keys), whole[0])
-    assert torch.equal(categorical.draw(log_probs, keys, temperature), whole[1])
-
-
-def test_no_distributions_no_tokens():
-    nothing = categorical.draw(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
-    assert nothing.shape == (0,)
-    assert nothing.dtype == torch.int64
-
-
 @given(WEIGHTS, st.integers(1, 10))
 def test_the_k_likeliest_and_their_equals_stay(weights, k):
     kept = top_k(torch.tensor([weights]).double().log(), k)[0] > -torch.inf

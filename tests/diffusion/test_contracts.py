@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from atat_zoo import Zoo
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.generation.guided import Guided
 
@@ -44,14 +43,6 @@ def test_what_it_cannot_do_is_said(ability, words):
     for denoiser in (Least(), Guided(Least())):
         with pytest.raises(NotImplementedError, match=words):
             ability(denoiser)
-
-
-@pytest.mark.parametrize(
-    "name", ["ancestral", "uncertainty_guided", "semi_autoregressive", "first_hitting", "remdm_conf"]
-)
-def test_it_is_enough_for_a_sampler(name):
-    made = Zoo.load().spec("sampler", name).sample(Least(), TEXT, torch.arange(2))
-    assert (made.tokens < 3).all()
 
 
 def test_a_guided_denoiser_has_the_facts_of_the_other_one():

@@ -29,23 +29,9 @@ def test_ranks_are_scipys(values):
     np.testing.assert_allclose(found.numpy(), stats.rankdata(values) - 1)
 
 
-def test_spearman_of_an_order_and_its_reverse():
-    a = torch.tensor([1.0, 5.0, 2.0, 9.0])
-    assert spearman(a, a.exp()) == pytest.approx(1)
-    assert spearman(a, -a) == pytest.approx(-1)
-
-
 def test_spearman_without_an_order_is_nan():
     for a, b in (([], []), ([1.0], [2.0]), ([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0])):
         assert math.isnan(spearman(torch.tensor(a), torch.tensor(b)))
-
-
-@pytest.mark.slow
-def test_spearman_takes_a_million_values():
-    generator = torch.Generator().manual_seed(0)
-    a = torch.rand(1_000_000, generator=generator)
-    assert abs(spearman(a, torch.rand(1_000_000, generator=generator))) < 0.005
-    assert spearman(a, a) == pytest.approx(1)
 
 
 def test_ratio_is_the_ratio_of_the_sums():
@@ -55,13 +41,6 @@ def test_ratio_is_the_ratio_of_the_sums():
     assert error == pytest.approx(math.sqrt((25 + 1 + 36) / 16 * 3 / 2) / 4)
 
 
-def test_equal_denominators_give_the_error_of_a_mean():
-    a = torch.tensor([1.0, 4.0, 2.0, 2.0, 7.0])
-    value, error = ratio(a, torch.full((5,), 10))
-    assert value == pytest.approx(a.mean().item() / 10)
-    assert error == pytest.approx(stats.sem(a.numpy()) / 10)
-
-
 def test_a_constant_ratio_has_no_error_and_one_entry_an_unknown_one():
     b = torch.tensor([3.0, 5.0, 8.0])
     value, error = ratio(2 * b, b)
@@ -69,16 +48,3 @@ def test_a_constant_ratio_has_no_error_and_one_entry_an_unknown_one():
     value, error = ratio(torch.tensor([3.0]), torch.tensor([2.0]))
     assert value == 1.5
     assert math.isnan(error)
-
-
-def test_the_error_of_a_ratio_agrees_with_a_bootstrap():
-    random = np.random.default_rng(0)
-    b = random.integers(5, 60, 400).astype(float)
-    a = 3 * b + random.normal(0, 20, 400) + 0.5 * (b - 30)  # correlated with the denominator
-    _, error = ratio(torch.from_numpy(a), torch.from_numpy(b))
-    chosen = random.integers(0, 400, (4000, 400))
-    bootstrap = (a[chosen].sum(1) / b[chosen].sum(1)).std()
-    assert error == pytest.approx(bootstrap, rel=0.05)
-    # The two naive errors are far off here, so the agreement says something.
-    assert error != pytest.approx((a / b).std() / 20, rel=0.2)
-    assert error != pytest.approx(a.std() / 20 / b.mean(), rel=0.2)

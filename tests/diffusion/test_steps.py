@@ -41,8 +41,8 @@ def test_the_open_places_are_numbered_row_by_row():
     assert at.mask_id == M
     assert [tuple(pair) for pair in torch.stack(at.where, 1).tolist()] == PLACES
     assert at.where[0] is at.where[0]
-    rows, places = torch.tensor(PLACES)[[4, 1, 2]].unbind(1)
-    assert at.among_open(rows, places).tolist() == [4, 1, 2]
+    rows, positions = torch.tensor(PLACES)[[4, 1, 2]].unbind(1)
+    assert at.among_open(rows, positions).tolist() == [4, 1, 2]
 
 
 def test_the_draws_are_of_the_row_the_step_and_the_purpose():

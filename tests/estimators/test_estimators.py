@@ -58,16 +58,6 @@ def batch(seed=0):
     return tokens, torch.randn(B, L, D, generator=generator), torch.rand(B, generator=generator) * 0.9 + 0.1, maskable
 
 
-@given(seed=st.integers(0, 1000), name=st.sampled_from(sorted(EVERY)))
-def test_importance_is_a_number_from_0_to_1(seed, name):
-    importance = build(EVERY[name], seed)(*batch(seed))
-    assert importance.shape == (B, L)
-    assert importance.dtype == torch.float32
-    assert importance.isfinite().all()
-    assert importance.min() >= 0
-    assert importance.max() <= 1
-
-
 @pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed"])
 def test_it_starts_at_a_half(name):
     tokens, embedded, t, maskable = batch()
@@ -97,7 +87,7 @@ def test_text_has_influence_wherever_it_stands(name):
         one = module(tokens, embedded, t, seen)
         tokens, embedded = tokens.clone(), embedded.clone()
         tokens[:, 3], embedded[:, 3] = (tokens[:, 3] + 1) % V, -embedded[:, 3]
-        # Some row tells, for every place.
+        # Some row tells, for every position.
         assert ((module(tokens, embedded, t, seen) - one).abs().amax(0) > 1e-4).all()
 
 
@@ -141,11 +131,6 @@ def test_every_parameter_is_trained(name):
         assert parameter.grad.abs().max() > 0, parameter_name
 
 
-def test_estimators_without_parameters_are_not_trained():
-    assert not list(UniformEstimator().build(CONTEXT).parameters())
-    assert not list(FrequencyEstimator().build(CONTEXT).parameters())
-
-
 # What they read
 
 
@@ -176,7 +161,7 @@ def test_frequency_is_the_surprisal_over_its_largest_value():
     tokens = torch.arange(6)[None]
     torch.testing.assert_close(module(tokens, torch.zeros(1, 6, D), None, tokens >= 0)[0], expected)
     assert expected[0] == 1
-    # The mask token is asked for in no use of the contract, and has a place in the table all the same.
+    # The mask token is asked for in no use of the contract, and has a position in the table all the same.
     assert module(torch.tensor([[V]]), torch.zeros(1, 1, D), None, torch.ones(1, 1) > 0).item() == 0.5
 
 

@@ -13,10 +13,9 @@ from atat_zoo.generation.classifiers import Differentiable, FunctionClassifier, 
 from atat_zoo.generation.guidance import ClassifierGuidance
 from atat_zoo.generation.guided import by_candidates, by_gradient
 from atat_zoo.generation.naive_bayes import BagOfTokens
-from atat_zoo.samplers.published import LeftToRightSampler
 from atat_zoo.testing import check_classifier, check_guidance
 from atat_zoo.testing.guidance import toy_writer
-from atat_zoo.testing.toys import Joint, toy
+from atat_zoo.testing.toys import toy
 from atat_zoo.tokenizers import BytesTokenizer
 from tests.generation.test_classifier_free import Letters
 
@@ -85,20 +84,6 @@ def test_with_an_exact_classifier_it_is_the_posterior():
         assert torch.allclose(found, posterior(joint, likelihood, z)[where[0]], atol=1e-9)
 
 
-def test_texts_follow_the_posterior():
-    """One at a time with the exact conditional of the class: P(x | class), χ² over 20,000 texts."""
-    from scipy.stats import chisquare
-
-    joint = Joint([4, 1, 2, 3, 1, 5, 2, 6], 3, 2)
-    likelihood = torch.tensor([0.9, 0.1, 0.3, 0.8, 0.5, 0.2, 0.05, 0.6], dtype=torch.float64)
-    writer = Writer(denoiser=joint.denoiser, tokenizer=attrs.evolve(Letters(), vocabulary_size=2), length=3)
-    guided = ClassifierGuidance(classifier=Given(exact_classifier(joint, likelihood))).guide(writer)
-    made = guided.fill(LeftToRightSampler(), torch.full((20_000, 3), 2), batch_size=20_000)
-    counts = torch.bincount(joint.index(made.tokens), minlength=8)
-    wanted = joint.p * likelihood
-    assert chisquare(counts, wanted / wanted.sum() * 20_000).pvalue > 0.001
-
-
 def test_tokens_that_are_no_candidates_say_nothing_of_the_class():
     writer = toy_writer()
     z = torch.full((1, 4), 27)
@@ -126,13 +111,6 @@ def test_first_order_is_exact_where_the_log_probability_is_linear():
         assert torch.equal(
             ClassifierGuidance(classifier=far, method="first_order").guide(writer).denoiser(z, None, where), two
         )
-
-
-def test_it_fades_once_the_text_is_of_the_class():
-    writer = toy_writer()
-    z = torch.full((1, 5), 27)
-    sure = ClassifierGuidance(classifier=bag(bias=30.0), candidates=27).guide(writer)
-    assert torch.allclose(sure.denoiser(z, None, z == 27).exp(), writer.denoiser(z, None, z == 27).exp(), atol=1e-5)
 
 
 def test_many_candidates_are_scored_in_parts(monkeypatch):
@@ -221,11 +199,11 @@ def test_naive_bayes_learns_the_words_that_go_with_the_topic(corpus):
     model = NaiveBayesClassifier(words=("peace",), corpus=corpus).build(tokenizer, length)
     assert isinstance(model, Differentiable)
 
-    def said(text):
+    def probability(text):
         return float(model(torch.tensor([tokenizer.encode(text)])).exp())
 
     # Neither has the word that the passages were told apart by.
-    assert said("sign treaties with nations") > 0.5 > said("banks hold gold and pay debts")
+    assert probability("sign treaties with nations") > 0.5 > probability("banks hold gold and pay debts")
     nothing = torch.full((1, 9), tokenizer.vocabulary_size)
     named = [PEACE in document for document in corpus.documents("train")]
     assert float(model(nothing).exp()) == pytest.approx(sum(named) / len(named))

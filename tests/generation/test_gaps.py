@@ -38,20 +38,14 @@ def test_brackets_that_are_no_gap_are_text() -> None:
     ("text", "said"),
     [
         ("a [MASK:0] b", r"'\[MASK:0\]' is a gap without a token"),
-        ("a [MASK:0-3] b", "is a gap without a token"),
         ("a [MASK:5-3] b", r"ends before it begins; write the smaller number first, \[MASK:3-5\]"),
         ("a [MASK:x] b", r"'\[MASK:x\]' is no gap; write \[MASK\] for a token"),
-        ("a [MASK:] b", "is no gap"),
         ("a [MASK:-2] b", "is no gap"),
         ("a [MASK:2-] b", "is no gap"),
-        ("a [MASK: 2] b", "is no gap"),
-        ("a [MASK:1.5] b", "is no gap"),
         ("a [MASK:٣] b", "is no gap"),
         ("a [MASK:99999999999] b", "is no gap"),
-        ("a [MASK:3", "is no gap"),
         ("a [MASK:3 b [MASK]", "is no gap"),
         ("no gap at all", r"has no gap: 'no gap at all'; write \[MASK\]"),
-        ("", "has no gap: ''"),
     ],
 )
 def test_a_gap_that_is_none(text: str, said: str) -> None:

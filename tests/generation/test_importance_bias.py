@@ -4,12 +4,10 @@ import attrs
 import pytest
 import torch
 
-from atat_zoo import Zoo
 from atat_zoo.errors import UserError
 from atat_zoo.estimators import TermBiasEstimator
 from atat_zoo.experiment import load
 from atat_zoo.generation.guidance import CombinedGuidance, ImportanceBiasGuidance
-from atat_zoo.masking import Revealing
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.batches import context
 from atat_zoo.testing.guidance import toy_writer
@@ -73,7 +71,10 @@ def test_a_sampler_that_does_not_look_is_told(sampler):
 def test_inside_of_combined_it_says_where_it_stands():
     experiment = load("quickstart", ["sampler.use=ancestral"])
     inner = ImportanceBiasGuidance(words=("war",))
-    assert next(CombinedGuidance(second=inner).check(experiment)).startswith("guidance.second: ")
+    (problem,) = CombinedGuidance(first=inner).check(experiment)
+    assert (problem.key, str(problem)[:28]) == ("guidance.first", "guidance.first: importance_b")
+    (problem,) = CombinedGuidance(second=CombinedGuidance(first=inner)).check(experiment)
+    assert problem.key == "guidance.second.first"
 
 
 def estimator(**changes):
@@ -91,39 +92,3 @@ def test_the_estimator_refuses_an_unknown_word_and_needs_a_tokenizer():
         TermBiasEstimator(words=("naïve",)).build(context(vocabulary_size=27, tokenizer=WRITER.tokenizer))
     with pytest.raises(RuntimeError, match="tokenizer"):
         TermBiasEstimator(words=("cab",)).build(context())
-
-
-def test_the_estimator_has_no_parameters_of_its_own():
-    module = estimator(base={"use": "transformer", "layers": 1, "width": 8, "heads": 2})
-    assert list(module.state_dict()) == [f"base.{name}" for name in module.base.state_dict()]
-    assert not estimator().state_dict()
-
-
-WITH_PROBABILITIES = [
-    name for name in Zoo.load().names("masking") if not isinstance(Zoo.load().spec("masking", name), Revealing)
-]
-
-
-@pytest.mark.parametrize("strategy", WITH_PROBABILITIES)
-@pytest.mark.parametrize("strength", [1.0, 0.5, -0.9])
-def test_the_mean_mask_rate_stays_what_it_was(strategy, strength):
-    """MATH 3 (a), for biased importance: the words are masked more, and the row as a whole is not."""
-    spec = Zoo.load().spec("masking", strategy)
-    masking = spec.build(context()) if hasattr(spec, "build") else spec
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.cat([TEXT, torch.randint(0, 3, (63, 16), generator=generator)])
-    tokens[1:, 4:8] = torch.tensor(ENCODE(" cab"))
-    maskable = torch.rand(64, 16, generator=generator) < 0.8
-    rate = torch.linspace(0, 1, 64)
-    importance = estimator(strength=strength)(tokens, None, None, maskable)
-    assert importance.std() > 0.05
-    p = masking.probabilities(importance, rate, maskable)
-    mean = (p.double() * maskable).sum(1) / maskable.sum(1).clamp(min=1)
-    assert torch.allclose(mean[maskable.any(1)], rate.double()[maskable.any(1)], atol=1e-5)
-
-
-def test_raised_words_are_masked_more():
-    masking = Zoo.load().spec("masking", "importance")
-    importance = estimator(strength=1.0)(TEXT, None, None, ~NONE)
-    p = masking.probabilities(importance, torch.tensor([0.4]), ~NONE)
-    assert p[THERE].min() > p[~THERE].max()

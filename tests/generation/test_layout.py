@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import CHOICES, Words, lay_out, parse, prompted
+from atat_zoo.generation.layout import CHOICES, SpaceAwareTokenizer, lay_out, parse, prompted
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.tokenizers.library import LibraryModel
 
@@ -18,14 +18,14 @@ TEXT = "the state of the union is strong and the people are free\n\nthe state of
 
 
 @cache
-def words(name: str) -> Words:
+def words(name: str) -> SpaceAwareTokenizer:
     if name == "bpe":
-        return Words(BPETokenizer(vocabulary_size=320).train(lambda: iter([TEXT])))
+        return SpaceAwareTokenizer(BPETokenizer(vocabulary_size=320).train(lambda: iter([TEXT])))
     if name == "bytes":
-        return Words(BytesTokenizer().train(lambda: iter([])))
+        return SpaceAwareTokenizer(BytesTokenizer().train(lambda: iter([])))
     if name == "characters":
-        return Words(CharactersTokenizer(special=True, unknown="space").train(lambda: iter([])))
-    return Words(LibraryModel(metaspace() if name == "metaspace" else word_pieces(), bos=None, eos=None))
+        return SpaceAwareTokenizer(CharactersTokenizer(special=True, unknown="space").train(lambda: iter([])))
+    return SpaceAwareTokenizer(LibraryModel(metaspace() if name == "metaspace" else word_pieces(), bos=None, eos=None))
 
 
 def metaspace() -> Tokenizer:
@@ -87,9 +87,7 @@ def test_a_space_before_a_gap_is_left_to_it() -> None:
     assert row == tokenizer.encode("the state of all the union")
 
 
-@pytest.mark.parametrize(
-    "text", ["state\n\n[MASK]", "state.\n\n\n[MASK]", "state [MASK]", "state  [MASK]", "state[MASK]"]
-)
+@pytest.mark.parametrize("text", ["state.\n\n\n[MASK]", "state  [MASK]", "state[MASK]"])
 def test_tokens_before_a_gap_are_those_before_a_word(text: str) -> None:
     piece = text.removesuffix("[MASK]")
     layout = laid(text)
@@ -141,7 +139,7 @@ def test_a_space_behind_a_prompt_is_left_to_the_text() -> None:
     V, prompt = tokenizer.vocabulary_size, "the state "
     ids = tokenizer.encode("the state")
     assert prompted(words("bpe"), "none", 12, prompt, "", seen=12) == ([*ids, *[V] * (12 - len(ids))], (len(ids),))
-    # Of a longer text the model sees windows, in which places move.
+    # Of a longer text the model sees windows, in which positions move.
     row, opening = prompted(words("bpe"), "none", 13, prompt, "", seen=12)
     assert row[: len(ids) + 2] == [*tokenizer.encode(prompt), V]
     assert opening == ()

@@ -52,31 +52,12 @@ def test_strength_zero_is_the_same_writer_unless_something_is_banned():
     assert TokenBiasGuidance(words=("a",), strength=0.0, ban=("b",)).guide(WRITER) is not WRITER
 
 
-def test_two_biases_add_up():
-    z, where = all_masks()
-    one = TokenBiasGuidance(words=(), tokens=(5,), strength=3.0).guide(WRITER).denoiser(z, None, where)
-    half = TokenBiasGuidance(words=(), tokens=(5,), strength=1.5)
-    two = CombinedGuidance(first=half, second=half).guide(WRITER).denoiser(z, None, where)
-    assert torch.allclose(one.exp(), two.exp(), atol=1e-6)
-
-
 def test_combined_with_nothing_is_nothing():
     assert CombinedGuidance().guide(WRITER) is WRITER
     assert NoGuidance().guide(WRITER) is WRITER
 
 
-def test_raised_words_come_more_often():
-    z, _ = all_masks(200, 16)
-    terms = Terms(WRITER.tokenizer, ["cab"])
-
-    def share(guidance):
-        made = guidance.guide(WRITER).fill(AncestralSampler(steps=16), z).tokens
-        return float(terms.occurrences(made).float().mean())
-
-    assert share(TokenBiasGuidance(words=("cab",), strength=12.0)) > 0.05 > share(NoGuidance())
-
-
-@pytest.mark.parametrize("steps", [1, 3, 16])
+@pytest.mark.parametrize("steps", [1, 16])
 def test_banned_words_never_come(steps):
     # Few letters are likely, so that the words would come by themselves.
     likely = TokenBiasGuidance(words=(), tokens=tuple(WRITER.tokenizer.encode(" ab")), strength=6.0)

@@ -5,7 +5,6 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer
-from atat_zoo.generation.writer import shifted
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
@@ -76,9 +75,8 @@ def test_longer_than_the_denoiser_sees_at_once():
         writer().write(AncestralSampler(), length=31)
 
 
-@pytest.mark.parametrize("special", ["sequence", "both"])
-def test_a_text_longer_than_the_framed_sequences_of_the_training_is_plain_text(special):
-    """A model that is sure of EOS at the last place that it sees, and sees BOS and EOS at the ends of each window."""
+def test_a_text_longer_than_the_framed_sequences_of_the_training_is_plain_text():
+    """A model that is sure of EOS at the last position it sees, and sees BOS and EOS at the ends of each window."""
 
     def look(tokens, t, where):
         assert (tokens[:, [0, -1]] == torch.tensor([8, 9])).all()
@@ -86,7 +84,7 @@ def test_a_text_longer_than_the_framed_sequences_of_the_training_is_plain_text(s
         sure = torch.where((where[1] == 11)[:, None], torch.arange(10) == 9, torch.arange(10) == where[1][:, None] % 8)
         return torch.where(sure, 0.0, -torch.inf)
 
-    made = writer(denoiser=FunctionDenoiser(look, 10, window=12), special=special).write(
+    made = writer(denoiser=FunctionDenoiser(look, 10, window=12), special="sequence").write(
         SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2)),
         number=2,
         length=31,
@@ -133,12 +131,6 @@ def test_an_evaluation_that_takes_two_passes_counts_as_two():
     made = texts(cost=2)
     assert torch.equal(made.sample.nfe, 2 * texts().sample.nfe)
     assert made.sample.max_nfe == 10
-
-
-def test_what_was_hidden_is_told_where_it_happened_too():
-    seen = []
-    shifted(seen.append, rows=2, positions=10, steps=5)({"step": 1, "hidden": {"rows": [0], "positions": [3]}})
-    assert seen == [{"step": 6, "hidden": {"rows": [2], "positions": [13]}}]
 
 
 def test_no_texts_at_all():

@@ -17,8 +17,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.golden.renamed import complete, renamed
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,9 +26,9 @@ IN_BF16 = {"training.everything": 1e-2}
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return a line for each difference of two records; keys of the old one are read by their new names."""
+    """Return a line for each difference of two records."""
     found = list(_walk(old["shards"], new["shards"], "shards"))
-    then, now = renamed(old["resolved"]), complete(new["resolved"])
+    then, now = complete(old["resolved"]), complete(new["resolved"])
     # An experiment that is new has nothing to differ from.
     found += _walk(then, {name: paths for name, paths in now.items() if name in then}, "resolved")
     same = same_machine(old["machine"], new["machine"])
@@ -52,6 +50,11 @@ def _texts(texts: dict[str, dict[str, list[Any]]]) -> Iterator[tuple[str, list[i
             yield f"texts.{model}.{part}", [len(seeds)]
             for i, rows in enumerate(seeds):
                 yield from ((f"texts.{model}.{part}[{i}][{j}]", row) for j, row in enumerate(rows))
+
+
+def complete(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a record's resolved experiments by name, each with what it shares with the others."""
+    return {name: {**resolved["common"], **paths} for name, paths in resolved["each"].items()}
 
 
 def same_machine(old: dict[str, str], new: dict[str, str]) -> bool:

@@ -188,8 +188,8 @@ def bounds(run: Path) -> dict[str, dict[str, float]]:
     """Return the bounds of one run by every method that its objective and noise take."""
     from atat_zoo import Model, Zoo
     from atat_zoo.errors import UserError
-    from atat_zoo.evaluation import evaluate_run
     from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure.likelihood import evaluate_run
 
     model, found = Model.from_run(run), {}
     for method in BOUNDS:

@@ -1,4 +1,4 @@
-"""Masks that read what they hide tilt what is learned, at any capacity; the figures of MATH 7, by enumeration."""
+"""Masks that read what they hide tilt what is learned, at any capacity; their figures by enumeration."""
 
 import math
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from atat_zoo.diffusion.contracts import Masked, StatefulPart
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.masking import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
 from atat_zoo.masking.position_bias import RunningBias, UShapeBias
 from atat_zoo.registry import Context
@@ -55,31 +55,15 @@ def test_position_is_importance_of_the_sum():
     torch.testing.assert_close(position.probabilities(importance, rate, maskable), summed)
 
 
-def test_position_without_strength_is_importance():
-    importance, rate = torch.rand(3, 16), torch.rand(3)
-    maskable = torch.ones(3, 16, dtype=torch.bool)
-    position = PositionMasking(strength=0.0, bias=UShapeBias()).build(CONTEXT)
-    plain = ImportanceMasking().probabilities(importance, rate, maskable)
-    assert torch.equal(position.probabilities(importance, rate, maskable), plain)
-
-
-def test_permuting_importance_and_bias_together_permutes_p():
-    position = PositionMasking(bias=UShapeBias()).build(CONTEXT)
-    importance, rate = torch.rand(2, 16), torch.tensor([0.2, 0.8])
-    maskable, order = torch.ones(2, 16, dtype=torch.bool), torch.randperm(16)
-    p = position.probabilities(importance, rate, maskable)
-    values = position.bias.values(16)
-    position.bias.values = lambda length: values[order]
-    torch.testing.assert_close(position.probabilities(importance[:, order], rate, maskable), p[:, order])
-
-
 def test_position_is_adaptive_if_and_only_if_its_bias_is():
     assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), StatefulPart)
     learned = PositionMasking(bias=RunningBias()).build(CONTEXT)
     assert isinstance(learned, StatefulPart)
     masked = torch.ones(1, 16, dtype=torch.bool)
     zeros = torch.zeros(1, 16)
-    step = Masked(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros[0], rate=zeros[0], p=zeros)
+    step = NoisedBatch(
+        x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros[0], rate=zeros[0], p=zeros
+    )
     flat = learned.probabilities(zeros, torch.tensor([0.5]), masked)
     torch.testing.assert_close(flat, torch.full((1, 16), 0.5))
     loss = torch.arange(16.0).unsqueeze(0)
@@ -92,7 +76,3 @@ def test_position_is_adaptive_if_and_only_if_its_bias_is():
 @pytest.mark.parametrize("strength", [-3.0, 40.0])
 def test_position_conforms_with_a_bias_that_learns(strength):
     check_masking(PositionMasking(bias=RunningBias(), strength=strength), examples=10)
-
-
-def test_position_takes_its_bias_by_name():
-    assert PositionMasking(bias={"use": "u_shape", "exponent": 4.0}).bias == UShapeBias(exponent=4.0)

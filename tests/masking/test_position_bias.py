@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from atat_zoo.diffusion.contracts import Masked
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.masking.position_bias import FlatBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
 
@@ -11,7 +11,7 @@ CONTEXT = Context(vocabulary_size=5, length=4)
 def step(masked):
     masked = torch.as_tensor(masked)
     zeros = torch.zeros(masked.shape)
-    return Masked(
+    return NoisedBatch(
         x=zeros.long(),
         z=zeros.long(),
         masked=masked,

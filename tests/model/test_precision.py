@@ -5,35 +5,14 @@ import torch
 from torch._dynamo.utils import counters
 
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.experiment import from_table
-from atat_zoo.model import Model, assemble
-from atat_zoo.registry import Context
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.toys import FunctionDenoiser
-
-L = 12
+from tests.model.making import tiny_model
 
 
 @pytest.fixture(scope="module")
 def model():
-    experiment = from_table(
-        {
-            "name": "tiny",
-            "tokenizer": {"use": "bytes"},
-            "backbone": {"use": "dit", "layers": 2, "width": 32, "heads": 2},
-            "estimator": {"use": "transformer", "layers": 1, "width": 16, "heads": 2},
-            "masking": {"use": "importance"},
-            "data": {"length": L},
-            "sampler": {"use": "ancestral", "steps": 6},
-        }
-    )
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=L)
-    module = assemble(experiment, context).eval()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
-        parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+    return tiny_model(scale=0.2, backbone={"use": "dit", "layers": 2, "width": 32, "heads": 2})
 
 
 class Seen(AncestralSampler):
@@ -72,12 +51,6 @@ def test_bf16_is_near_to_fp32(model):
         found[precision] = seen[0][0]
     assert not torch.equal(found["bf16"], found["fp32"])
     assert float((found["bf16"] - found["fp32"]).abs().max()) < 0.2
-
-
-def test_what_is_asked_for_is_what_is_computed_in():
-    assert computes_in_bf16("bf16", "cpu")
-    assert not computes_in_bf16("fp32", "cpu")
-    assert computes_in_bf16("auto", torch.device("cpu")) == torch.cpu._is_avx512_bf16_supported()
 
 
 @pytest.mark.slow

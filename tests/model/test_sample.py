@@ -1,42 +1,16 @@
 """Text from an assembled model, untrained and tiny."""
 
 import pytest
-import torch
 
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import from_table
-from atat_zoo.model import Model, assemble
-from atat_zoo.registry import Context
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
+from tests.model.making import ESTIMATOR, TABLE, tiny_model
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["timeless", "timed"])
 def model(request):
-    experiment = from_table(
-        {
-            "name": "tiny",
-            "tokenizer": {"use": "bytes"},
-            "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "time_conditioning": request.param},
-            "estimator": {
-                "use": "transformer",
-                "layers": 1,
-                "width": 16,
-                "heads": 2,
-                "time_conditioning": request.param,
-            },
-            "masking": {"use": "importance"},
-            "data": {"length": 24, "special": "sequence"},
-            "sampler": {"use": "ancestral", "steps": 6},
-        }
-    )
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=24)
-    module = assemble(experiment, context).eval()
-    # Zero-initialised outputs would make every distribution uniform and every importance ½.
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
-        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+    timed = {"time_conditioning": request.param}
+    return tiny_model(backbone=TABLE["backbone"] | timed, estimator=ESTIMATOR | timed)
 
 
 def test_the_experiment_says_how(model):
@@ -73,11 +47,6 @@ def test_the_importance_of_the_model_is_what_the_order_reads(model):
     assert with_factor != without
 
 
-def test_longer_than_the_model_has_learned(model):
-    with pytest.raises(UserError, match="a length of 25 is more than the 24 tokens the model has learned"):
-        model.sample(sampler=AncestralSampler(), length=25)
-
-
 def test_parts_by_name_and_as_tables(model):
     spec = AncestralSampler(steps=3)
     table = {"use": "ancestral", "steps": 3}
@@ -86,9 +55,3 @@ def test_parts_by_name_and_as_tables(model):
     assert model.infill("a [MASK:2] c", sampler=table).texts
     with pytest.raises(UserError, match="did you mean 'klass'"):
         model.sample(sampler="klas")
-
-
-@pytest.mark.parametrize(("name", "value"), [("number", -1), ("length", 0), ("batch_size", 0)])
-def test_numbers_that_are_too_small(model, name, value):
-    with pytest.raises(UserError, match=f"{name} = {value}: at least"):
-        model.sample(**{name: value})

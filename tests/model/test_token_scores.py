@@ -10,53 +10,23 @@ import pytest
 import torch
 
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import from_table
-from atat_zoo.generation.guidance import TokenBiasGuidance
-from atat_zoo.model import Model, assemble
-from atat_zoo.registry import Context
+from atat_zoo.generation.guidance import Guidance
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.uncertainty import MarginUncertainty
-
-L = 24
-TABLE = {
-    "name": "tiny",
-    "tokenizer": "bytes",
-    "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2},
-    "estimator": {"use": "transformer", "layers": 1, "width": 16, "heads": 2},
-    "masking": "importance",
-    "data": {"length": L, "special": "sequence"},
-    "sampler": {"use": "ancestral", "steps": 6},
-}
-
-
-def made(**changes) -> Model:
-    experiment = from_table(TABLE | changes)
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=L)
-    module = assemble(experiment, context).eval()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
-        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+from tests.model.making import ESTIMATOR, L, tiny_model
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return made()
+def model():
+    return tiny_model()
 
 
-def without_estimator(**changes) -> Model:
-    table = {key: value for key, value in TABLE.items() if key not in ("estimator", "masking")}
-    experiment = from_table(table | changes)
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=258, length=L)
-    module = assemble(experiment, context).eval()
-    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+WITHOUT = {"without": ("estimator", "masking")}
 
 
 @pytest.fixture(scope="module")
-def autoregressive() -> Model:
-    return without_estimator(objective="autoregressive", sampler="left_to_right")
+def autoregressive():
+    return tiny_model(objective="autoregressive", sampler="left_to_right", **WITHOUT)
 
 
 def test_one_text_or_several(model):
@@ -70,7 +40,7 @@ def test_one_text_or_several(model):
 
 
 def test_guidance_is_taken_and_counted(model):
-    class Twice:
+    class Twice(Guidance):
         name = "twice"
 
         def guide(self, writer):
@@ -80,12 +50,6 @@ def test_guidance_is_taken_and_counted(model):
 
     assert model.infill("We [MASK:3] of", guidance=Twice()).max_nfe == 6
     assert model.sample(guidance=Twice()).sample.max_nfe == 12
-
-
-def test_guidance_has_no_say_in_the_lengths_of_gaps(model):
-    text = "We [MASK:1-3]xbc of"
-    banning = TokenBiasGuidance(words=(), ban=("abx",))
-    assert model.infill(text, guidance=banning).lengths == model.infill(text).lengths
 
 
 def test_importance_is_the_estimators(model):
@@ -99,7 +63,7 @@ def test_importance_is_the_estimators(model):
 
 
 def test_importance_of_an_estimator_that_reads_masks_is_that_of_each_token_hidden():
-    model = made(estimator=TABLE["estimator"] | {"reads": "z"}, masking="uniform")
+    model = tiny_model(estimator=ESTIMATOR | {"reads": "z"}, masking="uniform")
     found = model.importance("We the")
     for i, (_, value) in enumerate(found, start=1):
         z = torch.tensor([[256, *b"We the", 257]])
@@ -149,7 +113,7 @@ def test_an_autoregressive_model_fills_and_reads_what_it_can(autoregressive):
 
 def test_a_model_that_writes_class_by_class_says_what_it_cannot_see():
     data = {"length": L, "special": "none"}
-    model = without_estimator(objective={"use": "strided", "stride": 8}, sampler="strided", data=data)
+    model = tiny_model(objective={"use": "strided", "stride": 8}, sampler="strided", data=data, **WITHOUT)
     for length, evaluations in ((None, 8), (10, 8), (5, 5)):
         assert model.sample(2, length=length).sample.nfe.tolist() == [evaluations] * 2
     assert len(model.uncertainty("We the")) == 6

@@ -48,14 +48,31 @@ def folder_of(room: str) -> Path:
     """Make the folder where mutmut works on a room: links to the tree, and its configuration."""
     folder = ROOT / "build" / "mutants" / room
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("atat_zoo", "tests", "registry.toml", "experiments", "plugins"):
+    for name in ("tests", "registry.toml", "experiments", "plugins"):
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(ROOT / name)
+    undecorated(ROOT / "atat_zoo", folder / "atat_zoo")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     text += CONFIGURATION.format(room=room, patterns=json.dumps(SENTENCES))
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     shutil.rmtree(folder / "mutants" / "tests", ignore_errors=True)  # of tests that are gone
     return folder
+
+
+def undecorated(package: Path, copy: Path) -> None:
+    """Copy a package without `@override`: mutmut leaves a decorated function alone."""
+    if copy.is_symlink():
+        copy.unlink()
+    for path in package.rglob("*"):
+        target = copy / path.relative_to(package)
+        if path.is_dir() or "__pycache__" in path.parts:
+            continue
+        text = path.read_bytes().replace(b"    @override\n", b"")
+        if not target.is_file() or target.read_bytes() != text:  # what is as it was is not tested anew
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text)
+    for gone in [path for path in copy.rglob("*.py") if not (package / path.relative_to(copy)).is_file()]:
+        gone.unlink()
 
 
 def mutants_of(room: str) -> dict[str, tuple[Path, cst.Module]]:

@@ -10,7 +10,7 @@ from scipy.linalg import expm
 
 
 def score_entropy(f, x, alpha, slope):
-    """Denoising score entropy at a place whose state is the mask (Lou et al., arXiv:2310.16834, equation 7).
+    """Denoising score entropy at a position whose state is the mask (Lou et al., arXiv:2310.16834, equation 7).
 
     Σ_{y ≠ z} Q_t(z, y) [ s_y − r_y log s_y + K(r_y) ] with r_y = p_t(y | x) / p_t(z | x), K(a) = a (log a − 1),
     Q_t = σ(t) Q with Q the absorbing rates, and p_t = exp(σ̄(t) Q) p_0.
@@ -50,7 +50,7 @@ def transitions(alphas, V):
 
 
 def d3pm_kl(prediction, x, i, alphas, *, joint):
-    """KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at a place whose state is the mask (Austin et al., arXiv:2107.03006).
+    """KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at a position whose state is the mask (Austin et al., arXiv:2107.03006).
 
     Args:
         prediction: p̃_θ(x_0 | x_t), [V + 1].

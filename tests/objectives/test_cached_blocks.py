@@ -12,7 +12,7 @@ from tests.objectives.blockwise import SIZE, V, module
 
 
 def banded(built, z, window, size):
-    """Log-probabilities [B, L, V] of the whole text read at once, each place seeing its block and a window."""
+    """Log-probabilities [B, L, V] of the whole text read at once, each position seeing its block and a window."""
     inputs = torch.cat([torch.full_like(z[:, :1], V), z[:, :-1]], 1) if size == 1 else z
     place = torch.arange(z.shape[1])
     end = (place[:, None] // size + 1) * size

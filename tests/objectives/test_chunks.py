@@ -1,4 +1,4 @@
-"""Logits a bounded number of places at a time: the same losses, bounds and gradients."""
+"""Logits a bounded number of positions at a time: the same losses, bounds and gradients."""
 
 from itertools import product
 
@@ -22,11 +22,11 @@ OBJECTIVES = BASELINES | {
 
 
 @given(st.integers(0, 20), st.integers(1, 25), st.booleans())
-def test_any_number_of_rows_gives_the_same(places, rows, absent):
+def test_any_number_of_rows_gives_the_same(positions, rows, absent):
     torch.manual_seed(0)
     weight = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    hidden = torch.randn(places, 3, dtype=torch.float64, requires_grad=True)
-    x = torch.randint(0, 5, (places,))
+    hidden = torch.randn(positions, 3, dtype=torch.float64, requires_grad=True)
+    x = torch.randint(0, 5, (positions,))
 
     def losses(hidden, nothing, x):
         assert (nothing is None) == absent
@@ -38,7 +38,7 @@ def test_any_number_of_rows_gives_the_same(places, rows, absent):
     assert whole.keys() == cut.keys()
     for name in whole:
         torch.testing.assert_close(cut[name], whole[name], rtol=1e-12, atol=1e-12)
-    scale = torch.rand(places, dtype=torch.float64)
+    scale = torch.rand(positions, dtype=torch.float64)
     wanted, found = (
         torch.autograd.grad((each["ce"] * scale).sum() + each["top"].sum(), (hidden, weight)) for each in (whole, cut)
     )
@@ -66,11 +66,11 @@ class Learned(nn.Module):
 
 
 @given(st.integers(1, 20), st.integers(1, 25), st.booleans(), st.booleans(), st.floats(-3, 3))
-def test_a_weighted_sum_and_all_its_gradients_are_those_of_plain_code(places, rows, biased, scored, scale):
+def test_a_weighted_sum_and_all_its_gradients_are_those_of_plain_code(positions, rows, biased, scored, scale):
     module = Learned(biased)
-    hidden = torch.randn(places, 3, dtype=torch.float64, requires_grad=True)
-    scores = torch.randn(places, 5, dtype=torch.float64) if scored else None
-    x, weight = torch.randint(0, 5, (places,)), torch.randn(places, dtype=torch.float64)
+    hidden = torch.randn(positions, 3, dtype=torch.float64, requires_grad=True)
+    scores = torch.randn(positions, 5, dtype=torch.float64) if scored else None
+    x, weight = torch.randint(0, 5, (positions,)), torch.randn(positions, dtype=torch.float64)
     whole = module(hidden, scores, x)
     learned = list(module.parameters())
     total, found = chunks.weighted_sum(module, rows, weight, learned, hidden, scores, x)
@@ -91,12 +91,12 @@ def test_a_weighted_sum_and_all_its_gradients_are_those_of_plain_code(places, ro
 
 
 @given(st.integers(0, 50), st.integers(1, 60))
-def test_cuts_cover_every_place_once_and_are_as_few_and_as_equal_as_can_be(places, rows):
-    found = [list(range(places))[cut] for cut in chunks.cuts(places, rows)]
-    assert [place for some in found for place in some] == list(range(places))
-    assert len(found) == -(-places // rows)
+def test_cuts_cover_every_place_once_and_are_as_few_and_as_equal_as_can_be(positions, rows):
+    found = [list(range(positions))[cut] for cut in chunks.cuts(positions, rows)]
+    assert [place for some in found for place in some] == list(range(positions))
+    assert len(found) == -(-positions // rows)
     assert all(0 < len(some) <= rows for some in found)
-    assert max(map(len, found), default=0) == (-(-places // len(found)) if found else 0)
+    assert max(map(len, found), default=0) == (-(-positions // len(found)) if found else 0)
 
 
 def test_two_sums_of_the_same_states_add_up():
@@ -170,14 +170,14 @@ def test_the_logits_of_all_places_are_never_in_memory(name, monkeypatch):
         module.train().loss(given)["loss"].backward()
         with torch.no_grad():
             module.eval().bound(given.tokens, given.maskable, torch.arange(8), 2, method)
-    # Weights of head and embedding are 8 · 400; the masked places would be some 20 · 400.
+    # Weights of head and embedding are 8 · 400; the masked positions would be some 20 · 400.
     assert largest.elements <= 8 * (vocabulary + 1)
 
 
 @pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 16_384), (50_257, 667), (1 << 26, 1)])
 def test_small_vocabularies_are_not_cut(vocabulary, rows):
     assert chunks.rows_for(vocabulary, torch.device("cpu")) == rows
-    # An accelerator has more places at once.
+    # An accelerator has more positions at once.
     assert chunks.rows_for(vocabulary, torch.device("cuda")) == chunks.ON_ACCELERATOR // vocabulary
 
 

@@ -6,12 +6,9 @@ import pytest
 import torch
 from small_objectives import BACKBONE, CONTEXT, L, N, batch, build, part_of
 
-from atat_zoo import Zoo
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.registry import Context
-from atat_zoo.registry.hookspecs import TABLES
 
 WITH = {
     "mdlm": {"use": "mdlm", "weight": "nelbo"},
@@ -28,12 +25,6 @@ def drawn(module, given):
     blocks = L // module.size if hasattr(module, "size") else None
     u = module.block_times(given.index, blocks) if blocks else module.times(given.index)
     return u, module.levels(u, given)
-
-
-def test_the_objectives_that_take_rates_are_these():
-    zoo = Zoo.load()
-    assert {name for name in zoo.names("objective") if "rates" in zoo.component("objective", name).uses} == set(WITH)
-    assert TABLES["rates"] == "noise"
 
 
 @pytest.mark.parametrize("objective", WITH)
@@ -172,14 +163,3 @@ def test_weights_without_a_variance_are_refused(objective, rates):
 @pytest.mark.parametrize("rates", ["noise", "uniform", "adaptive", {"use": "beta", "a": 1.5, "b": 0.5}])
 def test_weights_with_a_variance_are_not(objective, rates):
     experiment(objective, rates)
-
-
-@pytest.mark.parametrize("objective", ["mlm", "d3pm", "autoregressive", "adaptive"])
-def test_an_objective_with_a_law_of_its_own_takes_no_rates(objective):
-    with pytest.raises(UserError, match=f"rates: objective '{objective}' uses no rates; leave this table out"):
-        experiment({"use": objective}, "bell")
-
-
-def test_a_model_is_built_without_the_counts_of_its_training():
-    part = Zoo.load().build("rates", "adaptive", Context(vocabulary_size=7, length=L))
-    assert float(part.unigram) == pytest.approx(np.log(7))

@@ -26,12 +26,12 @@ def test_hidden_tokens_change_neither_mask_nor_weights(masking, progress):
     for first in range(4):
         given = batch(first, progress=progress)
         levels = made.levels(made.times(given.index), given)
-        step, importance = made.noised(given, levels)
+        step, importance = made.mask_batch(given, levels)
         assert step.masked.any()
         assert not (step.masked & ~given.maskable).any()
         weights = made.curriculum.weights(step, importance.detach(), progress)
         changed = with_other_tokens(given, step.masked)
-        again, importance_again = made.noised(changed, levels)
+        again, importance_again = made.mask_batch(changed, levels)
         assert torch.equal(again.masked, step.masked)
         assert torch.equal(importance_again, importance)
         assert torch.equal(made.curriculum.weights(again, importance_again.detach(), progress), weights)
@@ -47,8 +47,8 @@ def test_visible_tokens_change_the_mask():
     for first in range(4):
         given = batch(first, padded=False)
         levels = made.levels(made.times(given.index), given)
-        step, _ = made.noised(given, levels)
-        again, _ = made.noised(with_other_tokens(given, ~step.masked), levels)
+        step, _ = made.mask_batch(given, levels)
+        again, _ = made.mask_batch(with_other_tokens(given, ~step.masked), levels)
         moved += int((again.masked != step.masked).sum())
         assert torch.equal(again.masked.sum(1), step.masked.sum(1))
     assert moved
@@ -63,7 +63,7 @@ def test_the_estimator_learns_from_what_it_says_of_the_final_mask(bf16):
     assert all(p.grad.abs().max() > 0 for p in made.estimator.parameters())
     assert not made.backbone.embedding.weight.grad[V].isnan().any()
     rank, counted = made.target(
-        made.noised(batch(1), made.levels(made.times(batch(1).index), batch(1)))[0], found["token_loss"]
+        made.mask_batch(batch(1), made.levels(made.times(batch(1).index), batch(1)))[0], found["token_loss"]
     )
     distance = torch.where(counted, found["importance"] - rank, 0.0).square().sum(1) / counted.sum(1).clamp(min=1)
     assert float(found["importance_loss"]) == pytest.approx(float(distance.mean()), rel=1e-5)

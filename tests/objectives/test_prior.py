@@ -9,7 +9,7 @@ from small_objectives import BACKBONE, BASELINES, Largest, N, batch, build
 from test_baseline_bounds import EXACT_K
 
 from atat_zoo.backbones.dit import DiTBackbone
-from atat_zoo.backbones.prior import NeighbourPrior
+from atat_zoo.backbones.ngram import NgramModel
 from atat_zoo.data.neighbours import CountTable
 from atat_zoo.registry import Context
 
@@ -26,22 +26,22 @@ def made(name):
 
 
 def prior(table=TABLE):
-    return NeighbourPrior(V, REACH, table).double()
+    return NgramModel(V, REACH, table).double()
 
 
-def scores(module, place, context, x=None):
-    """s(· | h) of one place, float64 [N, V]."""
+def scores(module, position, context, x=None):
+    """s(· | h) of one position, float64 [N, V]."""
     beside = torch.full((len(context), 2 * REACH), V)
-    beside[:, place] = context
+    beside[:, position] = context
     with torch.no_grad():
         module.gain.fill_(1.0)
         return module(torch.zeros(len(context), V, dtype=torch.float64), beside, x)
 
 
-@pytest.mark.parametrize(("place", "of_the_right"), [(0, False), (1, True)])
-def test_beside_an_adjacent_token_it_is_the_count_table(place, of_the_right):
+@pytest.mark.parametrize(("position", "of_the_right"), [(0, False), (1, True)])
+def test_beside_an_adjacent_token_it_is_the_count_table(position, of_the_right):
     context = torch.arange(V)
-    found = scores(prior(), place, context)
+    found = scores(prior(), position, context)
     every, alone = np.arange(V)[None], TABLE.alone(np.arange(V))
     expected = np.log(TABLE.beside(every, np.arange(V)[:, None], of_the_right=of_the_right) / alone)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -57,25 +57,25 @@ def test_pairs_are_counted_at_their_distance(distance):
     np.testing.assert_array_equal(found.reshape(V, V), expected)
 
 
-@pytest.mark.parametrize("place", range(2 * REACH))
-def test_each_place_gives_a_distribution_over_the_unigrams(place):
-    found = scores(prior(), place, torch.arange(V))
+@pytest.mark.parametrize("position", range(2 * REACH))
+def test_each_place_gives_a_distribution_over_the_unigrams(position):
+    found = scores(prior(), position, torch.arange(V))
     total = (found.exp() * torch.from_numpy(TABLE.alone(np.arange(V)))).sum(1)
     torch.testing.assert_close(total, torch.ones(V).double(), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("place", range(2 * REACH))
-def test_the_text_that_is_predicted_is_left_out_of_the_counts(place):
+@pytest.mark.parametrize("position", range(2 * REACH))
+def test_the_text_that_is_predicted_is_left_out_of_the_counts(position):
     """By the formula itself, for every h and x: c(h, x) less one, T(h), N(h) and p as they are."""
-    distance = place // 2 + 1
+    distance = position // 2 + 1
     c = np.zeros((V, V))
     np.add.at(c, (TEXT[:, :-distance].ravel(), TEXT[:, distance:].ravel()), 1)
-    c = c if place % 2 == 0 else c.T
+    c = c if position % 2 == 0 else c.T
     T = np.maximum((c > 0).sum(1, keepdims=True), 1)
     p = (np.bincount(TEXT.ravel(), minlength=V) + 1) / (TEXT.size + V)
     expected = np.log1p(np.maximum(c - 1, 0) / (T * p)) - np.log1p(c.sum(1, keepdims=True) / T)
     h, x = (each.ravel() for each in torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij"))
-    found, with_it = scores(prior(), place, h, x), scores(prior(), place, h)
+    found, with_it = scores(prior(), position, h, x), scores(prior(), position, h)
     np.testing.assert_allclose(found[range(V * V), x], expected.ravel(), atol=1e-6)
     others = torch.arange(V) != x[:, None]
     torch.testing.assert_close(found[others], with_it[others], rtol=0, atol=0)
@@ -86,16 +86,16 @@ def by_definition(table, reach, logits, gain, beside, x):
     """Logits [N, V] plus Σ γ·s, from tables of all pairs, float64."""
     v = len(table.tokens)
     p = torch.from_numpy(table.alone(np.arange(v)))
-    for place in range(2 * reach):
-        keys, times = (torch.from_numpy(each) for each in table.apart(place // 2 + 1))
+    for position in range(2 * reach):
+        keys, times = (torch.from_numpy(each) for each in table.apart(position // 2 + 1))
         c = torch.zeros(v * v).double().index_put((keys,), times.double()).view(v, v)
-        c = torch.cat([c if place % 2 == 0 else c.T, torch.zeros(1, v)])  # nothing is visible
+        c = torch.cat([c if position % 2 == 0 else c.T, torch.zeros(1, v)])  # nothing is visible
         types = (c > 0).sum(1, keepdim=True).clamp(min=1)
-        less = (c.sum(1, keepdim=True) / types).log1p()[beside[:, place]]
-        c, types = c[beside[:, place]], types[beside[:, place]]
+        less = (c.sum(1, keepdim=True) / types).log1p()[beside[:, position]]
+        c, types = c[beside[:, position]], types[beside[:, position]]
         if x is not None:
             c = c.scatter_add(1, x[:, None], torch.full((len(x), 1), -1.0).double()).clamp(min=0)
-        logits = logits + gain[place] * ((c / (types * p)).log1p() - less)
+        logits = logits + gain[position] * ((c / (types * p)).log1p() - less)
     return logits
 
 
@@ -104,7 +104,7 @@ def by_definition(table, reach, logits, gain, beside, x):
 def test_with_rows_in_full_or_not_it_is_as_defined_and_so_is_its_gradient(seed, v, rows, reach, left_out):
     rng = np.random.default_rng(seed)
     table = CountTable.count([rng.zipf(1.4, (rows, L)) % v], v)
-    module = NeighbourPrior(v, reach, table).double()
+    module = NgramModel(v, reach, table).double()
     torch.manual_seed(seed)
     torch.nn.init.normal_(module.gain)
     beside, x = torch.from_numpy(rng.zipf(1.4, (20, 2 * reach)) % (v + 1)), torch.randint(0, v, (20,))
@@ -137,7 +137,7 @@ def test_memory_grows_with_the_pairs_at_any_vocabulary():
 def test_a_step_asks_nothing_of_the_device():
     """The meta device has no data: whoever asks how many tokens a row has fails there."""
     v = 40
-    module = NeighbourPrior(v, REACH, CountTable.count([np.random.default_rng(5).zipf(1.4, (9, L)) % v], v))
+    module = NgramModel(v, REACH, CountTable.count([np.random.default_rng(5).zipf(1.4, (9, L)) % v], v))
     known = module.scores()
     assert len(known.full) > 1
     assert known.token.shape[1]
@@ -150,8 +150,8 @@ def test_a_step_asks_nothing_of_the_device():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_leaves_out_what_it_predicts_and_only_in_a_training(name, monkeypatch):
     module, given = made(name), []
-    forward = NeighbourPrior.forward
-    monkeypatch.setattr(NeighbourPrior, "forward", lambda self, *given_: given.append(given_) or forward(self, *given_))
+    forward = NgramModel.forward
+    monkeypatch.setattr(NgramModel, "forward", lambda self, *given_: given.append(given_) or forward(self, *given_))
     a_batch = batch(context=CONTEXT)
     module.train().loss(a_batch)
     assert given
@@ -179,7 +179,7 @@ def test_where_nothing_is_visible_nothing_is_added():
 
 def test_a_saved_prior_is_loaded_where_there_is_no_text():
     beside, logits = torch.randint(0, V + 1, (9, 2 * REACH)), torch.randn(9, V)
-    saved, empty = NeighbourPrior(V, REACH, TABLE), NeighbourPrior(V, REACH, None)
+    saved, empty = NgramModel(V, REACH, TABLE), NgramModel(V, REACH, None)
     empty(logits, beside)  # its tables are made, and have to be made again
     empty.load_state_dict(saved.state_dict())
     torch.testing.assert_close(empty(logits, beside), saved(logits, beside), rtol=0, atol=0)
@@ -187,11 +187,11 @@ def test_a_saved_prior_is_loaded_where_there_is_no_text():
 
 @pytest.mark.parametrize(("value", "column"), [(V, 0), (-1, 1), (-1, 2)])
 def test_damaged_counts_are_refused(value, column):
-    state = NeighbourPrior(V, REACH, TABLE).state_dict()
+    state = NgramModel(V, REACH, TABLE).state_dict()
     state["apart_2"] = state["apart_2"].clone()
     state["apart_2"][3, column] = value
     with pytest.raises(RuntimeError, match="apart_2 has counts of tokens that there are not"):
-        NeighbourPrior(V, REACH, None).load_state_dict(state)
+        NgramModel(V, REACH, None).load_state_dict(state)
 
 
 @pytest.mark.parametrize("reach", [1, 2])
@@ -215,7 +215,7 @@ def test_a_prediction_reads_no_hidden_token(name):
     # Of what is hidden, a model of blocks reads that of earlier blocks: only the last block changes.
     changed = torch.where(masked & (torch.arange(L) >= L - 2 if name == "block" else True), (x + 1) % V, x)
     with torch.no_grad():
-        one, other = (module.score(module.places(z, None, masked, each)) for each in (x, changed))
+        one, other = (module.logits(module.head_inputs_at(z, None, masked, each)) for each in (x, changed))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 

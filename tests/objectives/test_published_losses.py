@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from published_losses import d3pm_kl, score_entropy
-from small_objectives import L, N, V, batch, build
+from small_objectives import V, batch, build
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.bounds import reveal
-from atat_zoo.objectives.masked_module import score_entropy as ours
-from atat_zoo.objectives.masked_module import step_kl
+from atat_zoo.diffusion.bounds import unmask_probability
+from atat_zoo.objectives.d3pm_module import step_kl
+from atat_zoo.objectives.sedd_module import score_entropy as ours
 
 NOISES = ["linear", "cosine", "polynomial", "geometric", "log_linear"]
 seeds = st.integers(0, 2**31)
@@ -53,7 +53,7 @@ def test_score_entropy(name, seed, v, scale, t):
 def test_the_kl_of_a_step(name, seed, v, scale, step):
     noise, (T, i) = Zoo.load().spec("noise", name), step
     alphas = noise.alpha(torch.arange(T + 1, dtype=torch.float64) / T)
-    beta = reveal(torch.tensor([i]), T, noise.alpha)
+    beta = unmask_probability(torch.tensor([i]), T, noise.alpha)
     log_p, x = logits(seed, v + 1, scale).log_softmax(-1), seed % v
     expected = d3pm_kl(log_p.exp(), x, i, alphas, joint=False)
     found = step_kl(log_p[x][None], log_p[-1][None], beta)
@@ -98,9 +98,9 @@ def test_the_loss_of_sedd(weight, noise):
         z = torch.where(found["masked"], V, given.tokens)
         f = module.backbone.head(module.backbone(z)) - module.offset
     total = 0.0
-    for row, place in masked_places(found):
+    for row, position in masked_places(found):
         one = score_entropy(
-            f[row, place], int(given.tokens[row, place]), module.noise.alpha(t[row]), slope(module.noise, t[row])
+            f[row, position], int(given.tokens[row, position]), module.noise.alpha(t[row]), slope(module.noise, t[row])
         )
         total += one if weight == "nelbo" else one / module.noise.weight(t[row])
     expected = float(total / given.maskable.sum())
@@ -120,24 +120,11 @@ def test_the_loss_of_d3pm(weight, noise, T):
         hidden = module.backbone(torch.where(found["masked"], V, given.tokens))
         p = torch.cat([module.backbone.head(hidden), module.mask_head(hidden)], -1).softmax(-1)
     total = 0.0
-    for row, place in masked_places(found):
-        i, x = int(steps[row]), int(given.tokens[row, place])
-        kl = d3pm_kl(p[row, place], x, i, alphas, joint=False)
-        ce = -p[row, place, x].log()
+    for row, position in masked_places(found):
+        i, x = int(steps[row]), int(given.tokens[row, position])
+        kl = d3pm_kl(p[row, position], x, i, alphas, joint=False)
+        ce = -p[row, position, x].log()
         beta = (alphas[i - 1] - alphas[i]) / (1 - alphas[i])
         total += T * (kl + 0.3 * ce) if weight == "nelbo" else kl / beta + 0.3 * ce
     expected = float(total / given.maskable.sum())
     assert float(found["loss"].detach()) == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_loss_of_mdlm_is_the_sum_of_ce_over_t_by_the_maskable_tokens():
-    plain = dict.fromkeys(("estimator", "masking"), "uniform") | {"mask_drawing": "bernoulli", "curriculum": "none"}
-    module = build("mdlm", target="difficulty", **plain).double()
-    given = batch(1)
-    found = module.loss(given)
-    t = module.times(given.index).double()
-    with torch.no_grad():
-        log_p = module.backbone.head(module.backbone(torch.where(found["masked"], V, given.tokens))).log_softmax(-1)
-    total = sum(-log_p[r, i, given.tokens[r, i]] / t[r] for r, i in masked_places(found))
-    assert len(masked_places(found)) < N * L
-    assert float(found["loss"].detach()) == pytest.approx(float(total / given.maskable.sum()), rel=1e-6)

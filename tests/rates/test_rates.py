@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.contracts import Masked, StatefulPart
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.noise import CosineNoise, LinearNoise
 from atat_zoo.rates import AdaptiveRates, BellRates, BetaRates, NoiseRates, UniformRates
 from atat_zoo.registry import Context
@@ -202,7 +202,7 @@ def test_where_all_is_uniform_the_variance_is_finite():
 def step(rate, masked):
     masked = torch.tensor(masked)
     rate, zeros = torch.tensor(rate), torch.zeros(masked.shape)
-    return Masked(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=rate, rate=rate, p=zeros)
+    return NoisedBatch(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=rate, rate=rate, p=zeros)
 
 
 def test_adaptive_rates_are_their_formula():
@@ -246,7 +246,9 @@ def test_the_state_does_not_depend_on_micro_batches(given_rows, data):
     whole = step(rates, (losses > 0).tolist())
     cut = data.draw(st.integers(1, len(rates) - 1))
     total = sum(
-        module.statistics(Masked(**{k: v[rows] for k, v in attrs.asdict(whole, recurse=False).items()}), losses[rows])
+        module.statistics(
+            NoisedBatch(**{k: v[rows] for k, v in attrs.asdict(whole, recurse=False).items()}), losses[rows]
+        )
         for rows in (slice(0, cut), slice(cut, None))
     )
     torch.testing.assert_close(total, module.statistics(whole, losses), rtol=1e-12, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Ten plugins with one mistake each: a sentence that names it, and everything else works."""
+"""Plugins with one mistake each: a sentence that names it, and everything else works."""
 
 from __future__ import annotations
 
@@ -33,18 +33,23 @@ EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 # Of each: what is replaced in the good plugin, by what, and what is said of it.
 IMPORTED = {
     "import error": ("@component", "import no_such_module", "No module named 'no_such_module'"),
-    "syntax error": ("class Spiral:", "class Spiral", "SyntaxError: expected ':'"),
     "duplicate name": ('"spiral"', '"uniform"', "masking 'uniform' is offered by both atat-zoo and atat-zoo-broken;"),
     "missing help": (', help="how much importance counts"', "", "missing 1 required keyword-only argument: 'help'"),
-    "contract too new": ("@hookimpl", "CONTRACT = 9\n@hookimpl", "its CONTRACT is 9, and this atat-zoo knows those up"),
 }
 HELD = {
     "wrong kind": ("zoo_masking", "zoo_noise", "noise 'spiral' breaks its promise 'contract': it has no 'alpha'"),
-    "empty help": ("how much importance counts", "", "'description': masking made_up_broken.Spiral.power has no help"),
     "rate off by 1 %": ("return water", "return 0.99 * water", "(a) the mean of p over maskable tokens is the rate"),
-    "not deterministic": ("self.power", "torch.rand(importance.shape)", "'rate': the same input gives the same p: "),
+    "not deterministic": (
+        "self.power",
+        "torch.rand(importance.shape)",
+        "no random number is drawn but those of the keys",
+    ),
     "mutates its input": ("importance.double()", "importance.mul_(0.5).double()", "importance is left as it was"),
-    "wrong dtype": ("rate, maskable)\n\n", "rate, maskable).half()\n\n", "'rate': p is float32, not torch.float16"),
+    "wrong dtype": (
+        "rate, maskable)\n\n",
+        "rate, maskable).half()\n\n",
+        "p: float32 [8, 1], not float16",
+    ),
 }
 
 
@@ -100,6 +105,9 @@ def test_a_part_that_breaks_its_contract_is_one_sentence(how, plugins, atat):
     line = said(atat, "zoo", "check", "atat-zoo-broken")
     assert " 'spiral' breaks its promise " in line
     assert sentence in line
+    if how == "rate off by 1 %":
+        assert "; smallest example: drawn=8 rows of length 1 in " in line
+        assert "# " not in line
     everything_else_works(atat)
 
 
@@ -109,20 +117,11 @@ def test_a_good_plugin_beside_a_broken_one_keeps_its_contract(plugins, atat):
     assert (code, out, err) == (0, "8 promises hold: masking helix\n", "")
 
 
-def test_the_sentence_has_the_smallest_example(plugins, atat):
-    old, new, _ = HELD["rate off by 1 %"]
-    plugins(old, new)
-    line = said(atat, "zoo", "check", "atat-zoo-broken")
-    assert "; smallest example: drawn=8 rows of length 1 in " in line
-    assert "# " not in line
-
-
 @pytest.mark.parametrize(
     ("raised", "sentence"),
     [
         ("RuntimeError('two\\nlines')", "RuntimeError: two lines"),
         ("SystemExit(0)", "SystemExit: 0"),
-        ("GeneratorExit", "GeneratorExit:"),
     ],
 )
 def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, atat):
@@ -134,8 +133,6 @@ def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, 
     ("module", "sentence"),
     [
         ("raise OSError('disk on fire')", "OSError: disk on fire"),
-        ("import sys; sys.exit(0)", "SystemExit: 0"),
-        ("raise GeneratorExit", "GeneratorExit: "),
         ("Spiral = 3", "TypeError: Spiral is no class, but 3"),
     ],
 )
@@ -176,9 +173,7 @@ def test_a_plugin_does_not_write_to_the_terminal_with_control_characters(install
     "line",
     [
         "masking.twist = {summary = 3, path = 'made_up_menu:Twist'}",
-        "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = 4}",
         "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = {turns = {help = 'how many'}}}",
-        "masking.twist = {summary = '', path = 'made_up_menu:Twist', parameters = {turns = {type = 'int'}}}",
         "masking.twist = {summary = '', path = 'made_up_menu:Twist'}\nalias.masking = 5",
     ],
 )
@@ -190,12 +185,6 @@ def test_a_menu_with_a_value_of_another_type_breaks_its_own_plugin_only(line, pl
     assert len(err.splitlines()) == 1
     assert "plugin menu of atat-zoo-menu is broken: " in err
     assert "; write it again" in err
-
-
-def test_a_distribution_that_is_not_there_is_one_sentence(plugins, atat):
-    plugins("made up", "made up")
-    line = said(atat, "zoo", "check", "atat-zoo-broke")
-    assert "atat-zoo-broke offers no part here; did you mean 'atat-zoo-broken'? (there are: " in line
 
 
 @pytest.mark.parametrize(
@@ -223,7 +212,7 @@ def test_a_part_that_needs_parameters_is_held_by_its_example_or_by_its_descripti
         ("", "made_up_shown.examples has no EXAMPLES to be read: AttributeError: module"),
         (
             EXAMPLE.replace("0.5", "-1.0"),
-            "breaks its promise 'rate': UserError: masking.power must be greater than 0, not -1.0",
+            "breaks its promise 'rate': UserError: masking.power: must be greater than 0, not -1.0",
         ),
         (EXAMPLE.replace("0.5", "1 / 0"), "masking 'spiral' breaks its promise 'rate': ZeroDivisionError"),
     ],

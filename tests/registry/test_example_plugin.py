@@ -46,11 +46,3 @@ def test_its_own_tests_pass(environment):
     done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
-
-
-def test_the_guide_shows_the_code_that_is_there():
-    guide = (PLUGINS / "README.md").read_text(encoding="utf-8")
-    for shown in ('[project.entry-points.atat_zoo]\n   example = "atat_zoo_example"', "return [Rank]", 'use = "rank"'):
-        assert shown in guide
-    assert 'cases(distribution="atat-zoo-example")' in guide
-    assert 'example = "atat_zoo_example"' in (EXAMPLE / "pyproject.toml").read_text()

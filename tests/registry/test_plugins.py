@@ -67,18 +67,11 @@ def test_a_good_plugin_is_listed_described_and_built(install):
 # What is wrong, and what the report says of it.
 BROKEN = {
     "raises": ("raise RuntimeError('no such card')", "RuntimeError: no such card"),
-    "missing": ("import no_such_module_anywhere", "ModuleNotFoundError: No module named"),
-    "syntax": ("def broken(:", "SyntaxError"),
     "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
-    "generator": ("raise GeneratorExit('gone')", "GeneratorExit: gone"),
-    "base": ("class Own(BaseException): pass\nraise Own('mine')", "Own: mine"),
     "misspelt": (good().replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
-    "hook_fails": (good().replace("return [Spiral]", "return [1 / 0]"), "ZeroDivisionError"),
     "no_class": (good().replace("return [Spiral]", "return ['spiral']"), "TypeError"),
-    "no_list": (good().replace("return [Spiral]", "return Spiral"), "TypeError"),
     "no_summary": (good().replace("summary = ", "saying = "), "has no text 'summary'"),
     "no_mark": (good().replace("@hookimpl", ""), "offers no parts"),
-    "empty": ("", "offers no parts"),
 }
 
 
@@ -138,22 +131,12 @@ def test_two_parts_of_one_name_name_both_distributions(install):
     assert {"helix", "uniform"} <= set(zoo.names("masking"))
 
 
-def test_a_name_of_ours_is_taken(install):
-    install("thief", good("uniform", "Uniform"))
-    zoo = Zoo.load()
-    assert "masking 'uniform' is offered by both atat-zoo and atat-zoo-thief" in only(zoo).error
-    assert zoo.describe("masking", "uniform").distribution == "atat-zoo"
-
-
-@pytest.mark.parametrize("stated", ["2", "99", "'new'"])
+@pytest.mark.parametrize("stated", ["99", "'new'"])
 def test_a_plugin_for_a_later_contract_is_broken_and_says_so(install, stated):
     install("early", f"CONTRACT = {stated}\n{good()}")
-    assert f"its CONTRACT is {stated}, and this atat-zoo knows those up to 1; upgrade" in only(Zoo.load()).error
-
-
-def test_a_plugin_for_this_contract_is_loaded(install):
-    install("now", f"CONTRACT = {CONTRACT}\n{good()}")
-    assert only(Zoo.load()).status == "ok"
+    assert (
+        f"its CONTRACT is {stated}, and this atat-zoo knows those up to {CONTRACT}; upgrade" in only(Zoo.load()).error
+    )
 
 
 def test_a_menu_for_a_later_contract_is_refused_before_anything_is_imported(install):
@@ -172,30 +155,6 @@ def test_a_plugin_with_a_menu_of_its_own_is_listed_without_being_imported(instal
     assert module not in sys.modules
     assert zoo.build("masking", "twirl").turns == 2
     assert module in sys.modules
-
-
-def test_a_part_whose_module_fails_when_it_is_used_names_the_distribution(install):
-    menu = textwrap.dedent(MANIFEST).format(part="spiral", module="made_up_listed", cls="Spiral")
-    install("listed", "", files={"registry.toml": menu, "strategies.py": "raise OSError('disk on fire')"})
-    with pytest.raises(UserError, match=r"masking 'spiral' of atat-zoo-listed cannot be imported.*disk on fire"):
-        Zoo.load().build("masking", "spiral")
-
-
-@pytest.mark.parametrize(
-    ("menu", "said"),
-    [
-        ("[masking.spiral", "is not valid TOML"),
-        ("[maskings.spiral]\npath = 'x:Y'", "is no kind of part"),
-        ("[masking.spiral]\nsummary = 'no path'", "lacks the key 'path'"),
-        ("masking = 3", "[masking] must be a table of tables, not 3"),
-    ],
-)
-def test_a_menu_that_is_wrong_breaks_only_its_plugin(menu, said, install):
-    install("listed", "", files={"registry.toml": menu})
-    zoo = Zoo.load()
-    assert only(zoo).status == "broken"
-    assert said in only(zoo).error
-    assert "uniform" in zoo.names("masking")
 
 
 def test_a_plugin_disabled_in_the_menu_is_not_imported(install, tmp_path):

@@ -47,7 +47,7 @@ def public():
     lines = [f"contract {CONTRACT}"]
     lines += [f"{room}.{name}" for room in LISTED for name in sorted(import_module(room).__all__)]
     lines += [f"{room}.{name}" for room in OPEN for name in sorted(own(import_module(room)))]
-    places = dict.fromkeys([*(kind.place for kind in KINDS.values()), "atat_zoo.diffusion.contracts"])
+    places = dict.fromkeys([*(kind.module for kind in KINDS.values()), "atat_zoo.diffusion.contracts"])
     for place in places:
         for name, value in own(import_module(place)).items():
             if getattr(value, "_is_protocol", False):
@@ -75,7 +75,7 @@ def test_every_kind_has_a_contract_in_its_place():
     found = "\n".join(public())
     for kind in KINDS.values():
         contract = "".join(word.capitalize() for word in kind.name.split("_"))
-        assert f"\n{kind.place}.{contract}: " in found, kind.name
+        assert f"\n{kind.module}.{contract}: " in found, kind.name
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import math
 import random
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.evaluation.naming import NELBO
 from atat_zoo.experiment import load
+from atat_zoo.results.naming import NELBO
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:

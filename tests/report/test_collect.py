@@ -1,5 +1,6 @@
 """What `collect` reads of run folders: what is recorded, value by value, and nothing else."""
 
+import hashlib
 import json
 import math
 import os
@@ -16,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.errors import LeftOut, UserError
-from atat_zoo.evaluation.naming import title
 from atat_zoo.report import recorded
 from atat_zoo.report.collect import _rows, collect
 from atat_zoo.report.page import inert, page
-from atat_zoo.report.runs import bounds
 from atat_zoo.report.verdict import verdict
-from atat_zoo.report.wording import uncertain
+from atat_zoo.results import store
+from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 from tests.report.run_folders import HOSTILE, make, write_evaluation
 
@@ -32,49 +32,54 @@ def full(tmp_path_factory):
     return make(tmp_path_factory.mktemp("runs") / "full")
 
 
-def test_every_value_of_a_curve_is_one_that_the_training_has_recorded(full):
-    data = collect([full])
-    lines = {line["step"]: line for line in RunFolder(full).read_metrics()}
-    assert len(data["tables"]["curves"]) == len(lines)
-    for row in data["tables"]["curves"]:
-        assert {key: lines[row["step"]][key] for key in row if key != "run"} == {k: row[k] for k in row if k != "run"}
+@pytest.fixture
+def copy(full, tmp_path):
+    """A run that a test may change."""
+    return shutil.copytree(full, tmp_path / "full")
 
 
-def test_every_bound_is_one_that_an_evaluation_has_recorded(full):
-    files = {
-        table["step"]: table for table in map(json.loads, (p.read_text() for p in full.glob("evaluations/0*.json")))
-    }
-    rows = collect([full])["tables"]["bounds"]
-    assert [row["step"] for row in rows] == sorted(files)
-    for row in rows:
-        bound = files[row["step"]]["bounds"]["nelbo"]
-        assert (row["value"], row["high"]) == (bound["value"], bound["value"] + bound["stderr"])
-        assert row["bound"] == title("nelbo")
+def change(path, **keys):
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
 
 
-def test_the_other_charts_and_the_texts_are_as_recorded(full):
-    data = collect([full])
+def test_every_value_is_one_that_is_recorded(full):
+    data, lines = collect([full]), RunFolder(full).read_metrics()
+    tables, by_step = data["tables"], {line["step"]: line for line in lines}
+    assert len(tables["curves"]) == len(lines)
+    assert len(tables["strengths"]) == len(lines)
+    for row in (*tables["curves"], *tables["rates"], *tables["strengths"]):
+        assert by_step[row["step"]] | row == by_step[row["step"]] | {"run": "full"}
+    assert [row["stage"] for row in tables["stages"]] == ["easy", "medium", "hard"]
+    files = {json.loads(path.read_text())["step"]: path for path in full.glob("evaluations/0*.json")}
+    assert [row["step"] for row in tables["bounds"]] == sorted(files)
+    for row in tables["bounds"]:
+        bound = json.loads(files[row["step"]].read_text())["bounds"]["nelbo"]
+        assert (row["bound"], row["value"], row["high"]) == (
+            title("nelbo"),
+            bound["value"],
+            bound["value"] + bound["stderr"],
+        )
     quality = json.loads((full / "evaluations" / "importance.json").read_text())
-    rhos = {(row["order"], row["orders by"]): row["rho"] for row in data["tables"]["bands"]}
+    rhos = {(row["order"], row["orders by"]): row["rho"] for row in tables["bands"]}
     for i, band in enumerate(quality["bands"]):
-        assert rhos[i, "importance"] == band["importance_spearman"]
-        assert rhos[i, "frequency alone"] == band["frequency_spearman"]
-    assert [row["rank"] for row in data["tables"]["bins"]] == [one["rank"] for one in quality["bins"]]
-    priced = json.loads((full / "evaluations" / "samplers-2x16.json").read_text())["measured"]
-    points = {(row["sampler"], row["evaluations"], row["value"]) for row in data["tables"]["frontier"]}
-    assert points == {(one["name"], one["policy"]["nfe"], one["policy"]["value"]) for one in priced if one["policy"]}
+        assert (rhos[i, "importance"], rhos[i, "frequency alone"]) == (
+            band["importance_spearman"],
+            band["frequency_spearman"],
+        )
+    assert [row["rank"] for row in tables["bins"]] == [one["rank"] for one in quality["bins"]]
+    measured = json.loads((full / "evaluations" / "samplers-2x16.json").read_text())["measured"]
+    points = {(row["sampler"], row["evaluations"], row["value"]) for row in tables["frontier"]}
+    assert points == {(one["name"], one["policy"]["nfe"], one["policy"]["value"]) for one in measured if one["policy"]}
     text = json.loads((full / "report" / "text.json").read_text())
     shown = data["runs"][0]["text"]
     assert [one["tokens"] for one in shown["texts"]] == [one["tokens"] for one in text["texts"]]
     assert shown["texts"][0]["loss"][3] == [v and round(v, 3) for v in text["texts"][0]["loss"][3]]
-    assert [row["stage"] for row in data["tables"]["stages"]] == ["easy", "medium", "hard"]
 
 
-@pytest.mark.parametrize(("recorded", "shown"), [("train", []), ("none", []), ("planner_aware", ["planner_aware"])])
-def test_a_stage_is_one_of_a_curriculum(full, tmp_path, recorded, shown):
-    run = RunFolder(shutil.copytree(full, tmp_path / "run"))
-    run.append_metrics({"step": 900, "stage": recorded})
-    assert [row["stage"] for row in collect([run.path])["tables"]["stages"]][3:] == shown
+@pytest.mark.parametrize(("stage", "shown"), [("train", []), ("none", []), ("planner_aware", ["planner_aware"])])
+def test_a_stage_is_one_of_a_curriculum(copy, stage, shown):
+    RunFolder(copy).append_metrics({"step": 900, "stage": stage})
+    assert [row["stage"] for row in collect([copy])["tables"]["stages"]][3:] == shown
 
 
 def test_a_run_may_have_the_name_of_the_base_where_the_report_is_asked_for(full, tmp_path, monkeypatch):
@@ -83,79 +88,50 @@ def test_a_run_may_have_the_name_of_the_base_where_the_report_is_asked_for(full,
     assert collect([Path("mdlm")])["experiment"]["rows"] == collect([full])["experiment"]["rows"]
 
 
-def test_the_verdict_has_the_number_its_error_and_what_it_was_measured_on(full):
-    first, second, third = collect([full])["verdict"]
-    assert first == f"full, trained by mdlm for 450 steps, 1,843,200 tokens: {title('nelbo')} 55.9 ± 1.2."
-    assert second.startswith("Measured on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17")
-    assert third.startswith("That is 30.1 ± 0.6 % lower than a count-table model of two neighbours, 80.0 ± 1.5")
+def save_model(run, weights):
+    """Save a model whose description has the hashes of its files."""
+    files = {"model.safetensors": weights, "tokenizer.json": "{}"}
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
+    (run / "model").mkdir(exist_ok=True)
+    for name, text in {**files, "model.json": json.dumps({"experiment": {}, "sha256": sums})}.items():
+        (run / "model" / name).write_text(text)
 
 
-def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(full, tmp_path):
+def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(copy, tmp_path):
     other = make(tmp_path / "other", experiment="mdlm", seed=1, estimator=False)
-    copy = shutil.copytree(full, tmp_path / "full")
-    without = " ".join(collect([copy, other])["verdict"])
-    assert f"{title('nelbo').capitalize()}, lowest first: full 55.9 ± 1.2 and other 56.9 ± 1.2." in without
-    assert "not recorded" in without
-    difference = {"percent": 1.23456, "percent_low": 0.91, "percent_high": 1.56}
+    assert "not recorded" in " ".join(collect([copy, other])["verdict"])
     third = shutil.copytree(other, tmp_path / "elsewhere" / "other")  # the same name and step, another model
     for i, run in enumerate((copy, other, third)):
-        (run / "model").mkdir()
-        for name, content in (
-            ("model.json", '{"experiment": {}}'),
-            ("model.safetensors", f"weights {i}"),
-            ("tokenizer.json", "{}"),
-        ):
-            (run / "model" / name).write_text(content)
+        save_model(run, f"weights {i}")
+    difference = {"percent": 1.23456, "percent_low": 0.91, "percent_high": 1.56}
     rows = [{"bounds": {"nelbo": {"difference": each}}} for each in (None, difference)]
     sums = [recorded.model_sum(RunFolder(run)) for run in (copy, other)]
     (copy / "report" / "compare.json").write_text(json.dumps({"format": 1, "models": sums, "runs": rows}))
     assert "Against full: other +1.23 % [+0.91, +1.56]" in " ".join(collect([copy, other])["verdict"])
     assert "not recorded" in " ".join(collect([copy, third])["verdict"])
-    (other / "model" / "model.safetensors").write_text("trained again")
+    save_model(other, "trained again")
     assert "not recorded" in " ".join(collect([copy, other])["verdict"])
 
 
-def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(full, tmp_path):
+def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(copy):
     """The verdict is of all sequences; those that were measured on the way are fewer, the last of them as well."""
-    run = RunFolder(shutil.copytree(full, tmp_path / "full"))
-    whole = json.loads((run.evaluations / "00000450.json").read_text())
+    run = RunFolder(copy)
+    whole = (run.evaluations / "00000450.json").read_text()
     for path in run.evaluations.glob("000*.json"):
         path.unlink()
-    (run.evaluations / "whole.json").write_text(json.dumps(whole))
+    (run.evaluations / "whole.json").write_text(whole)
     for step, value in ((0, 82.71), (450, 58.03)):
         write_evaluation(run, value, file=f"{step}", step=step, sequences=64, draws=4, tokens=4096)
     data = collect([run.path])
     rows = [[row[key] for key in ("step", "tokens", "seconds", "value")] for row in data["tables"]["bounds"]]
     assert rows == [[0, 0, 0, 82.71], [450, 1_843_200, 562.5, 58.03]]
     assert f"{title('nelbo')} 55.9 ± 1.2." in data["verdict"][0]
-    began = "On 64 of these sequences it was 82.7 before the first step, which is what the counts of neighbouring"
-    assert data["verdict"][3] == f"{began} tokens say alone, and is 58.0 after step 450."
+    assert data["verdict"][3].startswith(
+        "On 64 of these sequences it was 82.7 before the first step, which is what the"
+    )
     of_sequences, of_counts = data["notes"]["curves"]
-    assert of_sequences == "full: the bound is drawn of 64 of the 768 sequences that the run is judged by."
-    assert of_counts.startswith("full: counts of neighbouring tokens are in the network from step 0, so the training ")
-    other = make(tmp_path / "other", experiment="baselines/mdlm", estimator=False)
-    write_evaluation(RunFolder(other), 190.0, file="0", step=0, sequences=768, draws=4, tokens=49152, stderr=1.2444)
-    data = collect([other])
-    assert data["verdict"][3] == "It was 190 before the first step, and is 55.9 after step 450."
-    assert "curves" not in data["notes"]
-
-
-def test_the_title_says_what_is_compared_and_the_samples_which_sampler_wrote_them(full, tmp_path):
-    others = [make(tmp_path / name, experiment="bell", seed=i) for i, name in enumerate("abcde", 1)]
-    data = collect([full, others[0]])
-    assert data["title"] == f"{title('nelbo').capitalize()} of a against full"
-    assert data["runs"][1]["sampler"].startswith("strided (")
-    assert data["runs"][1]["sampler"].endswith(", seed 17")
-    assert "offset = random" in data["runs"][1]["sampler"]
-    data = collect([full, *others, make(tmp_path / "f", bound="SEDD")])
-    assert data["title"] == "a, b, c and 3 more against full"
-
-
-@pytest.mark.parametrize("bound", ["nelbo", "adaptive", "SEDD"])
-def test_a_bound_has_the_name_of_its_objective(tmp_path, bound):
-    data = collect([make(tmp_path / "run", bound=bound)])
-    assert {row["bound"] for row in data["tables"]["bounds"]} == {title(bound)}
-    assert f"{title(bound)} 55.9 ± 1.2" in data["verdict"][0]
+    assert "64 of the 768 sequences" in of_sequences
+    assert "counts of neighbouring tokens are in the network from step 0" in of_counts
 
 
 def test_a_run_that_has_only_begun(full, tmp_path):
@@ -165,7 +141,6 @@ def test_a_run_that_has_only_begun(full, tmp_path):
     data = collect([run])
     assert all(rows == [] for rows in data["tables"].values())
     assert data["verdict"][0] == "begun, trained by mdlm for 0 steps."
-    assert data["verdict"][-1] == "begun is at step 0 of 450."
     assert data["runs"][0]["text"] is None
 
 
@@ -175,9 +150,8 @@ import os, resource, sys, warnings
 from contextlib import suppress
 from pathlib import Path
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.history import history
+from atat_zoo.results.history import history
 from atat_zoo.experiment import from_table
-from atat_zoo.report.again import command
 from atat_zoo.report.collect import collect
 from atat_zoo.report.runs import environment, glance
 from atat_zoo.run import RunFolder
@@ -191,7 +165,7 @@ for path in sorted(path for path in run.rglob("*") if path.is_file()):
         put(path)
         folder = RunFolder(run)
         for read in (glance, lambda run, _: collect([run]), lambda *_: folder.last_checkpoint(),
-                     lambda *_: (environment(folder), command(folder), folder.began_with()),
+                     lambda *_: (environment(folder), folder.began_with()),
                      lambda *_: history(folder, from_table(folder.table()))):
             with suppress(UserError):
                 read(run, "run")
@@ -202,20 +176,17 @@ for path in sorted(path for path in run.rglob("*") if path.is_file()):
 
 
 @pytest.mark.slow
-def test_what_never_ends_is_not_read(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "run")
-    with RunFolder(run).writing_checkpoint(450, 1) as path:
+def test_what_never_ends_is_not_read(copy):
+    with RunFolder(copy).writing_checkpoint(450, 1) as path:
         path.write_bytes(b"weights")
-    (run / "model").mkdir()
+    (copy / "model").mkdir()
     for name in ("model.json", "model.safetensors", "tokenizer.json"):
-        (run / "model" / name).write_text("{}")
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDLESS, str(run)], capture_output=True, text=True, timeout=100, check=False
-    )
+        (copy / "model" / name).write_text("{}")
+    command = [sys.executable, "-c", ENDLESS, str(copy)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr
-    read = ended.stdout.split()
-    assert {"metrics.jsonl", "environment.json", "samples.txt", "report/text.json", "model/model.json"} <= set(read)
-    assert "checkpoints/step-00000450.json" in read
+    expected = {"metrics.jsonl", "environment.json", "samples.txt", "report/text.json", "model/model.json"}
+    assert expected | {"checkpoints/step-00000450.json"} <= set(ended.stdout.split())
 
 
 def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full, tmp_path):
@@ -226,45 +197,45 @@ def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full,
         collect([runs[0], runs[1], runs[0] / ".." / "atat"])
 
 
-def test_what_differs_between_runs_comes_first(full, tmp_path):
-    others = [make(tmp_path / name, experiment="bell", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
-    found = collect(others)["experiment"]
+def test_what_is_compared_and_what_differs_comes_first(tmp_path):
+    runs = [make(tmp_path / name, experiment="bell", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
+    data = collect(runs)
+    assert data["title"] == f"{title('nelbo').capitalize()} of b against a"
+    found = data["experiment"]
     assert found["columns"][2:] == ["a", "b"]
     assert [row[0] for row in found["rows"][: found["apart"]]] == ["seed"]
     assert ["rates.use", "noise", "bell", "bell"] in found["rows"]
+    sampler = data["runs"][1]["sampler"]
+    assert sampler.startswith("strided (")
+    assert sampler.endswith(", seed 1")
+    more = [make(tmp_path / name, bound="SEDD") for name in "cde"]
+    assert collect([*runs, *more])["title"] == "b, c, d and 1 more against a"
 
 
-def test_what_is_left_out_of_a_table_is_said_under_its_section_beside_what_is_said_there(full):
+def test_what_is_left_out_of_a_table_is_said_once_under_its_section_beside_what_is_said_there(full):
     data = collect([full])
-    of_curves = list(data["notes"]["curves"])
     data["notes"]["curriculum"] = ["said before"]
     for name, section in {"rates": "curriculum", "bins": "importance", "uncertainty": "uncertainty"}.items():
         before = list(data["notes"].get(section, []))
         data["tables"][name] = [{"row": i} for i in range(100_000)]
         while len(data["tables"][name]) > 30_000:
             assert _rows(data)
-        said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
-        assert data["notes"][section] == [*before, said]
+        *others, said = data["notes"][section]
+        assert (others, said.startswith(f"Of {name} only rows at even distances are drawn")) == (before, True)
         data["tables"][name] = []
-    assert data["notes"]["curves"] == of_curves
 
 
-def test_a_long_curve_is_thinned_and_the_page_says_so(tmp_path):
-    data = collect([make(tmp_path / "long", lines=10_000)])
-    assert len(data["tables"]["curves"]) <= recorded.POINTS
-    kept = len(data["tables"]["curves"])
-    said = f"long: {kept} of 10,000 recorded lines are drawn; the extremes of every stretch are kept."
-    assert data["notes"]["curves"][0] == said
-    assert len(data["tables"]["rates"]) == recorded.POINTS
-    assert "800 of 10,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
-
-
-def test_the_histogram_of_mask_rates_counts_every_rate_of_every_line(tmp_path):
+def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_rate(tmp_path):
     run = make(tmp_path / "long", lines=10_000)
+    data = collect([run])
+    kept = len(data["tables"]["curves"])
+    assert kept <= recorded.POINTS == len(data["tables"]["rates"])
+    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 10,000 recorded lines are drawn; the extremes")
+    assert "800 of 10,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
+    drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()]
     with RunFolder(run).metrics.open("a") as file:
         for damaged in ([1, "x"], [-1] * 20, [0] * 20, 3, None, [[]], [1]):
             file.write(json.dumps({"step": file.tell(), "mask_rates": damaged}) + "\n")
-    drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()[:10_000]]
     sums = [sum(each) for each in zip(*drawn, strict=True)]
     rows = collect([run])["tables"]["spread"]
     assert [row["low"] for row in rows] == [i / 20 for i in range(4, 18)]
@@ -273,69 +244,45 @@ def test_the_histogram_of_mask_rates_counts_every_rate_of_every_line(tmp_path):
     assert all(row["high"] == pytest.approx(row["low"] + 0.05) for row in rows)
 
 
-def test_the_strength_of_the_curriculum_is_as_recorded_and_another_objective_has_no_stage(full, tmp_path):
-    lines = RunFolder(full).read_metrics()
-    rows = collect([full])["tables"]["strengths"]
-    assert [(row["step"], row["curriculum_strength"]) for row in rows] == [
-        (line["step"], line["curriculum_strength"]) for line in lines
-    ]
-    run = RunFolder(shutil.copytree(full, tmp_path / "sedd"))
-    run.metrics.write_text("".join(json.dumps({"step": line["step"], "stage": "train"}) + "\n" for line in lines))
-    tables = collect([run.path])["tables"]
-    assert [tables[name] for name in ("stages", "strengths", "rates", "spread")] == [[], [], [], []]
-
-
-def test_an_evaluation_under_other_conditions_changes_neither_the_curve_nor_the_verdict(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "full")
-    before, own = collect([run]), bounds(RunFolder(run))
-    table = json.loads((run / "evaluations" / "00000450.json").read_text())
-    table |= {"split": "test", "sequences": 9999, "draws": 64}
-    table["bounds"]["nelbo"]["value"] = 1.5
-    (run / "evaluations" / "eval-test.json").write_text(json.dumps(table))
-    after = collect([run])
+def test_an_evaluation_under_other_conditions_changes_neither_the_curve_nor_the_verdict(copy):
+    before = collect([copy])
+    other = copy / "evaluations" / "eval-test.json"
+    shutil.copy(copy / "evaluations" / "00000450.json", other)
+    change(other, split="test", sequences=9999, draws=64, bounds={"nelbo": {"value": 1.5, "stderr": 0.1}})
+    after = collect([copy])
     assert (after["tables"]["bounds"], after["verdict"]) == (before["tables"]["bounds"], before["verdict"])
-    assert [row["value"] for row in after["tables"]["bounds"]] == [each.value for each in own]
-    assert uncertain(own[-1].value, own[-1].stderr) in after["verdict"][0]
+    (copy / "evaluations" / "00000450.json").unlink()  # its tokens are of the step of its evaluation
+    assert "for 320 steps, 1,310,720 tokens" in collect([copy])["verdict"][0]
 
 
-def test_the_tokens_of_the_verdict_are_of_the_step_of_its_evaluation(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "full")
-    (run / "evaluations" / "00000450.json").unlink()
-    assert "for 320 steps, 1,310,720 tokens" in collect([run])["verdict"][0]
-
-
-def test_what_is_of_an_older_step_is_said_to_be_and_older_prices_are_left_out(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "full")
-    newest = collect([run])
-    against = {"experiment": ["All are held against the experiment mdlm: a run does not record what it extends."]}
-    against["curves"] = newest["notes"]["curves"]
-    assert newest["notes"] == {**against, "frontier": ["full: of step 450."]}
-    table = json.loads((run / "evaluations" / "samplers-2x16.json").read_text())
-    (run / "evaluations" / "samplers-old.json").write_text(json.dumps(table | {"step": 300}))
-    assert collect([run])["tables"]["frontier"] == newest["tables"]["frontier"]
-    for name in ("text", "replay"):
-        path = run / "report" / f"{name}.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 300}))
+def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left_out(copy):
+    newest = collect([copy])
+    shutil.copy(copy / "evaluations" / "samplers-2x16.json", copy / "evaluations" / "samplers-old.json")
+    for path in (
+        copy / "evaluations" / "samplers-old.json",
+        copy / "report" / "text.json",
+        copy / "report" / "replay.json",
+    ):
+        change(path, step=300)
+    data = collect([copy])
+    assert data["tables"]["frontier"] == newest["tables"]["frontier"]
     said = ["full: of step 300; the run is at step 450."]
-    notes = collect([run])["notes"]
-    old = {"text": said, "replay": said, "uncertainty": said}
-    assert notes == {**against, **old, "frontier": ["full: of step 450."]}
+    assert newest["notes"]["frontier"] == ["full: of step 450."]
+    assert data["notes"] == newest["notes"] | dict.fromkeys(("text", "replay", "uncertainty"), said)
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("objective", "x"), ("train", {"steps": math.inf}), ("train", 3), ("evaluation", [])]
 )
-def test_an_experiment_that_is_not_whole_is_said_to_be(full, tmp_path, key, value):
-    run = shutil.copytree(full, tmp_path / "run")
-    (run / "resolved.toml").write_text(tomli_w.dumps(RunFolder(run).table() | {key: value}))
+def test_an_experiment_that_is_not_whole_is_said_to_be(copy, key, value):
+    (copy / "resolved.toml").write_text(tomli_w.dumps(RunFolder(copy).table() | {key: value}))
     with pytest.raises(UserError, match=r"resolved\.toml is not the whole of an experiment; copy the run again"):
-        collect([run])
+        collect([copy])
 
 
-def test_a_date_in_an_experiment_is_shown(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "run")
-    (run / "resolved.toml").write_text("when = 1979-05-27\n" + (run / "resolved.toml").read_text())
-    assert ["when", "—", '"1979-05-27"'] in collect([run])["experiment"]["rows"]
+def test_a_date_in_an_experiment_is_shown(copy):
+    (copy / "resolved.toml").write_text("when = 1979-05-27\n" + (copy / "resolved.toml").read_text())
+    assert ["when", "—", '"1979-05-27"'] in collect([copy])["experiment"]["rows"]
 
 
 def test_a_name_that_is_no_utf_8_is_written(full, tmp_path):
@@ -346,22 +293,13 @@ def test_a_name_that_is_no_utf_8_is_written(full, tmp_path):
     assert page(data).encode()
 
 
-@pytest.mark.parametrize("value", [10**400, float("nan"), float("inf"), "3", True, None])
-def test_a_figure_is_a_finite_number(value):
-    assert recorded.figure(value) is None
-
-
-def test_a_negative_error_is_none_and_settings_hold_no_nan(full, tmp_path):
-    run = shutil.copytree(full, tmp_path / "run")
-    path = run / "evaluations" / "00000450.json"
-    table = json.loads(path.read_text())
-    table["bounds"]["nelbo"]["stderr"] = -1
-    path.write_text(json.dumps(table))
-    path = run / "report" / "replay.json"
+def test_a_negative_error_is_none_and_settings_hold_no_nan(copy):
+    change(copy / "evaluations" / "00000450.json", bounds={"nelbo": {"value": 55.94, "stderr": -1}})
+    path = copy / "report" / "replay.json"
     table = json.loads(path.read_text())
     table["samplers"][0]["settings"] = {"use": "strided", "temperature": float("nan")}
     path.write_text(json.dumps(table))
-    data = collect([run])
+    data = collect([copy])
     assert "55.9." in data["verdict"][0]
     assert data["runs"][0]["replay"]["samplers"][0]["settings"] == {"use": "strided", "temperature": None}
     assert inert(data)
@@ -375,10 +313,10 @@ def test_thinning_keeps_the_ends_the_extremes_and_the_order(values, points):
     assert kept[0] is rows[0]
     assert kept[-1] is rows[-1]
     assert kept == sorted(kept, key=lambda row: row["step"])
-    known = [value for value in values if value is not None]
-    if known:
+    measured = [value for value in values if value is not None]
+    if measured:
         left = [row["loss"] for row in kept if row["loss"] is not None]
-        assert (min(left), max(left)) == (min(known), max(known))
+        assert (min(left), max(left)) == (min(measured), max(measured))
 
 
 DAMAGE = [
@@ -388,24 +326,20 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_files_are_missing_ones(full, tmp_path, damage):
-    run = shutil.copytree(full, tmp_path / "run")
-    for path in [*run.glob("report/*.json"), *run.glob("evaluations/*.json"), run / "environment.json"]:
+def test_damaged_files_are_missing_ones(full, copy, tmp_path, damage):
+    for path in [*copy.glob("report/*.json"), *copy.glob("evaluations/*.json"), copy / "environment.json"]:
         path.write_bytes(damage)
     other = shutil.copytree(full, tmp_path / "other")
-    (run / "report" / "compare.json").write_bytes(damage)
+    (copy / "report" / "compare.json").write_bytes(damage)
     with pytest.warns(LeftOut) as told:
-        collect([run, other])
+        data = collect([copy, other])
     said = {str(each.message) for each in told}
     for name in ("text", "replay", "compare"):
-        path = run / "report" / f"{name}.json"
-        (sentence,) = (each for each in said if each.startswith(f"{path} "))
+        (sentence,) = (each for each in said if each.startswith(f"{copy / 'report' / name}.json "))
         assert sentence.endswith("; it is left out: `atat report --compute` records it again")
     assert all(each.isprintable() for each in said)
-    with pytest.warns(LeftOut):
-        data = collect([run])
-    assert (data["runs"][0]["text"], data["runs"][0]["replay"]) == (None, None)
-    assert data["tables"]["bounds"] == []
+    assert (data["runs"][0]["text"], data["runs"][0]["replay"], data["runs"][0]["command"]) == (None, None, None)
+    assert {row["run"] for row in data["tables"]["bounds"]} == {"other"}
     assert inert(data)
 
 
@@ -417,13 +351,13 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
     """Whatever a value in a recorded file becomes, the data can be written and have the shape the page relies on."""
     name = data.draw(st.sampled_from(["report/text", "report/replay", *EVALUATIONS]))
     table = json.loads((full / f"{name}.json").read_text())
-    place = table
-    while isinstance(place, dict | list) and place:
-        key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(min(3, len(place)))))
-        if not isinstance(place[key], dict | list) or data.draw(st.booleans()):
-            place[key] = data.draw(st.sampled_from([None, -1, 3, 1e400, "x", [], {}, [[1]], True]))
+    inner = table
+    while isinstance(inner, dict | list) and inner:
+        key = data.draw(st.sampled_from(list(inner) if isinstance(inner, dict) else range(min(3, len(inner)))))
+        if not isinstance(inner[key], dict | list) or data.draw(st.booleans()):
+            inner[key] = data.draw(st.sampled_from([None, -1, 3, 1e400, 10**400, "x", [], {}, [[1]], True]))
             break
-        place = place[key]
+        inner = inner[key]
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
         path = run.path / f"{name}.json"
@@ -431,22 +365,25 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
         path.write_text(json.dumps(table))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LeftOut)
-            text, replay, tables = recorded.text(run), recorded.replay(run), list(recorded.tables(run))
+            text, replay = (recorded.kept(run, name) for name in ("text", "replay"))
+            tables = list(store.tables(run))
         evaluated = recorded.evaluated(tables)
-        found = [text, replay, evaluated, recorded.quality(tables), recorded.priced(tables)]
+        found = [text, replay, evaluated, recorded.quality(tables), recorded.policy_nll(tables)]
     assert inert(found)
     for one in text["texts"] if text else ():
+        assert {len(row) for row in (one["maskable"], one["surprisal"]) if row is not None} == {len(one["tokens"])}
         for grid in (one["importance"], one["loss"]):
             assert grid is None or {len(row) for row in grid} <= {len(one["tokens"])}
     for sampler in replay["samplers"] if replay else ():
         for one in sampler["texts"]:
-            assert all(0 <= i < len(one["start"]) for frame in one["frames"] for i in frame["hidden"])
+            for frame in one["frames"]:
+                positions = [*frame["hidden"], *(position for position, _ in frame["filled"] + frame["open"])]
+                assert all(0 <= position < len(one["start"]) for position in positions)
         assert all(row["low"] <= row["median"] <= row["high"] for row in recorded.quartiles(replay))
     if evaluated:
         plain = {"name": "a", "objective": "b", "step": 1, "steps": 1, "tokens": 2, "trained": 2, "seconds": None}
-        assert all(
-            isinstance(sentence, str) for sentence in verdict([{**plain, "source": {}, "evaluated": evaluated}], None)
-        )
+        sentences = list(verdict([{**plain, "source": {}, "evaluated": evaluated}], None))
+        assert all(isinstance(sentence, str) for sentence in sentences)
 
 
 @given(st.text() | st.sampled_from(HOSTILE))
@@ -454,10 +391,7 @@ def test_no_text_ends_the_element_that_it_stands_in(text):
     written = inert({"text": text})
     assert not set("<>&\u2028\u2029") & set(written)
     assert json.loads(written) == {"text": text}
-
-
-def test_half_a_pair_of_surrogates_can_be_written():
-    assert inert(json.loads('"\\ud83d"')).encode("utf-8") == b'"?"'
+    assert inert("\ud83d").encode("utf-8") == b'"?"'  # half a pair of surrogates, which JSON can have
 
 
 @pytest.mark.parametrize("runs", [1, 12])

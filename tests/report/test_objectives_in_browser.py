@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atat_zoo import Zoo
-from tests.evaluation.making import prose
+from tests.measure.making import prose
 from tests.report.browser import chromium
 from tests.report.test_report_in_browser import opened
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.errors import LeftOut, NotKept, UserError
-from atat_zoo.evaluation.run import held_out_text
+from atat_zoo.measure.text import held_out_text
 from atat_zoo.model import Model
 from atat_zoo.report import recorded
 from atat_zoo.report.recorded import FORMAT
 from atat_zoo.report.recording import compute, missing, record_replay, side_by_side
-from atat_zoo.report.text import DIGITS, DRAWS, RATES, masks_of, shown
+from atat_zoo.report.text import DRAWS, RATES, masks_of, shown
 from atat_zoo.run import RunFolder
-from tests.evaluation.making import make_run
+from tests.measure.making import make_run
+from tests.report.test_replay import played
 
 LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
 TIMED = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "time_conditioning": True}
@@ -86,7 +87,8 @@ def test_the_loss_of_a_token_is_that_of_the_denoiser(made):
     name, run, *_ = made
     model, found = Model.from_run(run), table_of(run, "text")
     assert (found["format"], found["step"], found["split"], found["seed"]) == (FORMAT, 3, "validation", 4)
-    tokens, maskable, _ = held_out_text(model, run, "validation", 6)
+    held_out = held_out_text(model, run, "validation", 6)
+    tokens, maskable = held_out.tokens, held_out.maskable
     assert [text["tokens"] for text in found["texts"]] == [shown(model.tokenizer, row) for row in tokens.tolist()]
     assert [text["maskable"] for text in found["texts"]] == maskable.tolist()
     assert found["rates"] == ([] if name in EXACT else list(RATES))
@@ -109,7 +111,8 @@ def test_the_importance_is_that_of_the_estimator_at_the_rate(made):
     if name not in WEIGHED:
         assert all(text["importance"] is None for text in found["texts"])
         return
-    x, maskable, _ = held_out_text(model, run, "validation", 6)
+    held_out = held_out_text(model, run, "validation", 6)
+    x, maskable = held_out.tokens, held_out.maskable
     keys = row_keys(4, "report", torch.arange(len(x)))
     for level in (0, 8):
         masks = list(masks_of(maskable, fold(keys, level), RATES[level], DRAWS))
@@ -149,17 +152,9 @@ def test_a_replay_is_what_the_model_writes(made):
     for each, sampler in zip(found["samplers"], samplers, strict=True):
         sample = model.sample(3, sampler=sampler, seed=4).sample
         assert each["evaluations"] == sample.nfe.tolist()
-        for text, row in zip(each["texts"], sample.tokens.tolist(), strict=True):
-            z = list(text["start"])
-            for frame in text["frames"]:
-                for position, token in frame["filled"]:
-                    z[position] = token
-                for position in frame["hidden"]:
-                    z[position] = None
-            assert z == shown(model.tokenizer, row)
-            # Each token that is drawn is among those whose prediction is told.
-            for frame in text["frames"]:
-                assert {position for position, _ in frame["filled"]} <= {position for position, _ in frame["open"]}
+        assert [played(text) for text in each["texts"]] == [
+            shown(model.tokenizer, row) for row in sample.tokens.tolist()
+        ]
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4), st.sampled_from(RATES))
@@ -196,19 +191,7 @@ def plain(root):
     return run
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b'{"format": 1}',
-        b"\xff",
-        b'{"format": "1", "step": 3}',
-        b'{"format": 1, "step": 3, "samplers": 5}',
-    ],
-)
+@pytest.mark.parametrize("damage", [b"{", b'{"format": 1, "step": 3, "samplers": 5}'])
 def test_a_damaged_file_is_missing_and_is_computed_again(plain, damage):
     path = plain / "report" / "replay.json"
     whole = path.read_bytes()
@@ -224,7 +207,7 @@ def test_what_is_of_another_step_is_computed_again(plain):
     path = plain / "report" / "text.json"
     whole = path.read_text()
     path.write_text(whole.replace('"step": 3', '"step": 2'))
-    assert recorded.text(RunFolder(plain))["step"] == 2
+    assert recorded.kept(RunFolder(plain), "text")["step"] == 2
     assert list(compute(plain)) == ["text"]
     assert path.read_text() == whole
 
@@ -254,11 +237,10 @@ def test_without_its_text_a_run_has_a_replay(root):
 
 
 def test_a_run_without_a_model_is_said(tmp_path):
-    with pytest.raises(UserError, match="is no run folder"):
-        missing(tmp_path)
+    for function in (missing, compute):
+        with pytest.raises(UserError, match="is no run folder"):
+            function(tmp_path)
     (tmp_path / "resolved.toml").touch()
-    with pytest.raises(UserError, match="is no run folder"):
-        compute(tmp_path / "elsewhere")
     with pytest.warns(NotKept, match=r"nothing is computed for the report: .* has no final model yet; finish"):
         assert compute(tmp_path) == {}
 
@@ -271,9 +253,3 @@ def test_other_samplers_can_be_named(plain, monkeypatch):
     found = table_of(plain, "replay")
     assert (found["seed"], found["length"], len(found["samplers"])) == (9, 5, 3)
     assert told == [("replay", i, 3) for i in range(3)]
-
-
-def test_numbers_are_short(made):
-    text = table_of(made[1], "text")["texts"][0]
-    for values in [text["surprisal"], *text["loss"], *(text["importance"] or [])]:
-        assert all(value is None or value == round(value, DIGITS) for value in values)

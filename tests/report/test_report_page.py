@@ -10,14 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import altair as alt
 import pytest
 
 from atat_zoo.errors import UserError
 from atat_zoo.report import charts, studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
-from tests.limited import full_disk
+from tests.limited import full_disk, limited
 from tests.report.run_folders import HOSTILE, make
 
 CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
@@ -39,8 +38,10 @@ def given(text):
 
 
 def test_the_page_holds_the_data_and_what_a_run_wrote_is_no_markup(data):
-    text = page(data)
-    assert given(text)["data"] == json.loads(json.dumps(data))
+    title = "</title><script>alert(1)</script>"
+    text = page(data | {"title": title})
+    assert given(text)["data"] == json.loads(json.dumps(data | {"title": title}))
+    assert "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; · atat report</title>" in text
     assert text.count("<script") == text.count("</script>") == 3
     assert not any(words in text for words in HOSTILE if "<" in words)
     assert len(text.encode()) < 3 << 20
@@ -74,11 +75,6 @@ def test_a_legend_is_of_what_a_chart_has(data):
     assert '"strokeDash": {"field": "sampler", "legend": {' in several
 
 
-def test_a_title_that_is_markup_is_a_title(data):
-    text = page({**data, "title": "</title><script>alert(1)</script>"})
-    assert "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; · atat report</title>" in text
-
-
 @pytest.mark.parametrize("name", charts.CHARTS)
 def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name):
     study = studies.of_study(CONFIRM)
@@ -89,15 +85,9 @@ def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name):
     axes = [each for each in titles if re.search(r"nats|0 to 1|no unit|steps|evaluations|%|times", each)]
     assert len(set(axes)) >= (1 if name in ("stages", "arms") else 2), titles
     assert spec["description"]
-
-
-def test_the_page_has_the_charts_without_their_rows(data):
-    found = charts.specifications(data)
-    assert set(found) == set(charts.CHARTS)
-    assert set(found["loss"]["specs"]) == set(charts.CLOCKS)
-    written = json.dumps(found)
-    assert len(written) < 60_000
-    assert "59.3" not in written
+    rows = json.dumps(data["tables"][table][:1])[1:-1]
+    assert rows in json.dumps(spec)  # as a notebook shows it; a page has the rows apart
+    assert not rows or rows not in json.dumps(charts.specifications(data)[name])
 
 
 def test_no_word_of_a_run_is_in_an_expression(tmp_path):
@@ -130,14 +120,6 @@ def test_no_word_of_a_run_is_in_an_expression(tmp_path):
             assert elsewhere == set(), name
 
 
-def test_a_chart_in_a_notebook_has_its_rows_and_a_legend(data):
-    chart = charts.loss(data, by="tokens")
-    assert isinstance(chart, alt.LayerChart)
-    spec = json.dumps(chart.to_dict())
-    assert f'"loss": {data["tables"]["curves"][0]["loss"]}' in spec
-    assert '"legend": {}' in spec
-
-
 def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, data, tmp_path):
     out, folder = tmp_path / "page.html", tmp_path / "figures"
     code, said, err = atat("report", *map(str, runs), "--out", str(out), "--figures", str(folder))
@@ -150,13 +132,6 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
     with (folder / "bound.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["value"]) for row in rows] == [row["value"] for row in data["tables"]["bounds"]]
-
-
-def test_a_report_lies_in_the_folder_of_its_run(atat, runs):
-    code, said, _ = atat("report", str(runs[1]))
-    assert code == 0
-    assert said.startswith(f"{runs[1] / 'report.html'}: ")
-    assert given((runs[1] / "report.html").read_text(encoding="utf-8"))["data"]["title"] == "two"
 
 
 @pytest.mark.parametrize(
@@ -241,15 +216,16 @@ def test_the_page_keeps_the_notices_of_the_libraries_that_are_in_it(data):
     for name, sign in there.items():
         assert re.search(sign, library), name
         assert re.search(rf"(^|, ){name}\b", notices, re.MULTILINE), name
-    for licence in (
-        "Redistributions in binary form",
-        "AUTHOR DISCLAIMS ALL WARRANTIES",
-        "free of charge, to any person",
-    ):
+    for licence in ("Redistributions in binary form", "AUTHOR DISCLAIMS ALL", "free of charge, to any person"):
         assert licence in notices
 
 
-def test_without_its_packages_it_says_what_to_install(atat, runs, monkeypatch):
+def test_without_its_packages_or_addresses_for_its_engine_it_says_so(atat, runs, monkeypatch):
+    with limited():
+        code, out, err = atat("report", str(runs[0]))
+    assert (code, out) == (2, "")
+    assert "needs 64 GiB of addresses" in err
+    assert "begin it without that limit (`ulimit -v unlimited`)" in err
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     code, _, err = atat("report", str(runs[0]))
     assert (code, "pip install 'atat-zoo[report]'" in err) == (2, True)
@@ -258,30 +234,33 @@ def test_without_its_packages_it_says_what_to_install(atat, runs, monkeypatch):
 # Studies
 
 
-def test_the_numbers_of_a_study_are_those_of_its_json():
-    report, data = json.loads(CONFIRM.read_text()), studies.of_study(CONFIRM)
+@pytest.mark.parametrize("name", ["confirm", "wikitext2"])
+def test_the_numbers_of_a_study_are_those_of_its_json(name):
+    path = CONFIRM.with_name(f"{name}.json")
+    report, data = json.loads(path.read_text()), studies.of_study(path)
     means = {row["arm"]: row for row in data["tables"]["arms"] if row["kind"] == "mean"}
     for each in report["comparisons"]:
-        found = each["over_seeds"]
+        found = each["over_seeds"] or each["sequences"]
         row = means[each["arm"]]
-        assert (row["value"], row["low"], row["high"]) == (
-            found["percent"],
-            found["percent_low"],
-            found["percent_high"],
-        )
+        ends = [found[key] for key in ("percent", "percent_low", "percent_high")]
+        assert [row["value"], row["low"], row["high"]] == ends
         seeds = [row["value"] for row in data["tables"]["arms"] if (row["arm"], row["kind"]) == (each["arm"], "seed")]
         assert seeds == [one["percent"] for one in each["each"]]
-    assert data["verdict"][0].startswith("bell is −2.2 % [−2.7, −1.7] from mdlm in ")
-
-
-@pytest.mark.parametrize("name", ["confirm", "screen", "longer", "wikitext2"])
-def test_every_committed_study_has_a_page(name):
-    data = studies.of_study(CONFIRM.with_name(f"{name}.json"))
-    assert data["verdict"]
-    assert {len(block["columns"]) for block in data["blocks"]} >= {
-        len(row) for b in data["blocks"] for row in b["rows"]
-    }
+    assert all(len(row) == len(block["columns"]) for block in data["blocks"] for row in block["rows"])
     assert len(page(data).encode()) < 3 << 20
+
+
+def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
+    report = json.loads(CONFIRM.read_text())
+    rows = report["comparisons"]
+    rows[0]["seeds"], rows[1]["against"] = [18, 19], "another"
+    (tmp_path / "a study.json").write_text(json.dumps(report))
+    data = studies.of_study(tmp_path / "a study.json")
+    first, others, *_ = data["verdict"]
+    assert first.startswith("bell is −2.2 % [−2.7, −1.7] from mdlm in ")
+    assert first.endswith("over 2 seeds.")
+    assert f"bell_middle {studies._change(rows[1]['over_seeds'])} from another, " in others
+    assert data["commands"][1] == f"atat report '{tmp_path}/a study.json'"
 
 
 @pytest.mark.parametrize(("scale", "said"), [(1.0, "53.6"), (0.01, "0.536"), (100.0, "5,360")])
@@ -313,20 +292,6 @@ def test_a_page_is_written_in_five_seconds(runs, tmp_path):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
 
 
-def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
-    report = json.loads(CONFIRM.read_text())
-    rows = report["comparisons"]
-    rows[0]["seeds"], rows[1]["against"] = [18, 19], "another"
-    path = tmp_path / "a study.json"
-    path.write_text(json.dumps(report))
-    data = studies.of_study(path)
-    assert data["verdict"][0].startswith("bell is −2.2 %")
-    assert data["verdict"][0].endswith("over 2 seeds.")
-    change = studies._change(rows[1]["over_seeds"])
-    assert f"bell_middle {change} from another, " in data["verdict"][1]
-    assert data["commands"][1] == f"atat report '{path}'"
-
-
 def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_path, monkeypatch):
     def refuse(*_):
         raise UserError("two has other held-out text than one")
@@ -337,7 +302,9 @@ def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_p
     assert code == 0
     assert "no comparison in the report: two has other held-out text than one" in err
     assert "page.html: " in said
-    monkeypatch.setattr("atat_zoo.report.collect.compared", lambda _: {"runs": [{"difference": None}] * 2})
+    monkeypatch.setattr(
+        "atat_zoo.report.collect.compared", lambda _: {"runs": [{"bounds": [{"difference": None}]}] * 2}
+    )
     code, _, err = atat("report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
     assert (code, err) == (0, "")
     said = given((tmp_path / "page.html").read_text())["data"]["verdict"]

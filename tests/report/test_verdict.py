@@ -4,94 +4,74 @@ import json
 
 import pytest
 
-from atat_zoo.evaluation.naming import title
 from atat_zoo.report.collect import collect
+from atat_zoo.results.naming import title
 from tests.report.run_folders import make
 
 NAME = title("nelbo").capitalize()
 FILES = ('corpus.use="files"', 'corpus.train=["stories/*.txt"]', 'tokenizer.use="bytes"')
-ERROR = "± is one standard error over sequences"
+HELD = (FILES[0], FILES[2], 'corpus.validation=["held.txt"]')
+MIXTURE = ('corpus.use="mixture"', 'corpus.of=[{use="sotu"}, {use="files", train=["a.txt"], test=["t.txt"]}]')
+COMPUTE = "`atat report … --compute` measures them."
+# Of each run, by the letters of the alphabet: what its experiment has, and what its last evaluation has; `value` is of
+# its bound. Then how the verdict begins, and what else is in it.
+CASES = {
+    "one run": ([((), {})], "a, trained by mdlm for 450 steps, 1,843,200 tokens: ", [
+        "Measured on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; ± is one standard",
+        "That is 30.1 ± 0.6 % lower than a count-table model of two neighbours, 80.0 ± 1.5 on the same.",
+    ]),
+    "one of another objective": ([((), {"bound": "SEDD"})], "a, trained by mdlm", ["SEDD bound 55.9 ± 1.2."]),
+    "one of a mixture": ([(MIXTURE, {})], "a, ", ["validation text of mixture (sotu, files (a.txt)), 4 masks"]),
+    "the same text": ([((), {"value": 57.0}), ((), {})], f"{NAME}, lowest first: b 55.9 ± 1.2 and a 57.0 ± 1.2.", [
+        COMPUTE, "the same for every run.",
+    ]),
+    "other text": ([((), {}), (FILES, {"value": 6.5, "bytes": 1700})], f"{NAME}: a 55.9 ± 1.2; b 6.5 ± 1.2.", [
+        "not measured on the same tokens of the same text: corpus.use and tokenizer.use differ.",
+        "Measured: a on 768 sequences of validation text of sotu, ",
+        "; b on 768 sequences of validation text of files (stories/*.txt), 4 masks",
+    ]),
+    "both": (
+        [((), {"value": 57.0}), ((), {}), (FILES, {"bytes": 1})],
+        f"{NAME}, lowest first on each text: b 55.9 ± 1.2 and a 57.0 ± 1.2; c 55.9 ± 1.2.",
+        [],
+    ),
+    "other tokens": ([((), {}), (["tokenizer.vocabulary_size=512"], {})], NAME, [
+        ": tokenizer.vocabulary_size differs.",
+    ]),
+    "two keys": ([((), {}), (["corpus.seed=1", "data.length=32"], {"bytes": 1})], NAME, [
+        ": corpus.seed and data.length differ.",
+    ]),
+    "a file that changed": ([((), {}), ((), {"bytes": 1})], NAME, [": what the corpus holds differs."]),
+    "other words for one text": (
+        [((*HELD, 'corpus.train=["a.txt"]'), {}), ((*HELD, 'corpus.train=["b.txt"]'), {})],
+        f"{NAME}, lowest first: a 55.9 ± 1.2 and b 55.9 ± 1.2.",
+        ["Measured on 768 sequences of validation text of files (held.txt)", COMPUTE],
+    ),
+    "more of the text": ([((), {}), ((), {"sequences": 96, "bytes": 300})], f"{NAME}: a 55.9 ± 1.2; b 55.9 ± 1.2.", [
+        f"(on the same text and masks a difference is surer than either number): {COMPUTE}", "b on 96 sequences",
+    ]),
+    "one under other masks": (
+        [((), {}), ((), {}), ((), {"draws": 0, "method": "likelihood"})],
+        f"{NAME}, lowest first: a 55.9 ± 1.2, b 55.9 ± 1.2 and c 55.9 ± 1.2.",
+        ["Measured: a and b on 768", ", 4 masks each by exact_k, seed 17; c on 768 ", ", no masks, seed 17; ±"],
+    ),
+}  # fmt: skip
 
 
-def changed(path, *overrides, **keys):
-    """A run whose last evaluation differs in these keys; `value` is of its bound."""
-    run = make(path, experiment="mdlm", overrides=overrides, estimator=False, report=False)
-    file = run / "evaluations" / "00000450.json"
-    table = json.loads(file.read_text())
-    table["bounds"]["nelbo"]["value"] = keys.pop("value", 55.9)
-    file.write_text(json.dumps(table | keys))
-    return run
-
-
-def test_runs_of_other_text_are_not_ranked_and_their_corpora_are_named(tmp_path):
-    one = changed(tmp_path / "speeches")
-    other = changed(tmp_path / "stories", *FILES, value=6.5, bytes=1700, words=280)
-    said = collect([one, other])["verdict"]
-    assert said == [
-        f"{NAME}: speeches 55.9 ± 1.2; stories 6.5 ± 1.2.",
-        "They cannot be compared, for they were not measured on the same tokens of the same text: "
-        "corpus.use and tokenizer.use differ.",
-        "Measured: speeches on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; "
-        "stories on 768 sequences of validation text of files (stories/*.txt), 4 masks each by exact_k, seed 17; "
-        f"{ERROR}.",
-    ]
-
-
-def test_runs_of_the_same_text_are_ranked_beside_one_of_another(tmp_path):
-    runs = [changed(tmp_path / "b", value=57.0), changed(tmp_path / "a"), changed(tmp_path / "c", *FILES, bytes=1)]
-    assert (
-        collect(runs)["verdict"][0]
-        == f"{NAME}, lowest first on each text: a 55.9 ± 1.2 and b 57.0 ± 1.2; c 55.9 ± 1.2."
-    )
-
-
-@pytest.mark.parametrize(
-    ("overrides", "keys", "why"),
-    [
-        (["tokenizer.vocabulary_size=512"], {}, "tokenizer.vocabulary_size differs"),
-        (["corpus.seed=1", "data.length=32"], {"bytes": 1}, "corpus.seed and data.length differ"),
-        ([], {"bytes": 1}, "what the corpus holds differs"),
-    ],
-)
-def test_what_keeps_runs_from_being_compared_is_named(tmp_path, overrides, keys, why):
-    said = collect([changed(tmp_path / "a"), changed(tmp_path / "b", *overrides, **keys)])["verdict"]
-    assert said[1].endswith(f"the same tokens of the same text: {why}.")
-    assert not any("--compute" in each for each in said)
-
-
-def test_a_corpus_that_is_spelled_otherwise_may_hold_the_same_text(tmp_path):
-    files = [FILES[0], 'corpus.validation=["held.txt"]', 'tokenizer.use="bytes"']
-    runs = [changed(tmp_path / name, *files, f'corpus.train=["{name}.txt"]') for name in "ab"]
+@pytest.mark.parametrize("case", CASES)
+def test_the_verdict(tmp_path, case):
+    every, begins, parts = CASES[case]
+    runs = []
+    for name, (overrides, keys) in zip("abcdef", every, strict=False):
+        keys = dict(keys)
+        bound = keys.pop("bound", "nelbo")
+        runs.append(make(tmp_path / name, experiment="mdlm", overrides=tuple(overrides), estimator=False, bound=bound))
+        file = runs[-1] / "evaluations" / "00000450.json"
+        table = json.loads(file.read_text())
+        table["bounds"][bound]["value"] = keys.pop("value", 55.9)
+        file.write_text(json.dumps(table | keys))
     said = " ".join(collect(runs)["verdict"])
-    assert f"{NAME}, lowest first: a 55.9 ± 1.2 and b 55.9 ± 1.2." in said
-    assert "Measured on 768 sequences of validation text of files (held.txt)" in said
-    assert "`atat report … --compute` measures them." in said
-
-
-def test_evaluations_on_more_of_the_same_text_are_measured_again_by_compute(tmp_path):
-    said = collect([changed(tmp_path / "a"), changed(tmp_path / "b", sequences=96, bytes=300)])["verdict"]
-    assert said[0] == f"{NAME}: a 55.9 ± 1.2; b 55.9 ± 1.2."
-    assert "(on the same text and masks a difference is surer than either number): `atat report … --comp" in said[1]
-    assert "a on 768 sequences" in said[2]
-    assert "b on 96 sequences" in said[2]
-
-
-def test_one_run_that_differs_does_not_make_the_others_carry_its_conditions(tmp_path):
-    names = ["a", "b", "c", "d", "e"]
-    runs = [changed(tmp_path / name) for name in names] + [changed(tmp_path / "f", draws=0, method="likelihood")]
-    said = collect(runs)["verdict"]
-    assert said[0] == f"{NAME}, lowest first: {', '.join(f'{name} 55.9 ± 1.2' for name in names)} and f 55.9 ± 1.2."
-    on = "on 768 sequences of validation text of sotu"
-    assert said[-1] == (
-        f"Measured: a, b, c, d and e {on}, 4 masks each by exact_k, seed 17; f {on}, no masks, seed 17; {ERROR}."
-    )
-
-
-def test_runs_of_a_mixture_name_its_corpora(tmp_path):
-    mixture = 'corpus.of=[{use="sotu"}, {use="files", train=["a.txt"], test=["t.txt"]}]'
-    (said,) = (
-        each
-        for each in collect([changed(tmp_path / "a", 'corpus.use="mixture"', mixture)])["verdict"]
-        if "Meas" in each
-    )
-    assert "validation text of mixture (sotu, files (a.txt)), 4 masks" in said
+    assert said.startswith(begins)
+    for part in parts:
+        assert part in said
+    assert ("cannot be compared" in said) != (COMPUTE in said) or len(runs) == 1

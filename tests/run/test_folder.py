@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from atat_zoo import UserError, Zoo
 from atat_zoo.run import RunFolder
 from atat_zoo.run.environment import describe
-from atat_zoo.run.model_files import described
 
 
 @pytest.fixture
@@ -66,11 +65,6 @@ def test_a_name_that_is_too_long_is_a_sentence(tmp_path):
         assert len(str(caught.value)) < 500
 
 
-def test_the_resolved_file_is_read(folder):
-    folder.resolved.write_text('name = "ü"\n[train]\nsteps = 3', encoding="utf-8")
-    assert folder.table() == {"name": "ü", "train": {"steps": 3}}
-
-
 # The lock
 
 HOLDER = """
@@ -84,7 +78,7 @@ HOLDER = """
 """
 
 
-def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path):
+def test_a_second_process_is_refused_with_the_first_ones_number_until_it_is_killed(tmp_path):
     folder = RunFolder(tmp_path / "run")
     holder = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HOLDER), str(folder.path)],
@@ -98,27 +92,10 @@ def test_a_second_process_is_refused_with_the_first_ones_number(tmp_path):
             pass
         assert str(caught.value).startswith(f"{folder.path} is in use by another process (process {holder.pid} on ")
         assert "--out" in str(caught.value)
-        holder.stdin.write("\n")
-        holder.stdin.flush()
-        assert holder.wait(20) == 0
-    with folder.lock():
-        assert (folder.path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
-
-
-def test_a_killed_process_holds_nothing(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDER), str(folder.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with holder:
-        assert holder.stdout.readline() == "held\n"
         holder.kill()
         holder.wait(20)
-    with folder.lock():
-        pass
+    with folder.lock():  # what is killed holds nothing
+        assert (folder.path / ".lock").read_text().startswith(f"process {os.getpid()} on ")
 
 
 def test_whether_a_folder_is_in_use_can_be_seen_without_being_in_the_way(tmp_path):
@@ -207,13 +184,6 @@ def test_the_next_start_cleans_up(folder):
         assert not any(path.exists() for path in left)
 
 
-def test_a_file_where_the_folder_should_be_is_said(tmp_path):
-    (tmp_path / "run").write_text("a file")
-    words = "cannot be a run folder: File exists; choose another folder with --out"
-    with pytest.raises(UserError, match=words), RunFolder(tmp_path / "run").lock():
-        pass
-
-
 def test_a_folder_where_the_lock_should_be_is_said(tmp_path):
     (tmp_path / "run" / ".lock").mkdir(parents=True)
     words = r"run/\.lock is a folder, and has to be a file that can be locked; remove it"
@@ -234,7 +204,7 @@ def test_clear_leaves_the_lock_only(folder):
         folder.clear()
 
 
-@pytest.mark.parametrize("name", ["logs/slurm.out", "model/mine.bin", "report/thesis.tex", "samples.txt"])
+@pytest.mark.parametrize("name", ["logs/slurm.out", "samples.txt"])
 def test_what_a_run_would_clear_and_is_no_runs_is_refused_and_kept(name, tmp_path):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
@@ -260,13 +230,6 @@ def test_what_a_killed_beginning_leaves_is_cleared_and_what_is_not_a_runs_is_kep
     assert {path.name for path in folder.path.iterdir()} == {".lock", "notes.md"}
 
 
-def test_a_run_that_was_copied_without_its_lock_is_a_run(folder):
-    folder.resolved.write_text("x")
-    folder.model.mkdir()
-    with folder.lock():
-        assert folder.model.is_dir()
-
-
 # The records
 
 
@@ -288,6 +251,9 @@ def test_a_last_line_that_was_cut_off_is_left_out(kept, cut, tmp_path_factory):
         file.write(json.dumps({"step": 99, "x": 1.5})[:-cut])
     assert folder.read_metrics() == whole
     assert folder.last_metrics() == (whole[-1] if whole else {})
+    with folder.metrics.open("ab") as file:
+        file.write(b"\0" * 100)  # after a power failure
+    assert folder.read_metrics() == whole
     folder.cut_metrics(1000)
     folder.append_metrics({"step": 7})
     assert folder.read_metrics() == [*whole, {"step": 7}]
@@ -311,26 +277,15 @@ def test_records_after_the_checkpoint_are_dropped(folder):
     assert folder.metrics.read_bytes() == b""
 
 
-def test_zeros_at_the_end_of_a_file_after_a_power_failure_are_no_record(folder):
-    folder.append_metrics({"step": 1})
-    with folder.metrics.open("ab") as file:
-        file.write(b"\0" * 100)
-    assert folder.read_metrics() == [{"step": 1}]
-
-
 @pytest.mark.parametrize(
     "line",
     [
         b"\xff\xfe",
         b"5",
-        b"null",
-        b"{}",
         b"[" * 5000,
         b'{"step": "x"}',
-        b'{"step": true}',
         b'{"step": 2',
         b'{"step": 1}',
-        b'{"step": 2, "peak_memory": null}',
         b'{"step": 2, "tokens_per_second": NaN}',
         b'{"step": 2, "seconds": 1' + b"0" * 400 + b"}",
         b'{"step": ' + b"9" * 5000 + b"}",
@@ -361,12 +316,6 @@ def test_any_bytes_are_cut_to_records(data, tmp_path_factory):
     assert folder.read_metrics()[0] == {"step": 1}
 
 
-def test_a_record_that_cannot_be_written_is_said(folder):
-    folder.metrics.mkdir()
-    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written: Is a directory"):
-        folder.append_metrics({"step": 1})
-
-
 # The checkpoints
 
 
@@ -375,7 +324,7 @@ def test_a_checkpoint_is_hashed_and_found(folder):
     path = save(folder, 5, data=b"abc")
     said = json.loads(path.with_suffix(".json").read_text())
     assert said == {"step": 5, "sha256": hashlib.sha256(b"abc").hexdigest(), "experiment": None}
-    assert folder.last_checkpoint() == (5, path)
+    assert folder.last_checkpoint() == (5, path, None)
 
 
 def test_keep_counts_the_newest(folder):
@@ -404,7 +353,7 @@ def test_a_checkpoint_that_is_not_whole_is_skipped(folder, damage):
         note.write_text("[]")
     else:
         bad.unlink()
-    assert folder.last_checkpoint() == (1, good)
+    assert folder.last_checkpoint() == (1, good, None)
     good.unlink()
     assert folder.last_checkpoint() is None
 
@@ -417,20 +366,6 @@ def test_a_checkpoint_that_was_killed_halfway_is_skipped_and_cleaned_up(folder):
     save(folder, 2)
     assert not half.exists()
     assert steps(folder) == [1, 2]
-
-
-def test_a_failure_while_writing_leaves_the_others(folder):
-    save(folder, 1)
-
-    def fail():
-        with folder.writing_checkpoint(2, keep=1) as path:
-            path.write_bytes(b"half")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert steps(folder) == [1]
-    assert folder.last_checkpoint().step == 1
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -447,13 +382,6 @@ def test_a_broken_later_checkpoint_never_pushes_out_a_whole_one(folder, keep):
     assert folder.last_checkpoint().step == 20
 
 
-def test_a_step_that_is_saved_again_replaces_its_checkpoint(folder):
-    save(folder, 4, data=b"first")
-    path = save(folder, 4, data=b"second")
-    assert path.read_bytes() == b"second"
-    assert folder.last_checkpoint() == (4, path)
-
-
 # The models
 
 
@@ -463,7 +391,8 @@ def put_model(folder, step, at=None, **experiment):
     path.mkdir(parents=True)
     for name in ("model.safetensors", "tokenizer.json"):
         (path / name).write_text("{}")
-    (path / "model.json").write_text(json.dumps({"step": step, "experiment": experiment}))
+    hashes = {"tokenizer.json": hashlib.sha256(b"{}").hexdigest()}
+    (path / "model.json").write_text(json.dumps({"step": step, "experiment": experiment, "sha256": hashes}))
     return path
 
 
@@ -526,26 +455,10 @@ def test_a_model_of_another_run_is_refused(begun):
 
 
 def test_a_checkpoint_knows_its_experiment(begun):
-    put_model(begun, 5, noise={"use": "linear"}, drawing="independent")
-    known = begun.checkpoint_model(5).with_suffix(".pt")
+    put_model(begun, 5, noise={"use": "linear"})
     save(begun, 5)
     shutil.rmtree(begun.checkpoint_model(5))
-    assert begun.trained_with(begun.last_checkpoint()) == {"noise": {"use": "linear"}, "mask_drawing": "independent"}
-    put_model(begun, 5, noise={"use": "cosine"})
-    note = known.with_suffix(".json")
-    older = {key: value for key, value in json.loads(note.read_text()).items() if key != "experiment"}
-    note.write_text(json.dumps(older))
-    assert begun.trained_with(begun.last_checkpoint()) == {"noise": {"use": "cosine"}}
-    shutil.rmtree(begun.checkpoint_model(5))
-    assert begun.trained_with(begun.last_checkpoint()) is None
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_missing_file_of_a_model_is_said(begun, name):
-    path = put_model(begun, 5)
-    (path / name).unlink()
-    with pytest.raises(UserError, match=f"step-00000005 has no {name}; copy the run again, or train again"):
-        described(begun.model_at(5))
+    assert begun.last_checkpoint().experiment == {"noise": {"use": "linear"}}
 
 
 def test_a_model_goes_with_its_checkpoint_and_nothing_else_does(begun):

@@ -5,35 +5,16 @@ import torch
 from exactness import fit, masks
 
 from atat_zoo.noise import CosineNoise
-from atat_zoo.samplers.draw import CategoricalDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import BinomialPace, FixedPace
-from atat_zoo.samplers.pace.predicted import AdaptivePace
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.sampling import assemble
-from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Joint, hashed_importance, toy
+from atat_zoo.testing.toys import FunctionDenoiser, hashed_importance, toy
 from atat_zoo.uncertainty import EntropyUncertainty
 
 ROWS = 20_000
 HARD = UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_uncertain", importance=True)
 EASY = UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_certain")
-
-
-def test_the_toy_has_the_entropy_that_is_published_for_it():
-    assert toy().entropy == pytest.approx(ENTROPY, abs=5e-7)
-
-
-def test_the_exact_denoiser_agrees_with_counting():
-    joint = toy()
-    # z = 1 m m: the states 100, 101, 110, 111 weigh 1, 5, 2, 6.
-    z = torch.tensor([[1, 2, 2]])
-    where = torch.tensor([[False, True, True]])
-    assert joint.denoiser(z, None, where).exp().tolist() == [
-        pytest.approx([6 / 14, 8 / 14]),
-        pytest.approx([3 / 14, 11 / 14]),
-    ]
-    with pytest.raises(ValueError, match="8 weights"):
-        Joint([1.0, 2.0], length=3, vocabulary_size=2)
 
 
 @pytest.mark.parametrize(
@@ -58,17 +39,6 @@ def test_one_at_a_time_reproduces_the_joint(order):
 def test_ancestral_reproduces_the_joint(sampler):
     joint = toy()
     assert fit(sampler.sample(joint.denoiser, *masks(joint, ROWS)), joint) > 0.001
-
-
-def test_ancestral_in_one_step_does_not():
-    joint = toy()
-    sample = AncestralSampler(steps=1).sample(joint.denoiser, *masks(joint, ROWS))
-    assert fit(sample, joint) < 1e-6
-    # It draws the product of the marginals instead.
-    product = toy()
-    first = joint.marginals(torch.full((1, 3), 2))[0]
-    product.p = torch.tensor([first[[0, 1, 2], s].prod() for s in joint.states])
-    assert fit(sample, product) > 0.001
 
 
 def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
@@ -100,16 +70,3 @@ def test_infilling_draws_from_the_conditional():
     from scipy.stats import chisquare
 
     assert chisquare(counts[kept].double().numpy(), (joint.p[kept] * ROWS).numpy()).pvalue > 0.001
-
-
-def test_temperature_zero_is_greedy_and_the_adaptive_pace_counts_right():
-    joint = toy()
-    greedy = assemble(
-        order=LeftToRightOrder(),
-        pace=AdaptivePace(min_steps=3, max_steps=3, uncertainty=EntropyUncertainty()),
-        draw=CategoricalDraw(temperature=0),
-    )
-    sample = greedy.sample(joint.denoiser, *masks(joint, 4))
-    # P(x1 = 1) = 14/24, P(x2 = 1 | 1) = 8/14, P(x3 = 1 | 11) = 6/8.
-    assert sample.tokens.tolist() == [[1, 1, 1]] * 4
-    assert sample.nfe.tolist() == [3] * 4

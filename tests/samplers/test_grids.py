@@ -11,28 +11,9 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.noise import CosineNoise, LinearNoise
 from atat_zoo.samplers.loop import run
-from atat_zoo.samplers.pace import CosinePace, EverythingPace, FirstHittingPace, PlateauPace
-from atat_zoo.testing import check_pace
+from atat_zoo.samplers.pace import CosinePace, FirstHittingPace, PlateauPace
 from atat_zoo.testing.sampling import assemble, example_step
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "pace",
-    [
-        CosinePace(steps=1),
-        CosinePace(steps=7),
-        FirstHittingPace(steps=3, noise=LinearNoise()),
-        EverythingPace(steps=1),
-        EverythingPace(steps=20),
-        PlateauPace(steps=1),
-        PlateauPace(steps=9, height=0.5, begin=0.8, end=0.3),
-    ],
-    ids=str,
-)
-def test_conformance(pace):
-    check_pace(pace)
 
 
 def step_at(number, total, remaining):
@@ -52,12 +33,6 @@ def test_the_cosine_leaves_its_share():
     assert int(CosinePace(steps=50).take(step_at(0, 10, 10))) == 1
     assert pace.rates(0)[0] == 1
     assert pace.rates(3)[1] == 0
-
-
-def test_the_cosine_is_that_of_the_noise_schedule():
-    for k in range(5):
-        alpha = float(CosineNoise().alpha(torch.tensor(1 - k / 5, dtype=torch.float64)))
-        assert CosinePace(steps=5).rates(k)[0] == pytest.approx(1 - alpha, abs=1e-6)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
@@ -84,11 +59,6 @@ def test_the_times_fall_and_are_never_zero(seed, n, steps):
     assert (times.diff(dim=0) <= 0).all()
 
 
-def test_everything_is_one_step_without_a_remask():
-    made = assemble(pace=EverythingPace(steps=9)).sample(Hashed(3), torch.full((2, 9), 3), torch.arange(2))
-    assert made.nfe.tolist() == [1, 1]
-
-
 def test_the_plateau():
     pace = PlateauPace(steps=20, height=0.9, begin=0.55, end=0.05)
     rates = [pace.rates(k)[0] for k in range(20)] + [pace.rates(19)[1]]
@@ -101,11 +71,6 @@ def test_the_plateau():
     # Exactly still, since a remask goes by it.
     assert sum(pace.rates(k)[0] == pace.rates(k)[1] for k in range(20)) == 10
     assert math.isclose(pace.rates(5)[1], pace.rates(6)[0])
-
-
-def test_a_plateau_that_ends_before_it_begins():
-    with pytest.raises(ValueError, match=r"end must be less than begin, 0\.3, not 0\.3"):
-        PlateauPace(begin=0.3, end=0.3)
 
 
 @pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()], ids=lambda noise: noise.name)

@@ -1,6 +1,5 @@
 """What a step costs: the network is asked for no row and no position that cannot change."""
 
-import itertools
 import warnings
 
 import pytest
@@ -8,46 +7,17 @@ import torch
 
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import Note
-from atat_zoo.registry import Zoo
-from atat_zoo.samplers.draw import CategoricalDraw, ConfidenceTemperedDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import BinomialPace, EverythingPace, FixedPace
-from atat_zoo.samplers.pace.predicted import AdaptivePace
 from atat_zoo.samplers.published import (
     AncestralSampler,
-    CombinationSampler,
-    ConfidenceHistorySampler,
     UncertaintyGuidedSampler,
 )
-from atat_zoo.samplers.remask import NoRemask, PlannerRemask, ReMDMCapRemask, ReMDMConfRemask
-from atat_zoo.samplers.stop import ConfidenceHistoryStop, StepsStop, UncertaintyStop
-from atat_zoo.testing import check_sampler
+from atat_zoo.samplers.remask import ReMDMCapRemask
+from atat_zoo.samplers.stop import UncertaintyStop
 from atat_zoo.testing.sampling import assemble, example_step, noisy
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
-from atat_zoo.uncertainty import EntropyUncertainty, MarginUncertainty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        AncestralSampler(steps=1),
-        AncestralSampler(steps=7, temperature=0.0),
-        UncertaintyGuidedSampler(min_steps=1, max_steps=5, importance=False, threshold=0.9),
-        UncertaintyGuidedSampler(uncertainty=MarginUncertainty(), first="most_uncertain", threshold=0.0),
-        ConfidenceHistorySampler(steps=6, window=2, threshold=0.4),
-        CombinationSampler(),
-    ],
-    ids=str,
-)
-def test_conformance(sampler):
-    check_sampler(sampler)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ancestral", "uncertainty_guided", "confidence_history", "combination"])
-def test_conformance_of_the_defaults_under_many_examples(name):
-    check_sampler(Zoo.load().spec("sampler", name), examples=200)
+from atat_zoo.uncertainty import EntropyUncertainty
 
 
 def sample(sampler, tokens, denoiser=None, importance=None, **options):
@@ -146,51 +116,6 @@ def test_a_part_that_hides_what_it_needs_is_told():
     step.log_probs = None
     with pytest.raises(RuntimeError, match="without log_probs among its needs"):
         step.measure(EntropyUncertainty())
-
-
-def test_a_metric_is_computed_once_a_step():
-    calls = []
-
-    class Counting:
-        def __call__(self, logits):
-            calls.append(1)
-            return EntropyUncertainty()(logits)
-
-    step, metric = example_step(frozenset()), Counting()
-    assert step.measure(metric) is step.measure(metric)
-    assert len(calls) == 1
-
-
-def test_combinations_are_declared_in_tables():
-    made = Zoo.load().spec(
-        "sampler",
-        {
-            "use": "combination",
-            "order": {"use": "uncertainty", "uncertainty": "margin", "first": "most_uncertain"},
-            "pace": {"use": "fixed", "steps": 3},
-            "stop": {"use": "confidence_history", "window": 2},
-            "draw": {"use": "categorical", "temperature": 0.7},
-        },
-    )
-    assert made.order.uncertainty == MarginUncertainty()
-    assert made.parts().pace == FixedPace(steps=3)
-    check_sampler(made, examples=10)
-
-
-ORDERS = [RandomOrder(), LeftToRightOrder(), UncertaintyOrder(first="most_uncertain", importance=True)]
-PACES = [BinomialPace(steps=5), FixedPace(steps=4), AdaptivePace(min_steps=2, max_steps=6)]
-STOPS = [StepsStop(), UncertaintyStop(threshold=0.8), ConfidenceHistoryStop(window=2, threshold=0.4)]
-DRAWS = [CategoricalDraw(temperature=0.5), ConfidenceTemperedDraw()]
-REMASKS = [NoRemask(), ReMDMCapRemask(), ReMDMConfRemask(), PlannerRemask()]
-
-
-@pytest.mark.slow
-def test_every_combination():
-    for order, pace, remask, stop, draw in itertools.product(ORDERS, PACES, REMASKS, STOPS, DRAWS):
-        sampler = assemble(order=order, pace=pace, remask=remask, stop=stop, draw=draw)
-        if list(sampler.parts().misfits()):
-            continue  # a remask that needs a pace with a grid
-        check_sampler(sampler, examples=5)
 
 
 def test_a_stop_finishes_a_row_whatever_the_remask_hides():

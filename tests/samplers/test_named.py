@@ -45,7 +45,7 @@ def test_a_model_of_classes_refuses_a_random_offset():
         return from_table({"name": "x", "backbone": BACKBONE, "data": {"length": 32}, **parts})
 
     assert experiment().parts["sampler"].offset != "random"
-    with pytest.raises(UserError, match=r'sampler\.offset = "random": this model was trained to'):
+    with pytest.raises(UserError, match=r'sampler\.offset: "random" is not for this model'):
         experiment(offset="random")
 
 

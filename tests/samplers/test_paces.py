@@ -8,37 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
-from atat_zoo.errors import UserError
-from atat_zoo.noise import CosineNoise, LinearNoise, LogLinearNoise
-from atat_zoo.registry import Zoo
-from atat_zoo.samplers.pace import BinomialPace, FixedPace, OneAtATimePace
+from atat_zoo.noise import CosineNoise, LinearNoise
+from atat_zoo.samplers.pace import BinomialPace, FixedPace
 from atat_zoo.samplers.pace.predicted import AdaptivePace, ExtendedPace
-from atat_zoo.testing import check_pace
 from atat_zoo.testing.sampling import assemble, example_step
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.uncertainty import EntropyUncertainty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "pace",
-    [
-        BinomialPace(steps=1, noise=LinearNoise()),
-        BinomialPace(steps=4, noise=CosineNoise()),
-        BinomialPace(steps=30, noise=LogLinearNoise()),
-        FixedPace(steps=1),
-        FixedPace(steps=5),
-        FixedPace(steps=100),
-        OneAtATimePace(),
-        AdaptivePace(min_steps=1, max_steps=1, uncertainty=EntropyUncertainty()),
-        AdaptivePace(min_steps=2, max_steps=7, uncertainty=EntropyUncertainty()),
-        ExtendedPace(min_steps=2, max_steps=7, added=1, threshold=0.9, uncertainty=EntropyUncertainty()),
-        ExtendedPace(min_steps=1, max_steps=1, uncertainty=EntropyUncertainty()),
-    ],
-    ids=str,
-)
-def test_conformance(pace):
-    check_pace(pace)
 
 
 def step_at(number, *, total, remaining):
@@ -92,15 +67,6 @@ def test_a_remask_rate_for_each_row():
     assert first < second == 20
 
 
-def test_a_row_does_not_depend_on_how_much_is_left_in_others():
-    pace = BinomialPace(steps=5, noise=LinearNoise())
-    step = step_at(1, total=[20, 20], remaining=[6, 20])
-    step.host_seeds = torch.tensor([3, 4])
-    both = pace.take(step)
-    step.host_seeds, step.remaining = torch.tensor([3]), torch.tensor([6])
-    assert pace.take(step).tolist() == [both[0].item()]
-
-
 @given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 40), st.floats(0, 1))
 def test_adaptive_takes_between_n_over_max_and_n_over_min(low, more, n, uncertainty):
     pace = AdaptivePace(min_steps=low, max_steps=low + more, uncertainty=EntropyUncertainty())
@@ -125,14 +91,6 @@ class Fake:
 
     def mean_open(self, dense):
         return dense.sum(1) / self.open.sum(1)
-
-
-@pytest.mark.parametrize(("sharpness", "nfe"), [(0.0, 8), (1e4, 2)])
-def test_adaptive_spends_its_steps_on_what_is_uncertain(sharpness, nfe):
-    sampler = assemble(pace=AdaptivePace(min_steps=2, max_steps=8, uncertainty=EntropyUncertainty()))
-    made = sampler.sample(Hashed(50, sharpness=sharpness), torch.full((3, 16), 50), torch.arange(3))
-    assert made.nfe.tolist() == [nfe] * 3
-    assert made.max_nfe == 8
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 12), st.integers(0, 5), st.data())
@@ -169,14 +127,3 @@ def test_the_plan_of_a_row_is_its_own():
     step.rows, step.number = torch.tensor([1]), 1
     step.open, step.remaining, step.uncertainty = step.open[:1], torch.tensor([4]), 0.25
     assert pace.take(step).tolist() == [4]
-
-
-def test_out_of_range():
-    with pytest.raises(UserError, match="max_steps must be at least min_steps, 10, not 5"):
-        Zoo.load().spec("pace", {"use": "adaptive", "min_steps": 10, "max_steps": 5})
-    with pytest.raises(UserError, match="max_steps must be at least min_steps, 10, not 5"):
-        Zoo.load().spec("pace", {"use": "extended", "max_steps": 5})
-    with pytest.raises(UserError, match="sampler: max_steps must be at least min_steps"):
-        Zoo.load().spec("sampler", {"use": "uncertainty_guided", "min_steps": 10, "max_steps": 5})
-    with pytest.raises(UserError, match=r"pace\.steps must be at least 1, not 0"):
-        Zoo.load().spec("pace", {"use": "fixed", "steps": 0})

@@ -1,10 +1,8 @@
 """Named samplers are what was published: on a toy whose joint is known, by what they hide, fill and ask."""
 
-import published
 import pytest
 import torch
 from exactness import fit, masks
-from scipy.stats import chi2_contingency
 
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.noise import LinearNoise
@@ -29,21 +27,6 @@ def test_one_at_a_time_reproduces_the_joint(name):
     made = Zoo.load().spec("sampler", table).sample(joint.denoiser, *masks(joint, ROWS))
     assert fit(made, joint) > 0.001
     assert (made.nfe == 3).all()
-
-
-@pytest.mark.parametrize("steps", [2, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 5))])
-def test_cached_ancestral_has_the_distribution_of_the_published_loop_without_a_cache(steps):
-    joint = toy()
-    z, seeds = masks(joint, ROWS)
-    made = AncestralSampler(steps=steps).sample(joint.denoiser, z, seeds)
-    plain = published.ancestral(joint.marginals, z, 2, steps, seed=3)
-    counts = [torch.bincount(joint.index(tokens), minlength=8).tolist() for tokens in (made.tokens, plain)]
-    assert chi2_contingency(counts).pvalue > 0.001
-    # Few steps are not the joint, so agreeing with it is not what has been tested.
-    joint.p = torch.tensor(counts[1], dtype=torch.float64) / ROWS
-    if steps < 5:
-        assert fit(AncestralSampler(steps=200).sample(toy().denoiser, z, seeds), joint) < 1e-6
-    assert made.nfe.double().mean() <= min(steps, 3)
 
 
 def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
@@ -113,20 +96,6 @@ def test_path_planning_redraws_what_it_is_least_sure_of():
     assert gone > 0
 
 
-def test_path_planning_without_weight_keeps_old_tokens():
-    z = noisy(4, 12, 5, 0)
-    sampler = Zoo.load().spec("sampler", {"use": "p2", "steps": 6, "eta": 0.0})
-    _, trace = traced(sampler, Hashed(5), z, torch.arange(4))
-    settled, fresh = set(), set()
-    for record in trace:
-        if "hidden" in record:
-            hidden = set(zip(record["hidden"]["rows"], record["hidden"]["positions"], strict=True))
-            assert not settled & hidden
-            settled |= fresh - hidden
-        else:
-            fresh = set(zip(record["rows"], record["positions"], strict=True))
-
-
 def test_path_planning_keeps_what_the_model_finds_likely():
     """Position 0 is drawn at random, and known once position 1 is there: a wrong one goes back."""
     joint = Joint([8, 1, 1, 8], length=2, vocabulary_size=2)
@@ -178,13 +147,6 @@ def test_a_rule_keeps_its_steps_without_a_clean_up(name, sharpness):
     assert sum(filled) == 30
     for k, taken in enumerate(filled):
         assert taken >= -(-(30 - sum(filled[:k])) // (4 - k))
-
-
-def test_certain_predictions_are_filled_at_once():
-    for name in ("confidence_threshold", "entropy_bounded"):
-        sampler = Zoo.load().spec("sampler", name)
-        made = sampler.sample(Hashed(8, sharpness=1e4), torch.full((3, 20), 8), torch.arange(3))
-        assert (made.nfe <= 2).all()
 
 
 @pytest.mark.parametrize("name", ["remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"])

@@ -1,41 +1,21 @@
-"""Remasks hide what they say, and never what is given or new."""
+"""Remasks mask what they say, and never what is given or new."""
 
 import pytest
 import torch
 
-from atat_zoo.errors import UserError
-from atat_zoo.samplers.loop import run
-from atat_zoo.samplers.pace import OneAtATimePace
-from atat_zoo.samplers.parts import SamplerParts
+from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.remask import (
+    NoRemask,
     PlannerRemask,
+    Remask,
     ReMDMCapRemask,
     ReMDMConfRemask,
     ReMDMLoopRemask,
     ReMDMRescaleRemask,
     greatest,
 )
-from atat_zoo.testing import check_remask
-from atat_zoo.testing.sampling import example_step
-
-ALL = [ReMDMCapRemask(), ReMDMRescaleRemask(), ReMDMConfRemask(), ReMDMLoopRemask(), PlannerRemask()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "remask",
-    [
-        ReMDMCapRemask(eta=1.0),
-        ReMDMCapRemask(eta=0.5, switch_on=0.6, switch_off=0.2),
-        ReMDMRescaleRemask(eta=1.0),
-        ReMDMConfRemask(eta=0.5, switch_on=0.5),
-        PlannerRemask(eta=0.0),
-        PlannerRemask(eta=3.0),
-    ],
-    ids=str,
-)
-def test_conformance(remask):
-    check_remask(remask)
+from atat_zoo.testing.sampling import assemble, example_step
+from atat_zoo.testing.toys import Hashed
 
 
 def step_with(rates, rows=3000, length=10):
@@ -95,6 +75,7 @@ def test_a_token_that_was_drawn_with_little_confidence_goes_sooner():
     assert share[5:9].tolist() == pytest.approx(weight.tolist(), abs=0.02)
     assert share[:5].max() == share[9] == 0
     assert ReMDMConfRemask().rate(step) == 0
+    assert not NoRemask()(step).any()
 
 
 def test_the_planner_keeps_the_best_down_to_the_share():
@@ -115,14 +96,25 @@ def test_the_planner_keeps_the_best_down_to_the_share():
     assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
 
 
-@pytest.mark.parametrize("remask", ALL, ids=lambda remask: remask.name)
-def test_without_a_grid_it_says_so(remask):
-    parts = SamplerParts(pace=OneAtATimePace(), remask=remask)
-    with pytest.raises(UserError, match=f"the remask {remask.name} follows the pace's grid"):
-        run(parts, None, None, None)
+def test_a_remask_is_told_what_is_new_and_only_that():
+    new = []
+
+    class Watching(Remask):
+        name = "watching"
+
+        def __call__(self, step):
+            new.append((step.fresh & ~step.open).sum() == step.fresh.sum())
+            return torch.zeros_like(step.open)
+
+    sampler = assemble(pace=FixedPace(steps=4), remask=Watching())
+    sampler.sample(Hashed(5), torch.full((3, 9), 5), torch.arange(3))
+    assert len(new) == 3
+    assert all(new)
 
 
-@pytest.mark.parametrize("cls", [ReMDMCapRemask, ReMDMRescaleRemask, ReMDMConfRemask])
-def test_the_interval_has_an_order(cls):
-    with pytest.raises(ValueError, match=r"switch_off must be at most switch_on, 0\.2, not 0\.3"):
-        cls(switch_on=0.2, switch_off=0.3)
+def test_the_share_of_the_grid_is_not_rounded_below():
+    # 10 · (1 − 0.9) is 0.9999999999999998; and 180 · 0.65 is less than 117 in float32.
+    for length, share, masked in ((10, 1 - 0.9, 1), (180, 1 - (1 - 13 / 20), 117)):
+        step = step_with((0.9, share), rows=2, length=length)
+        step.open, step.total = torch.zeros_like(step.open), torch.full((2,), length)
+        assert PlannerRemask()(step).sum(1).tolist() == [masked, masked]

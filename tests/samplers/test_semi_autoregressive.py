@@ -3,13 +3,15 @@
 import pytest
 import torch
 from exactness import fit, masks
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.experiment import from_table
 from atat_zoo.samplers.published import AncestralSampler, CombinationSampler, LeftToRightSampler
-from atat_zoo.samplers.revealed import Revealed
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler, blocks_of
+from atat_zoo.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.sampling import check_sampler, noisy
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
 from tests.objectives.blockwise import SIZE, L, V, module
@@ -87,7 +89,7 @@ def test_within_the_training_length_it_sees_the_whole_text():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "within",
-    ["ancestral", "left_to_right", "uncertainty_guided", "remdm_cap", "p2", "learned_order", "confidence_history"],
+    ["uncertainty_guided", "remdm_cap", "learned_order", "confidence_history"],
 )
 def test_it_is_a_sampler_whatever_is_within(within):
     check_sampler(SemiAutoregressiveSampler(size=3, within=within), 15)
@@ -97,9 +99,9 @@ BOS, EOS = 7, 8
 
 
 def ending(tokens, t, where):
-    """BOS and EOS are sure at the first and the last place of what is seen; of the rest 0 to 6, each the one before."""
-    row, place = pairs(where)
-    likely = torch.where(place == tokens.shape[1] - 1, EOS, torch.where(place == 0, BOS, (place + 1) % 7))
+    """BOS and EOS are sure at the first and the last position that is seen; of the rest 0 to 6, each the one before."""
+    row, position = pairs(where)
+    likely = torch.where(position == tokens.shape[1] - 1, EOS, torch.where(position == 0, BOS, (position + 1) % 7))
     return torch.full((len(row), 9), -9.0).scatter(1, likely[:, None], 9.0).log_softmax(-1)
 
 
@@ -110,7 +112,7 @@ def framed(denoiser, frame=((BOS,), (EOS,))):
 
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text(size):
-    """Of every block but the first ones the last place is the last that is seen, where every sequence had EOS."""
+    """Of every block but the first ones the last position is the last that is seen, where every sequence had EOS."""
     sampler = SemiAutoregressiveSampler(size=size, within=AncestralSampler(steps=2))
     z = torch.full((3, 37), 9)
     bare = sampler.sample(FunctionDenoiser(ending, 9, window=8), z, torch.arange(3)).tokens
@@ -122,19 +124,6 @@ def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text(size):
     within = sampler.sample(framed(FunctionDenoiser(ending, 9, window=37)), z, torch.arange(3)).tokens
     assert (within[:, 0] == BOS).all()
     assert (within[:, -1] == EOS).all()
-
-
-def test_a_text_that_ends_in_the_middle_keeps_its_end():
-    """EOS is not forbidden: documents in running text end with it."""
-
-    def documents(tokens, t, where):
-        likely = torch.where(pairs(where)[1] == 3, EOS, 2)
-        return torch.full((len(likely), 9), -9.0).scatter(1, likely[:, None], 9.0).log_softmax(-1)
-
-    sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
-    made = sampler.sample(framed(FunctionDenoiser(documents, 9, window=8)), torch.full((1, 9), 9), torch.arange(1))
-    # The third place is the fourth of the first window, and not in a block of a later one.
-    assert made.tokens.tolist() == [[2, 2, EOS, 2, 2, 2, 2, 2, 2]]
 
 
 def test_the_window_that_slides_stands_between_its_ends():
@@ -150,15 +139,16 @@ def test_the_window_that_slides_stands_between_its_ends():
         assert (asked - 1 + low[number]).tolist() == list(range(start, stop))
         assert torch.equal(tokens[0, 1 : 1 + start - low[number]], made.tokens[0, low[number] : start])
         assert (tokens[0, 1 + start - low[number] : -1] == 9).all()
-    # The policy of the same steps pays for each token what it has under the window that was shown.
-    revealed = Revealed(made.tokens)
+    # The policy NLL of each token is that under the window that was shown.
+    forced = TeacherForcing(made.tokens)
     steps = []
-    sampler.reveal(framed(Hashed(9, window=6), ((1,), (2,))), z, torch.tensor([4]), revealed, observe=steps.append)
-    assert [place for step in steps for place in step["positions"]] == list(range(11))
+    sampler.score_text(framed(Hashed(9, window=6), ((1,), (2,))), z, torch.tensor([4]), forced, observe=steps.append)
+    assert [i for step in steps for i in step["positions"]] == list(range(11))
+    assert [step["step"] for step in steps] == list(range(6))
     for first, (tokens, asked) in zip(low, denoiser.shown, strict=True):
         where, text = (torch.zeros_like(asked), asked), asked - 1 + first
-        paid = -Hashed(9)(tokens, None, where).gather(1, made.tokens[0, text, None])[:, 0]
-        torch.testing.assert_close(revealed.nats[0, text], paid)
+        nll = -Hashed(9)(tokens, None, where).gather(1, made.tokens[0, text, None])[:, 0]
+        torch.testing.assert_close(forced.nats[0, text], nll)
 
 
 @pytest.mark.parametrize("size", [L - 2, L - 1, L, L + 1])
@@ -167,8 +157,7 @@ def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size)
     denoiser = framed(Hashed(9), ((1,), (2,)))
     denoiser.window = L
     made, as_it_fits = (
-        SemiAutoregressiveSampler(size=each, within=GREEDY).sample(denoiser, z, torch.arange(2))
-        for each in (size, L - 2)
+        SemiAutoregressiveSampler(size=s, within=GREEDY).sample(denoiser, z, torch.arange(2)) for s in (size, L - 2)
     )
     assert torch.equal(made.tokens, as_it_fits.tokens)
 
@@ -212,12 +201,11 @@ def test_steps_are_shared_among_the_blocks(steps, most):
     assert int(made.nfe.max()) <= most
 
 
-@pytest.mark.parametrize("window", [10, 15, None])
-def test_blocks_of_one_key_do_not_repeat(window):
-    """With a model that knows nothing every block would be the same if their draws were, at the same place of it."""
+def test_blocks_of_one_key_do_not_repeat():
+    """With a model that knows nothing every block would be the same if their draws were, at the same position of it."""
     z = torch.full((1, 40), 9)
     made = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1)).sample(
-        FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9, window=window),
+        FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9, window=15),
         z,
         torch.tensor([1]),
     )
@@ -262,9 +250,23 @@ def test_objectives_that_write_block_by_block_take_it():
     experiment(block, {"use": "semi_autoregressive"})
     experiment(block, {"use": "block", "size": 4})
     experiment({"use": "autoregressive"}, {"use": "semi_autoregressive"})
-    with pytest.raises(UserError, match=r"sampler.size = 3 does not divide the blocks of 8 of 'block'"):
+    with pytest.raises(UserError, match=r"sampler.size: 3 does not divide the blocks of 8 of 'block'"):
         experiment(block, {"use": "semi_autoregressive", "size": 3})
-    with pytest.raises(UserError, match=r"sampler.size = 4 does not divide the blocks of 1 of 'autoregressive'"):
+    with pytest.raises(UserError, match=r"sampler.size: 4 does not divide the blocks of 1 of 'autoregressive'"):
         experiment({"use": "autoregressive"}, {"use": "semi_autoregressive", "size": 4})
     with pytest.raises(UserError, match="writes from left to right, a block at a time, and 'ancestral'"):
         experiment(block, {"use": "ancestral"})
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 12), st.integers(0, 4))
+def test_blocks_end_where_those_of_the_model_do(length, size, more, begin):
+    """Counted from the beginning of the row, which has tokens before the text; or at the end of the row or the text."""
+    room = 2 * size + more
+    blocks = blocks_of(length, size, room, begin, cached=True)
+    assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
+    assert blocks[-1].stop == length
+    for block in blocks:
+        assert block.low <= block.start < block.stop <= block.high == block.low + room
+        inside = (begin + block.stop - block.low) % size
+        assert inside == 0 or block.stop in (block.high, length)
+        assert (begin + block.start - block.low) % size + block.stop - block.start <= size

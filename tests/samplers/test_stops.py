@@ -1,30 +1,12 @@
 """Stops end when they say, and fill the rest from the distributions they judged."""
 
-import pytest
 import torch
 
 from atat_zoo.samplers.pace import FixedPace
-from atat_zoo.samplers.stop import ConfidenceHistoryStop, StepsStop, UncertaintyStop
-from atat_zoo.testing import check_stop
+from atat_zoo.samplers.stop import ConfidenceHistoryStop, UncertaintyStop
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.uncertainty import EntropyUncertainty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "stop",
-    [
-        StepsStop(),
-        UncertaintyStop(threshold=0.9, uncertainty=EntropyUncertainty()),
-        ConfidenceHistoryStop(window=1, threshold=0.5),
-        ConfidenceHistoryStop(window=3, threshold=0.3),
-        ConfidenceHistoryStop(window=100),
-    ],
-    ids=str,
-)
-def test_conformance(stop):
-    check_stop(stop)
 
 
 def test_the_mean_uncertainty_is_over_what_is_masked():

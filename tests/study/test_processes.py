@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from atat_zoo.study import processes
-from atat_zoo.study.processes import InUse, Stopped, Stopping, claimed, launch, ran_with, threads_for
+from atat_zoo.study.processes import InUse, LocalExecutor, Stopped, claimed, launch, ran_with, threads_for
 
 
 def wait(process):
@@ -22,26 +22,22 @@ def wait(process):
     return process.poll()
 
 
-def test_a_process_runs_atat_by_itself_and_ctrl_c_of_the_terminal_does_not_reach_it(tmp_path):
-    process = launch(["check", "quickstart"], tmp_path / "log.txt", {"OMP_NUM_THREADS": "1"})
-    assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
-    assert wait(process) == 0
-    assert "quickstart is in order" in (tmp_path / "log.txt").read_text()
-    # What it says of its mistakes is there too.
-    assert wait(launch(["check", "nothing"], tmp_path / "log.txt", {})) == 2
-    problem = processes._problem(2, tmp_path / "log.txt")
-    assert problem.startswith("there is no experiment 'nothing'")
-    assert "(exit code 2, " in problem
-
-
-def test_a_process_imports_from_pythonpath_and_nothing_from_the_working_folder(tmp_path, monkeypatch):
+def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "click.py").write_text(f"import sys\nsys.exit('click of {folder}')\n")
     monkeypatch.chdir(tmp_path / "here")
-    assert wait(launch(["check", "quickstart"], tmp_path / "log.txt", {})) == 0
-    assert wait(launch(["check", "quickstart"], tmp_path / "log.txt", {"PYTHONPATH": str(tmp_path / "there")})) == 1
-    assert (tmp_path / "log.txt").read_text() == "click of there\n"
+    log = tmp_path / "log.txt"
+    process = launch(["check", "quickstart"], log, {"OMP_NUM_THREADS": "1"})
+    # Ctrl-C of the terminal does not reach it.
+    assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
+    assert wait(process) == 0
+    assert "quickstart is in order" in log.read_text()
+    # What it says of its mistakes is there too.
+    assert wait(launch(["check", "nothing"], log, {})) == 2
+    assert processes._problem(2, log).startswith("there is no experiment 'nothing'")
+    assert wait(launch(["check", "quickstart"], log, {"PYTHONPATH": str(tmp_path / "there")})) == 1
+    assert log.read_text() == "click of there\n"
 
 
 @pytest.mark.parametrize(
@@ -62,31 +58,65 @@ def test_what_a_training_said_last(tmp_path, text, code, problem):
 def test_the_cores_are_shared(monkeypatch):
     monkeypatch.setattr(processes, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [threads_for(jobs) for jobs in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+    assert [threads_for(jobs) for jobs in (1, 3, 20)] == [8, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads_for(2) == 3
 
 
 @pytest.mark.parametrize(
-    ("given", "there", "found"),
-    [(None, 2, ["0", "1"]), ("3, GPU-5a", 2, ["3", "GPU-5a"]), ("3,7", 1, ["3"]), ("", 0, []), (None, 0, [])],
+    ("visible", "there", "gpus"), [(None, 2, ["0", "1"]), ("3, GPU-5a", 2, ["3", "GPU-5a"]), ("3,7", 1, ["3"])]
 )
-def test_the_gpus_are_those_that_this_process_sees(monkeypatch, given, there, found):
+def test_the_gpus_are_those_that_this_process_sees(monkeypatch, visible, there, gpus):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if given is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr("torch.cuda.device_count", lambda: there)
-    assert processes.gpus() == found
+    assert processes.gpus() == gpus
 
 
-class Ending:
+class Training:
     """A training that ends when its turn comes."""
 
-    def __init__(self, code):
-        self.code = code
+    def __init__(self, gpu):
+        self.gpu, self.code, self.signals = gpu, None, []
+        self.send_signal = self.signals.append
 
     def poll(self):
         return self.code
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Return a function that lets trainings run for these devices; and all trainings that were begun."""
+    begun = []
+
+    def launched(words, log, env):
+        begun.append(Training(env.get("CUDA_VISIBLE_DEVICES")))
+        return begun[-1]
+
+    def train(jobs, gpus, devices, sleep):
+        def slept(seconds):
+            active = [training for training in begun if training.code is None]
+            assert len(active) <= jobs
+            sleep(active)
+
+        monkeypatch.setattr(processes, "launch", launched)
+        monkeypatch.setattr(processes.time, "sleep", slept)
+        runs = [
+            SimpleNamespace(
+                name=f"run{number}",
+                path=tmp_path / f"run{number}",
+                folder=SimpleNamespace(exists=False),
+                finished=False,
+                file="tiny.toml",
+                overrides=(),
+                experiment=SimpleNamespace(train=SimpleNamespace(steps=3, device=device)),
+            )
+            for number, device in enumerate(devices)
+        ]
+        LocalExecutor(folder=tmp_path, jobs=jobs, say=lambda text: None, gpus=gpus).train(runs)
+
+    return train, begun
 
 
 @pytest.mark.parametrize(
@@ -97,38 +127,42 @@ class Ending:
         (2, [], ["auto"] * 2, [None, None]),
     ],
 )
-def test_each_training_has_a_gpu_of_its_own(tmp_path, monkeypatch, jobs, gpus, devices, on):
-    started, alive, said = [], [], []
+def test_each_training_has_a_gpu_of_its_own(train, jobs, gpus, devices, on):
+    train, begun = train
 
-    def launched(words, log, env):
-        assert len(alive) < jobs
-        started.append(env.get("CUDA_VISIBLE_DEVICES"))
-        alive.append(Ending(None))
-        return alive[-1]
+    def sleep(active):  # the first of those that run ends
+        active[0].code = 0
 
-    def sleep(seconds):  # the first of those that run ends
-        alive.pop(0).code = 0
+    train(jobs, gpus, devices, sleep)
+    assert [training.gpu for training in begun] == on
 
-    monkeypatch.setattr(processes, "launch", launched)
-    monkeypatch.setattr(processes.time, "sleep", sleep)
-    runs = [
-        SimpleNamespace(
-            name=f"run{number}",
-            path=tmp_path / f"run{number}",
-            folder=SimpleNamespace(exists=False),
-            finished=False,
-            file="tiny.toml",
-            overrides=(),
-            experiment=SimpleNamespace(train=SimpleNamespace(steps=3, device=device)),
-        )
-        for number, device in enumerate(devices)
-    ]
-    processes.Workplace(folder=tmp_path, jobs=jobs, say=said.append, gpus=gpus).train(runs)
-    assert started == on
-    began = [text for text in said if "training" in text]
-    assert began == [
-        f"run{number}: training, 3 steps" + (f" on GPU {gpu}" if gpu else "") for number, gpu in enumerate(on)
-    ]
+
+def test_a_signal_is_handed_on_each_time_and_nothing_begins_after_it(train):
+    train, begun = train
+    before = signal.getsignal(signal.SIGINT)
+
+    def sleep(active):
+        os.kill(os.getpid(), signal.SIGINT if len(active) == 2 else signal.SIGTERM)
+        active[0].code = 0
+
+    with pytest.raises(Stopped) as stopped:
+        train(2, [], ["cpu"] * 4, sleep)
+    assert stopped.value.number == signal.SIGINT
+    assert [training.signals for training in begun] == [[signal.SIGINT], [signal.SIGINT, signal.SIGTERM]]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_no_training_is_left_behind_when_something_goes_wrong(train):
+    train, begun = train
+
+    def sleep(active):
+        if not active[0].signals:
+            raise OSError("the disk is full")
+        active[0].code = 0
+
+    with pytest.raises(OSError, match="the disk is full"):
+        train(1, [], ["cpu"], sleep)
+    assert [(training.signals, training.code) for training in begun] == [([signal.SIGTERM], 0)]
 
 
 def test_one_process_claims_a_run(tmp_path):
@@ -142,21 +176,6 @@ def test_one_process_claims_a_run(tmp_path):
         with claimed(run, wait=wait), pytest.raises(InUse):
             claimed(run).__enter__()
     assert not run.path.exists()
-
-
-def test_a_signal_is_handed_on_each_time_and_remembered():
-    received = []
-    before = signal.getsignal(signal.SIGINT)
-    with Stopping() as stopping:
-        stopping.processes = lambda: [SimpleNamespace(send_signal=received.append)]
-        stopping.check()
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert received == [signal.SIGINT, signal.SIGTERM]
-        with pytest.raises(Stopped) as stopped:
-            stopping.check()
-    assert stopped.value.number == signal.SIGINT
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_how_a_run_was_trained_is_read_past_a_torn_line(tmp_path):

@@ -63,8 +63,7 @@ def test_it_ends_with_normal_runs_and_a_result(done):
     assert [run["seed"] for run in plain["runs"]] == [18, 19]
     assert (plain["steps"], plain["tokens"]) == (3, 3 * 4 * 16)
     assert fast["overrides"] == ["optimizer.learning_rate=1e-2"]
-    assert plain["peak_memory"] > 1 << 20
-    assert plain["seconds"] > 0
+    assert (plain["peak_memory"] > 1 << 20, plain["seconds"] > 0) == (True, True)
     (comparison,) = report["comparisons"]
     assert (comparison["arm"], comparison["against"], comparison["seeds"]) == ("fast", "plain", [18, 19])
     # The differences are those of the runs' own numbers.
@@ -84,16 +83,10 @@ def test_the_claims_are_on_the_other_half(done):
     assert all(each["rows"] == rows_of("claim", total, 0).tolist() for each in kept)
 
 
-def test_the_page_has_the_numbers_of_the_json(done):
-    page, report = (done.root / "page" / "study.md").read_text(), done.report()
+def test_the_page_and_the_json_are_written_where_it_is_said(done):
+    page = (done.root / "page" / "study.md").read_text()
     assert page == (done.folder / "study.md").read_text()
-    assert json.loads((done.root / "page" / "study.json").read_text()) == report
-    change = "{percent:+.2f} % [{percent_low:+.2f}, {percent_high:+.2f}]".format(
-        **report["comparisons"][0]["over_seeds"]
-    )
-    assert change in page
-    for run in report["arms"]["fast"]["runs"]:
-        assert f"{run['seed']}: {run['bounds']['perplexity']['value']:.2f}" in page
+    assert json.loads((done.root / "page" / "study.json").read_text()) == done.report()
     assert "2 trainings at a time, 1 thread each" in page
 
 
@@ -140,7 +133,7 @@ def test_stopped_and_continued(place, done):
 
 def test_killed_and_continued(place, done):
     """Its training lives on; who continues the study waits for it."""
-    process = place.begin(slow=0.5)
+    process = place.begin(slow=1.5)
     wait_for(lambda: steps_of(place, "plain-seed18") >= 1, process)
     process.send_signal(signal.SIGKILL)  # to it alone
     process.communicate()
@@ -162,16 +155,20 @@ def test_two_at_once_share_the_work(place, done):
 
 
 def test_a_failing_arm_is_listed_and_the_others_go_on(copy):
-    copy.write(STUDY + '[arms.wild]\nlike = "plain"\noverrides = ["optimizer.learning_rate=1e38", "train.steps=4"]\n')
+    wild = '[arms.wild]\nlike = "plain"\noverrides = ["optimizer.learning_rate=1e38", "train.steps=4"]\n'
+    copy.write(STUDY.replace("draws = 2", "draws = 2\ntest = true") + wild)
     out, err = copy.study(code=1)
     report = copy.report()
     assert list(report["failed"]) == ["wild-seed18", "wild-seed19"]
     assert "not finite after step 1" in report["failed"]["wild-seed18"]
     assert "(exit code 2, logs/wild-seed18.txt)" in report["failed"]["wild-seed18"]
     assert err.startswith("error: wild-seed18: ")
-    assert list(report["arms"]) == ["plain", "fast"]
-    assert len(report["comparisons"]) == 1
+    assert (list(report["arms"]), len(report["comparisons"])) == (["plain", "fast"], 1)
     assert "## Failed" in out
+    # The test split waits until every run is finished.
+    assert "the test split is not evaluated: not every run is finished" in out
+    assert report["test"] is None
+    assert not [*copy.folder.glob("test.json"), *copy.folder.glob("*/evaluations/study-test-*")]
     # What went wrong is mended under another name; what has failed is tried again, and fails again.
     assert "wild-seed18: continuing" in copy.study(code=1)[0]
 
@@ -196,9 +193,10 @@ def test_the_plan_says_what_is_left_and_for_how_long(copy):
     assert not (copy.folder / "fast-seed19").exists()
 
 
-def test_nobody_knows_the_time_of_a_study_that_has_not_begun(place):
+def test_before_it_begins_nobody_knows_the_time_and_a_wrong_page_is_refused(place):
     out, _ = place.study("--dry-run")
     assert "time left with 1 at a time, 1 thread each: unknown" in out
+    assert "--write page.txt: name a Markdown file" in place.study("--write", "page.txt", code=2)[1]
     assert not place.folder.exists()
 
 
@@ -274,21 +272,6 @@ def test_the_test_split_is_evaluated_once(copy):
     assert "test.json cannot be read" in copy.study(code=2)[1]
 
 
-def test_the_test_split_waits_until_every_run_is_finished(copy):
-    wild = '[arms.wild]\nlike = "plain"\noverrides = ["optimizer.learning_rate=1e38"]\n'
-    copy.write(STUDY.replace("draws = 2", "draws = 2\ntest = true") + wild)
-    out, _ = copy.study(code=1)
-    assert "the test split is not evaluated: not every run is finished" in out
-    assert copy.report()["test"] is None
-    assert not (copy.folder / "test.json").exists()
-    assert not list(copy.folder.glob("*/evaluations/study-test-*"))
-
-
-def test_the_page_is_markdown(place):
-    _, err = place.study("--write", "page.txt", code=2)
-    assert "--write page.txt: name a Markdown file" in err
-
-
 WRITING = """
 [samplers]
 arms = ["plain"]
@@ -326,22 +309,3 @@ def test_samplers_are_measured_on_the_runs_of_an_arm(copy):
     out, _ = copy.study()
     assert "timing" not in out
     assert "policy bounds of" not in out
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('arms = ["none"]', "samplers.arms: 'none' is no arm"),
-        ('arms = ["plain"]\neach = ["ancestral"]', "samplers: each has fewer than two samplers"),
-        (
-            'arms = ["plain"]\neach = ["ancestral", "policy"]',
-            "samplers.each[1]: arm 'plain': sampler: the order importance",
-        ),
-        ('arms = ["plain"]\neach = ["ancestral", "remdm_cap"]', "samplers.each[1]: 'remdm_cap' has no policy bound"),
-    ],
-)
-def test_samplers_that_cannot_be_measured_are_refused(place, line, said):
-    each = "" if "each" in line else '\neach = ["ancestral", "left_to_right"]'
-    place.write(f"{STUDY}[samplers]\n{line}{each}\n")
-    _, err = place.study("--dry-run", code=2)
-    assert said in err

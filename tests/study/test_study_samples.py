@@ -6,7 +6,7 @@ import math
 import pytest
 
 from benchmarks import study_samples
-from tests.evaluation.making import make_run
+from tests.measure.making import make_run
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from atat_zoo.diffusion.contracts import Masked, StatefulPart
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.registry import Context
 from atat_zoo.targets import DifficultyTarget
 
@@ -16,7 +16,7 @@ def step(masked, rate=None):
     rows = masked.shape[0]
     rate = torch.full((rows,), 0.5) if rate is None else torch.as_tensor(rate)
     x = torch.zeros_like(masked, dtype=torch.int64)
-    return Masked(
+    return NoisedBatch(
         x=x,
         z=x + 8 * masked,
         masked=masked,

@@ -97,13 +97,3 @@ def test_was_masked_learns_the_mask_rate_and_nothing_of_difficulty():
     # E_r[p_i(r)] = ½ for every token.
     assert float(found.mean()) == pytest.approx(0.5, abs=0.03)
     assert float((found - 0.5).abs().mean()) < 0.04
-
-
-def test_was_masked_forgets_what_difficulty_had_learned(difficulty):
-    """It is not only that the estimator begins at ½: that is where this target draws it from elsewhere, too."""
-    _, before, _ = importance(difficulty)
-    module = build("was_masked")
-    module.load_state_dict(difficulty.state_dict())
-    _, after, _ = importance(trained(module))
-    assert float((before - 0.5).abs().mean()) > 0.15
-    assert float((after - 0.5).abs().mean()) < 0.05

@@ -2,7 +2,7 @@
 
 import torch
 
-from atat_zoo.diffusion.contracts import Masked
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.diffusion.randomness import row_keys, stratified
 from atat_zoo.masking import ImportanceMasking, UniformMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
@@ -19,7 +19,7 @@ def mean_target(strategy, importance):
     p = strategy.probabilities(importance.expand(ROWS, 4), rate, maskable)
     masked = BernoulliMaskDrawing()(p, row_keys(0, "mask", rows))
     x = torch.zeros(ROWS, 4, dtype=torch.int64)
-    step = Masked(x=x, z=x + masked, masked=masked, maskable=maskable, t=rate, rate=rate, p=p)
+    step = NoisedBatch(x=x, z=x + masked, masked=masked, maskable=maskable, t=rate, rate=rate, p=p)
     # Whatever the loss: here the first token is the hardest by far.
     target, counted = WasMaskedTarget()(step, masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
     assert counted.all()

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,29 +34,15 @@ def model(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
-@given(text=st.text())
-def test_any_text_comes_back(name: str, text: str) -> None:
-    tokenizer = model(name)
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    assert all(0 <= i < tokenizer.vocabulary_size for i in ids)
-    assert not {tokenizer.bos, tokenizer.eos} & set(ids)
-    assert tokenizer.byte_counts()[ids].sum() == len(text.encode())
-
-
-@pytest.mark.parametrize("name", ["bytes", "bpe"])
-@pytest.mark.parametrize("text", [*TEXTS[:2], "<bos><eos>[MASK]", "\0\r\n\t \u2028", "", " ", "👩‍👩‍👧"])
-def test_awkward_texts_come_back(name: str, text: str) -> None:
-    tokenizer = model(name)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer.byte_counts()[tokenizer.encode(text)].sum() == len(text.encode())
-
-
-@pytest.mark.parametrize("name", ["bytes", "bpe"])
 @given(texts=st.lists(st.text(), max_size=5))
-def test_a_batch_is_its_texts(name: str, texts: list[str]) -> None:
+def test_any_text_comes_back(name: str, texts: list[str]) -> None:
     tokenizer = model(name)
-    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids == tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert all(0 <= i < tokenizer.vocabulary_size for i in ids)
+        assert not {tokenizer.bos, tokenizer.eos} & set(ids)
+        assert tokenizer.byte_counts()[ids].sum() == len(text.encode())
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
@@ -71,20 +56,6 @@ def test_any_ids_are_written(name: str, ids: list[int]) -> None:
     assert tokenizer.decode([i for i in ids if i not in (tokenizer.bos, tokenizer.eos)]) == text
 
 
-@pytest.mark.parametrize("name", ["bytes", "bpe"])
-def test_special_tokens(name: str) -> None:
-    tokenizer = model(name)
-    size = tokenizer.vocabulary_size
-    assert (tokenizer.bos, tokenizer.eos) == (size - 2, size - 1)
-    ids = [tokenizer.bos, *tokenizer.encode("a"), size, *tokenizer.encode("b"), tokenizer.eos]
-    assert tokenizer.decode(ids) == "a[MASK]b"
-    counts = tokenizer.byte_counts()
-    assert counts.dtype == np.int64
-    assert counts.shape == (size,)
-    assert (counts[:-2] > 0).all()
-    assert counts[-2:].tolist() == [0, 0]
-
-
 @given(st.text(st.sampled_from("ab \n\t,.'sé日1"), max_size=120), st.integers(1, 30))
 def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text: str, size: int) -> None:
     tokenizer = model("bpe")
@@ -94,13 +65,6 @@ def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text: str, size: 
         for left, right in itertools.pairwise(found)
     ):
         assert [i for ids in tokenizer.encode_batch(found) for i in ids] == tokenizer.encode(text)
-
-
-def test_bytes() -> None:
-    tokenizer = BytesTokenizer().train(lambda: iter(()))
-    assert tokenizer.vocabulary_size == 258
-    assert tokenizer.encode("é") == [0xC3, 0xA9]
-    assert tokenizer.decode([0xC3]) == "\ufffd"
 
 
 def test_bpe_learns_pairs_and_stops_when_there_are_none() -> None:
@@ -132,11 +96,6 @@ BPETokenizer(vocabulary_size=320).train(lambda: iter(TEXTS)).save(Path(sys.argv[
     assert found[0] == found[1]
 
 
-def test_bpe_needs_room_for_the_bytes() -> None:
-    with pytest.raises(ValueError, match="at least 258"):
-        BPETokenizer(vocabulary_size=257)
-
-
 def test_characters() -> None:
     plain = CharactersTokenizer().train(lambda: iter(()))
     assert (plain.vocabulary_size, plain.bos, plain.eos) == (27, None, None)
@@ -147,12 +106,6 @@ def test_characters() -> None:
     assert special.decode([27, 1, 28, 29]) == "a[MASK]"
     assert special.byte_counts().tolist() == [1] * 27 + [0, 0]
     assert special.encode_batch(["ab", ""]) == [[1, 2], []]
-
-
-@given(st.text(ALPHABET))
-def test_characters_come_back(text: str) -> None:
-    tokenizer = CharactersTokenizer().train(lambda: iter(()))
-    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_unknown_characters() -> None:
@@ -167,21 +120,6 @@ SPECS = [
     CharactersTokenizer(special=True, unknown="space"),
     BPETokenizer(vocabulary_size=300),
 ]
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=repr)
-def test_saved_and_loaded(tmp_path: Path, spec: Any) -> None:
-    trained = spec.train(lambda: iter(["the cat sat on the mat"]))
-    trained.save(tmp_path)
-    loaded = spec.load(tmp_path)
-    text = "the cat"
-    assert loaded.encode(text) == trained.encode(text)
-    assert loaded.byte_counts().tolist() == trained.byte_counts().tolist()
-    assert (loaded.vocabulary_size, loaded.bos, loaded.eos) == (trained.vocabulary_size, trained.bos, trained.eos)
-    again = tmp_path / "again"
-    again.mkdir()
-    loaded.save(again)
-    assert (again / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
@@ -300,19 +238,13 @@ def numbered(tmp_path: Path, **ids: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("largest", [4100, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("largest", [4100, 2**32 - 1])
 def test_an_id_that_is_due_to_no_tokens(tmp_path: Path, largest: int) -> None:
     path = numbered(tmp_path, the=0, people=largest)
     with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
         PretrainedTokenizer(path=str(path)).train(lambda: iter(()))
-
-
-def test_some_ids_may_have_no_token(tmp_path: Path) -> None:
-    path = numbered(tmp_path, the=0, people=4099)
+    path = numbered(tmp_path, the=0, people=4099)  # some ids may have no token
     assert PretrainedTokenizer(path=str(path)).train(lambda: iter(())).vocabulary_size == 4100
-
-
-def test_a_vocabulary_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tokenizer\.json has no tokens"):
         PretrainedTokenizer(path=str(numbered(tmp_path))).train(lambda: iter(()))
 

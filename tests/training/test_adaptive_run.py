@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from atat_zoo.model import Model, assemble
+from atat_zoo.model import Model
+from atat_zoo.objectives.assembly import assemble
 from tests.training.test_resume import KILL_IN_CHECKPOINT, same
 
 if TYPE_CHECKING:

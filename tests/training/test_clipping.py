@@ -1,5 +1,7 @@
 """Clipping by the norm of all gradients, and by part: each of the two by its own norm."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from composer import Callback
@@ -11,6 +13,7 @@ from atat_zoo.experiment import load
 from atat_zoo.testing import check_algorithm
 from atat_zoo.training import train
 from atat_zoo.training.algorithms import GradientClippingAlgorithm
+from atat_zoo.training.callbacks import GradientNormsCallback
 from atat_zoo.training.optimizers import AdamWOptimizer
 
 
@@ -60,6 +63,25 @@ def test_without_an_estimator_it_is_clipping_by_norm():
     nn.utils.clip_grad_norm_(twin, 1.0)
     GradientClippingAlgorithm(by="part", threshold=1.0).build().apply(None, State(whole), None)
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(twin, backbone.parameters(), strict=True))
+
+
+class Log(dict):
+    log_metrics = dict.update
+
+
+def test_the_norms_of_both_are_logged():
+    whole, backbone, _ = model((7.0, 3.0))
+    backbone[0].bias.grad = None  # a parameter that is not trained
+    state, log = State(whole), Log()
+    for step in range(1, 5):
+        state.timestamp = SimpleNamespace(batch=SimpleNamespace(value=step))
+        GradientNormsCallback(every=4).build().batch_end(state, log)
+        assert bool(log) == (step == 4)
+    of_denoiser = norm(nn.ParameterList([p for p in backbone.parameters() if p.grad is not None]))
+    assert log == {
+        "gradient_norm/denoiser": pytest.approx(of_denoiser.item()),
+        "gradient_norm/estimator": pytest.approx(3, rel=1e-4),
+    }
 
 
 def test_conformance():

@@ -31,7 +31,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quickly")
 def test_it_is_compiled_once_and_trains_the_same(tiny: Tiny) -> None:
-    """Whatever number of places is masked; an evaluation on the way compiles nothing else, and a resume the same."""
+    """Whatever number of positions is masked; an evaluation on the way compiles nothing else, and a resume the same."""
     from torch._dynamo.utils import counters
 
     curves = {}

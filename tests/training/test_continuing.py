@@ -12,7 +12,7 @@ import pytest
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.training import resume, train
-from atat_zoo.training.continuing import extended, record
+from atat_zoo.training.continuing import continued, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_is_not_finished(tiny: Tiny, tmp_path: Path) -> None:
 def test_one_that_is_killed_before_its_next_checkpoint_goes_on(tiny: Tiny, tmp_path: Path) -> None:
     """Its last checkpoint is still that of a training of fewer steps."""
     run = trained(tiny, tmp_path / "run", "train.steps=3")
-    record(run, extended(run, ["train.steps=5"]), 3)
+    record(run, continued(run, ["train.steps=5"], print)[0], 3)
     assert resume(run.path).step == 5
     run.resolved.write_text(run.resolved.read_text().replace('use = "constant"', 'use = "linear"', 1))
     with pytest.raises(UserError, match="is not what the checkpoint of step 5 was trained with"):
@@ -81,7 +81,10 @@ def test_one_that_is_killed_before_its_next_checkpoint_goes_on(tiny: Tiny, tmp_p
 def finished(tiny: Tiny, uninterrupted: Path, folder: Path, *words: str) -> Path:
     """Return a copy of a finished run as if it had had other settings."""
     shutil.copytree(uninterrupted, folder)
-    (folder / "resolved.toml").write_text(load(str(tiny.path), words).to_toml())
+    experiment = load(str(tiny.path), words)
+    (folder / "resolved.toml").write_text(experiment.to_toml())
+    for note in (folder / "checkpoints").glob("*.json"):
+        note.write_text(json.dumps(json.loads(note.read_text()) | {"experiment": experiment.to_table()}))
     return folder
 
 
@@ -121,9 +124,9 @@ def test_what_may_change(tiny: Tiny, uninterrupted: Path, tmp_path: Path, words,
     before = folder.resolved.read_bytes()
     if said:
         with pytest.raises(UserError, match=said.replace("'", ".")):
-            extended(folder, [override])
+            continued(folder, [override], print)
     else:
-        assert str(extended(folder, [override]).train.steps) in override
+        assert str(continued(folder, [override], print)[0].train.steps) in override
     assert folder.resolved.read_bytes() == before
     assert (folder.model / "model.json").exists()
 

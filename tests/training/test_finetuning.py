@@ -13,14 +13,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atat_zoo.data import manifest
-from atat_zoo.data.build import build, folder_of
+from atat_zoo.data.build import build
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
-from atat_zoo.model import Model, assemble
+from atat_zoo.model import Model
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.run.atomic import discard
 from atat_zoo.training import resume, train
-from atat_zoo.training.finetuning import Beginning, parts_of
+from atat_zoo.training.finetuning import InitialWeights, parts_of
 from atat_zoo.training.trainer import Silent
+from tests.tiny import folder_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,8 +138,8 @@ def begun(experiment: Experiment) -> tuple[torch.nn.Module, str]:
     """Return the model as a training begins with it, and what is said of it."""
     model = Model.from_run(experiment.init_from)
     objective = assemble(experiment, model.context)
-    beginning = Beginning.of(experiment)
-    return objective, beginning.give(objective)
+    initial = InitialWeights.of(experiment)
+    return objective, initial.load_into(objective)
 
 
 def test_the_weights_are_the_source_s_final_ones(root: Path, source: Path) -> None:
@@ -253,11 +255,6 @@ def test_every_objective_can_begin_with_mdlm_and_with_itself(
     assert words.endswith(": backbone from there")
 
 
-def test_shorter_sequences(root: Path, source: Path, tmp_path: Path) -> None:
-    result = train(tuning(root, source, "data.length=8", "train.steps=2"), tmp_path / "run")
-    assert result.model.context.length == 8
-
-
 # Resuming
 
 
@@ -347,13 +344,17 @@ def test_weights_that_are_none(root: Path, source: Path, tmp_path: Path) -> None
         train(tuning(root, copy), tmp_path / "run")
     described = copy / "model" / "model.json"
     said = json.loads(described.read_text())
-    del said["sha256"]  # as of version 0.1
+    said["sha256"]["model.safetensors"] = hashlib.sha256(b"no weights").hexdigest()
     described.write_text(json.dumps(said))
     with pytest.raises(UserError, match=r"init_from: .*model\.safetensors cannot be read: .*; copy the run again"):
         train(tuning(root, copy), tmp_path / "run")
     weights = load_file(source / "model" / "model.safetensors")
     weights["backbone.embedding.weight"][0, 0] = float("nan")
     save_file(weights, copy / "model" / "model.safetensors")
+    said["sha256"]["model.safetensors"] = hashlib.sha256(
+        (copy / "model" / "model.safetensors").read_bytes()
+    ).hexdigest()
+    described.write_text(json.dumps(said))
     with pytest.raises(UserError, match=r"init_from: .*: the weights backbone\.embedding\.weight are not finite"):
         train(tuning(root, copy), tmp_path / "run")
 

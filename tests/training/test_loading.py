@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import random
 import shutil
 import tarfile
 import types
@@ -21,10 +20,10 @@ import pytest
 import torch
 
 from atat_zoo import UserError
-from atat_zoo.data.build import folder_of
 from atat_zoo.experiment import load
-from atat_zoo.training.loading import Loading, check_saved, inert, only_data
+from atat_zoo.training.checkpoints import Loading, check_saved, inert, only_data
 from tests import forked
+from tests.tiny import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,14 +94,11 @@ def test_what_a_checkpoint_of_ours_holds_is_loaded(tmp_path):
         "weights": torch.arange(3),
         "texts": ["ü", None],
     }
-    rng = [{"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}]
-    torch.save({"state": state, "rng": rng}, tmp_path / "checkpoint.pt")
+    torch.save({"state": state}, tmp_path / "checkpoint.pt")
     with only_data():
         loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=False)
     assert torch.equal(loaded["state"].pop("weights"), state.pop("weights"))
     assert loaded["state"] == state
-    inert(loaded)
-    assert loaded == {"state": state}
 
 
 def test_the_list_of_what_is_allowed_is_restored():
@@ -290,18 +286,6 @@ def test_a_checkpoint_of_something_else_is_refused(tiny: Tiny, interrupted: Path
         done = tiny.atat("train", "--resume", str(run), check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert f"error: the checkpoint {newest} cannot be continued from: " in done.stderr
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_version_0_1_is_continued(tiny: Tiny, uninterrupted: Path) -> None:
-    """It also has the states of the generators, with numpy's, and no model beside it."""
-    run = killed(tiny, "older", "lifecycle.without_generators = lifecycle.check_saved = lambda _: None")
-    for model in (run / "checkpoints").glob("step-*/"):
-        shutil.rmtree(model)
-    held = torch.serialization.get_unsafe_globals_in_checkpoint(run / "checkpoints" / "step-00000010.pt")
-    assert {"numpy.ndarray", "datetime.timedelta"} <= set(held)
-    assert "after step 10 of 24" in tiny.atat("train", "--resume", str(run)).stdout
-    assert tiny.weights(run) == tiny.weights(uninterrupted)
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """The most memory that a training took."""
 
 import gc
-import resource
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,39 +14,17 @@ from atat_zoo.training.composer_model import ZooModel
 from atat_zoo.training.lifecycle import MetricsWriter
 from atat_zoo.training.memory import peak_memory
 
-CPU = torch.device("cpu")
-
-
-def resident():
-    """What the process holds now, bytes."""
-    statm = Path("/proc/self/statm")
-    if not statm.is_file():
-        pytest.skip("only Linux tells what a process holds now")
-    return int(statm.read_text().split()[1]) * resource.getpagesize()
-
-
-def test_it_is_in_bytes_and_does_not_fall():
-    block = torch.ones(1 << 27, dtype=torch.uint8)
-    held = resident()
-    most = peak_memory(CPU)
-    assert len(block) < held <= most + (1 << 22)
-    # A process that has imported torch holds more than 100 MB and, in these tests, less than 100 GB.
-    assert 1e8 < most < 1e11
-    del block
-    assert peak_memory(CPU) >= most
-
 
 @pytest.mark.parametrize("recorded", [0, 1 << 50])
 def test_a_continued_run_keeps_what_it_took_before(tmp_path, recorded):
     folder = RunFolder(tmp_path)
     folder.append_metrics({"step": 1, "peak_memory": recorded})
     folder.append_metrics({"step": 2, "peak_memory": recorded // 2})
-    folder.append_metrics({"step": 3})  # of a version that did not record it
     state = SimpleNamespace(timestamp=SimpleNamespace(token=64), model=nn.Linear(1, 1))
     records = MetricsWriter(None, folder, None, lambda step, line: None)
     records.fit_start(state, None)
     found = records._peak(state)
-    assert found == (recorded or peak_memory(CPU))
+    assert found == (recorded or peak_memory(torch.device("cpu")))
     assert found > 0
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.training.muon import Muon, orthogonalise
+from atat_zoo.training.muon import orthogonalise
 
 
 def optimizer(net: nn.Module, name: str, **parameters: Any) -> torch.optim.Optimizer:
@@ -113,32 +113,6 @@ def test_the_fused_step_is_the_plain_one(name: str) -> None:
 
     for fused, plain in zip(trained(True), trained(False), strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
-
-
-def test_a_gradient_of_zero_moves_nothing() -> None:
-    weight = nn.Parameter(torch.ones(4, 4))
-    made = Muon([{"params": [weight], "muon": True, "lr": 0.1, "weight_decay": 0.0}], lr=0.1)
-    weight.grad = torch.zeros(4, 4)
-    made.step()
-    assert torch.equal(weight, torch.ones(4, 4))
-
-
-def test_muon_continues_from_its_state() -> None:
-    def trained(restart: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        net = Net()
-        made = optimizer(net, "muon")
-        for step in range(6):
-            if restart and step == 3:
-                state = made.state_dict()
-                made = optimizer(net, "muon")
-                made.load_state_dict(state)
-            made.zero_grad()
-            net(torch.arange(7)).square().sum().backward()
-            made.step()
-        return [p.detach() for p in net.parameters()]
-
-    assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))
 
 
 @pytest.mark.slow

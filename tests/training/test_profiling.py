@@ -19,9 +19,3 @@ def test_a_profile_of_some_steps(tiny):
     assert any("mm" in name for name, _, _ in table["operations"])
     trace = json.loads((tiny.root / "profiled/profile/trace.json").read_text())
     assert len(trace["traceEvents"]) > 100
-
-
-@pytest.mark.slow
-def test_a_training_that_is_too_short_says_so(tiny):
-    done = tiny.atat("train", str(tiny.path), "--out", "short", "--profile", "9", "--overwrite", "train.steps=4")
-    assert "nothing was profiled: that takes 3 steps and then 9, and 4 were done" in done.stdout

@@ -257,7 +257,7 @@ def test_two_ranks_go_on_as_one_and_as_two_again(tiny: Tiny) -> None:
         assert changing[step]["mask_rate"] == pytest.approx(line["mask_rate"], abs=1e-6), step
 
 
-# A head whose logits come a few places at a time, as with a large vocabulary.
+# A head whose logits come a few positions at a time, as with a large vocabulary.
 IN_CHUNKS = """
 from atat_zoo.objectives import chunks
 chunks.LOGITS = 5 * 258
@@ -334,17 +334,6 @@ def test_what_changes_no_weight_may_be_edited(tiny: Tiny, uninterrupted: Path) -
     said = tiny.atat("train", "--resume", folder.name).stdout
     assert "changed since step 20: sampler.steps 4 is now 2, data.root " in said
     assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
-
-
-def test_a_checkpoint_that_does_not_say_its_experiment(tiny: Tiny, uninterrupted: Path) -> None:
-    folder = unfinished(tiny, uninterrupted, "untold")
-    note = folder / "checkpoints" / "step-00000020.json"
-    note.write_text(json.dumps({**json.loads(note.read_text()), "experiment": None}))
-    shutil.rmtree(note.with_suffix(""))
-    said = tiny.atat("train", "--resume", folder.name).stdout
-    named = note.relative_to(tiny.root)
-    assert f"{named} does not say with which experiment it was trained: {folder.name}/resolved.toml is believed" in said
-    same(tiny, folder.name, uninterrupted)
 
 
 def test_resume_of_a_finished_run_changes_nothing(tiny: Tiny, uninterrupted: Path) -> None:

@@ -75,11 +75,3 @@ def test_a_run_goes_on_where_its_rates_do_not_depend_on_the_end(
     assert made.extends(done, steps, more) == (one == other)
     if name == "constant" or done <= warmup:
         assert made.extends(done, steps, more)
-
-
-def test_what_ends_does_not_go_on_and_what_has_not_begun_to_fall_does() -> None:
-    spec = Zoo.load().spec
-    for name in ("cosine", "linear", "wsd", "restarts"):
-        assert not spec("schedule", name).extends(1000, 1000, 1500)
-    assert spec("schedule", {"use": "wsd", "warmup_steps": 0}).extends(790, 1000, 1500)
-    assert not spec("schedule", {"use": "wsd", "warmup_steps": 0}).extends(810, 1000, 1500)

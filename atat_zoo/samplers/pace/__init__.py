@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers import SamplerPart
 
@@ -198,7 +201,7 @@ class PlateauPace(ByChancePace):
     """`binomial` on a grid that is constant in the middle, for a remask that reworks the text.
 
     α rises linearly to `height` while t falls from 1 to `begin`, is constant until `end`, and then rises to 1. On the
-    plateau only tokens that the remask hides are unmasked again: the schedule of ReMDM-loop (Wang et al.,
+    plateau only tokens that the remask masks are unmasked again: the schedule of ReMDM-loop (Wang et al.,
     arXiv:2503.00307).
     """
 
@@ -245,12 +248,15 @@ class FirstHittingPace(CappedPace):
 
     noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a sentence if the model reads the times of another noise."""
-        if experiment.parts["backbone"].reads_time and experiment.parts["noise"] != self.noise:
-            yield (
-                f"sampler: the pace first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
-                f"{experiment.parts['noise'].name!r}; give the pace the table [noise] of the experiment"
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Refuse a model that reads the times of another noise."""
+        own = experiment.parts["noise"]
+        if experiment.parts["backbone"].reads_time and own != self.noise:
+            yield Problem(
+                "sampler",
+                f"the pace first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
+                f"{own.name!r}; give the pace the table [noise] of the experiment",
             )
 
     def take(self, step: Step) -> Tensor:
@@ -283,14 +289,14 @@ class FirstHittingPace(CappedPace):
 
 @component
 class EverythingPace(SteppedPace):
-    """All open positions in every step, for a remask that hides the excess again.
+    """All open positions in every step, for a remask that masks the excess again.
 
     With the remask `none` this is one step: every token from its own marginal. With `planner` it is path planning
     (Peng et al., arXiv:2502.03540): fill every mask, then keep the best tokens, new or old.
     """
 
     name = "everything"
-    summary = "all masked positions in every step, for a remask that hides most of them again"
+    summary = "all masked positions in every step, for a remask that masks most of them again"
     refs = ("arXiv:2502.03540",)
     deterministic = True
 

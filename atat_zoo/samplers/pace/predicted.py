@@ -174,26 +174,26 @@ class KLStablePace(CappedPace):
         shape = (step.batch, step.open.shape[1])
         if "kl_stable.last" not in memory:
             # The index of a position's prediction in `last`, or −1; its step; for how long it has been stable.
-            memory["kl_stable.place"] = torch.full(shape, -1, dtype=torch.int64, device=device)
+            memory["kl_stable.index"] = torch.full(shape, -1, dtype=torch.int64, device=device)
             memory["kl_stable.number"] = torch.full(shape[:1], -2, dtype=torch.int64, device=device)
             memory["kl_stable.still"] = torch.zeros(shape, dtype=torch.int64, device=device)
             memory["kl_stable.last"] = now[:0]
         row, position = step.where
         rows = step.rows[row]
         # A row that skipped a step starts again, so it does not depend on whether other rows continued.
-        place = memory["kl_stable.place"][rows, position]
-        place = place.masked_fill(memory["kl_stable.number"][rows] != step.number - 1, -1)
+        index = memory["kl_stable.index"][rows, position]
+        index = index.masked_fill(memory["kl_stable.number"][rows] != step.number - 1, -1)
         moved = torch.full_like(now[:, 0], torch.inf)
         if len(memory["kl_stable.last"]):
             # In chunks: the distributions of a large vocabulary take most of the memory.
             size = max(1, _CHUNK // now.shape[1])
-            for new, old, at in zip(*(torch.split(x, size) for x in (now, place, moved)), strict=True):
+            for new, old, at in zip(*(torch.split(x, size) for x in (now, index, moved)), strict=True):
                 before = memory["kl_stable.last"][old.clamp(min=0)]
                 # 0 · (−∞ − …) is 0.
                 terms = torch.where(new > -torch.inf, new.exp() * (new - before), 0.0)
                 at.copy_(torch.where(old >= 0, terms.sum(-1), at))
         still = torch.where(moved < self.kl, memory["kl_stable.still"][rows, position] + 1, 0)
-        memory["kl_stable.place"].fill_(-1)[rows, position] = torch.arange(len(row), device=device)
+        memory["kl_stable.index"].fill_(-1)[rows, position] = torch.arange(len(row), device=device)
         memory["kl_stable.number"][step.rows] = step.number
         memory["kl_stable.still"][rows, position] = still
         memory["kl_stable.last"] = now

@@ -2,7 +2,7 @@
 
 from atat_zoo.registry import hookimpl
 
-CONTRACT = 1
+CONTRACT = 2
 
 
 @hookimpl

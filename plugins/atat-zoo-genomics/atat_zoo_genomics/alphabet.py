@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from typing_extensions import override
+
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component
+from atat_zoo.tokenizers import Tokenizer
 from atat_zoo.tokenizers.tables import SmallModel
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ def reverse_complement(text: str) -> str:
 
 
 @component
-class DNATokenizer:
+class DNATokenizer(Tokenizer):
     """A, C, G, T and N are the ids 0 to 4, BOS is 5 and EOS 6: V = 7.
 
     Lower case, with which genomes mark repeats, is read as capitals, U as T, and IUPAC's ten codes for two or three
@@ -72,12 +75,8 @@ class DNAModel(SmallModel):
         super().__init__([*(base.encode() for base in BASES), b"", b""], bos=5, eos=6)
         self.content = {"type": "dna", "alphabet": BASES}
 
+    @override
     def encode(self, text: str) -> list[int]:
-        """See `TokenizerModel`.
-
-        Raises:
-            UserError: at a character that is no base.
-        """
         try:
             return list(read_bases(text).encode().translate(_IDS))
         except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from atat_zoo.errors import Problem
 from atat_zoo.machine import require
 from atat_zoo.registry import component, param, values_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @component
 class ConvolutionBackbone:
-    """Layers of gated convolutions, whose reach doubles from one to the next, on both sides of a place.
+    """Layers of gated convolutions, whose reach doubles from one to the next, on both sides of a position.
 
     A layer adds W (a · silu(g)) to its input, with a and g two convolutions of the normalised input (Dauphin et al.,
     ICML 2017); dilations 1, 2, 4, … begin anew after every `cycle` layers (van den Oord et al., 2016). Nothing tells a
@@ -30,7 +31,8 @@ class ConvolutionBackbone:
     under an attention mask.
 
     An attention mask, given positions and cached tokens are those of attention: a convolution reads, at each of its
-    places, the tokens of that position which the mask shows. This is slower, so it is used only where it is asked for.
+    positions, the tokens of that position which the mask shows. This is slower, so it is used only where it is asked
+    for.
     """
 
     name = "gated_convolution"
@@ -40,7 +42,7 @@ class ConvolutionBackbone:
 
     layers: int = param(6, help="layers", ge=1, le=10_000)
     width: int = param(128, help="D, channels", ge=2)
-    kernel: int = param(5, help="places that a convolution reads, an odd number", ge=1)
+    kernel: int = param(5, help="positions that a convolution reads, an odd number", ge=1)
     cycle: int = param(4, help="layers until the dilation, which doubles, is 1 again", ge=1, le=30)
     reverse_complement: bool = param(False, help="whether both strands of DNA are one to it; the tokenizer must be dna")
 
@@ -55,19 +57,19 @@ class ConvolutionBackbone:
         """Weights of all layers that multiply every token."""
         return self.layers * self.width**2 * (2 * self.kernel + 1)
 
-    def flops(self, vocabulary_size: int, rows: int, length: int, places: float) -> float:
+    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
         """See `Backbone`."""
-        return 2 * rows * length * self.matrices + 2 * places * vocabulary_size * self.width
+        return 2 * rows * length * self.matrices + 2 * positions * vocabulary_size * self.width
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a sentence if both strands are to be alike, and the tokens are no bases."""
         from atat_zoo_genomics.alphabet import DNATokenizer
 
         tokenizer = experiment.parts["tokenizer"]
         if self.reverse_complement and not isinstance(getattr(tokenizer, "like", tokenizer), DNATokenizer):
-            yield (
-                "backbone.reverse_complement knows the other strand of A, C, G and T alone; "
-                'set tokenizer.use = "dna", or leave it out'
+            yield Problem(
+                "backbone.reverse_complement",
+                'knows the other strand of A, C, G and T alone; set tokenizer.use = "dna", or leave it out',
             )
 
     def build(self, context: Context) -> nn.Module:

@@ -6,13 +6,16 @@ import csv
 import gzip
 import itertools
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from typing_extensions import override
+
+from atat_zoo.corpora import Corpus
 from atat_zoo.corpora.files import FilesCorpus
-from atat_zoo.corpora.held_out import check_shares, divide
+from atat_zoo.corpora.held_out import Divided
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, component_base, param
 from atat_zoo_genomics.alphabet import read_bases
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @component_base
-class _FromFiles(ABC):
+class _FromFiles(Divided, Corpus):
     """Files of sequences by split, found and held out as by the corpus `files`."""
 
     train: tuple[str, ...] = param(help='paths or patterns, like ["genome/*.fa.gz"]; from the working directory')
@@ -42,18 +45,14 @@ class _FromFiles(ABC):
     def __attrs_post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no file")
-        check_shares(self)
+        self.check_shares()
 
-    def documents(self, split: Split) -> Iterator[str]:
-        """Yield the records of a split in their order.
+    @override
+    def training_stamp(self) -> Any:
+        return self._files.stamp()["train"]
 
-        Raises:
-            UserError: when a file is missing or is not of this format; the message names the line.
-        """
-        yield from divide(self, split, lambda: self._files.stamp()["train"])
-
+    @override
     def read(self, split: Split) -> Iterator[str]:
-        """Yield the documents of the files that a split names."""
         for stamp in self._files.stamp()[split]:
             for record in self.records(Path(stamp.path)):
                 step = self.piece or max(1, len(record))
@@ -61,14 +60,18 @@ class _FromFiles(ABC):
 
     @abstractmethod
     def records(self, path: Path) -> Iterator[str]:
-        """Yield the sequences of a file; each format has its own."""
+        """Yield the sequences of a file in their order.
 
+        Raises:
+            UserError: when it is not of this format; the message names the line.
+        """
+
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the number, size and hash of the files."""
         return self._files.fingerprint()
 
+    @override
     def stamp(self) -> Any:
-        """See `Corpus`."""
         return self._files.stamp()
 
     @property
@@ -84,8 +87,8 @@ class FASTACorpus(_FromFiles):
     summary = "sequences in FASTA, plain or gzip"
     refs = ("doi:10.1073/pnas.85.8.2444",)
 
+    @override
     def records(self, path: Path) -> Iterator[str]:
-        """See `documents`."""
         record: list[str] | None = None
         with opened(path) as file:
             for number, line in enumerate(file, 1):
@@ -108,8 +111,8 @@ class FASTQCorpus(_FromFiles):
     summary = "reads in FASTQ, plain or gzip"
     refs = ("doi:10.1093/nar/gkp1137",)
 
+    @override
     def records(self, path: Path) -> Iterator[str]:
-        """See `documents`."""
         with opened(path) as file:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1))
             for number, first in lines:
@@ -139,8 +142,8 @@ class DNACSVCorpus(_FromFiles):
 
     column: str = param("sequence", help="name of the column")
 
+    @override
     def records(self, path: Path) -> Iterator[str]:
-        """See `documents`."""
         for number, (text,) in rows(path, [self.column]):
             yield bases(text, path, number)
 

@@ -51,5 +51,5 @@ def kmer_nats(
 
 
 def _before(tokens: NDArray[np.int64], by: int, absent: int) -> NDArray[np.int64]:
-    """Return the token so many places before each, `absent` where there is none."""
+    """Return the token so many positions before each, `absent` where there is none."""
     return np.pad(tokens, ((0, 0), (by, 0)), constant_values=absent)[:, : tokens.shape[1]]

@@ -1,4 +1,4 @@
-"""Importance by the k-mer that is visible around a place."""
+"""Importance by the k-mer that is visible around a position."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class KmerEstimator:
     """One learned number for each k-mer around a place: how hard the base within it is.
 
-    The k-mer is what z shows at `reach` places on either side, with masks as a letter of their own, so k is twice the
-    reach and the place itself is left out. With the target `difficulty` it learns how hard a hidden base is in this
-    context. It reads the visible text alone, so nothing that follows from it tilts what the model learns.
+    The k-mer is what z shows at `reach` positions on either side, with masks as a letter of their own, so k is twice
+    the reach and the position itself is left out. With the target `difficulty` it learns how hard a hidden base is in
+    this context. It reads the visible text alone, so nothing that follows from it tilts what the model learns.
     """
 
     name = "kmer"
@@ -29,7 +29,7 @@ class KmerEstimator:
     reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = True
 
-    reach: int = param(3, help="places on either side; the table has (V + 1)^(2·reach) numbers", ge=1, le=16)
+    reach: int = param(3, help="positions on either side; the table has (V + 1)^(2·reach) numbers", ge=1, le=16)
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`."""

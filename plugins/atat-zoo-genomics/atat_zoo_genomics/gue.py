@@ -179,7 +179,7 @@ def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, 
     import torch
     from torch import nn
 
-    from atat_zoo.model import assemble
+    from atat_zoo.objectives.assembly import assemble
 
     module: Any = model.module
     if not trained:

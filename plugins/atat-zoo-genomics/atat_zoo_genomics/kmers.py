@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.backbones.prior import neighbours_of
+from atat_zoo.backbones.ngram import neighbours_of
 
 if TYPE_CHECKING:
     from atat_zoo.estimators import Reads

@@ -1,10 +1,10 @@
 """The network of `gated_convolution`.
 
-B sequences, L tokens, C cached ones, D channels, K places of a kernel, V predictable tokens, S strands.
+B sequences, L tokens, C cached ones, D channels, K positions of a kernel, V predictable tokens, S strands.
 
 With S = 2 the first half of the channels is of this strand, and the other half is what they would be if the other
 strand were read. A layer that treats both alike has, for an output of the other strand, the weights of the same output
-of this one, with the halves of its input exchanged and its places mirrored.
+of this one, with the halves of its input exchanged and its positions mirrored.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Layer(nn.Module):
             both = both.transpose(1, 2)
         else:
             h, at = read(h)
-            places = range(weight.shape[2])
-            both = bias + sum(at((k - middle) * self.dilation) @ F.linear(h, weight[:, :, k]) for k in places)
+            positions = range(weight.shape[2])
+            both = bias + sum(at((k - middle) * self.dilation) @ F.linear(h, weight[:, :, k]) for k in positions)
         a, g = both.view(*both.shape[:2], self.strands, 2, -1).unbind(-2)
         return F.linear((a * F.silu(g)).flatten(-2), self.out.both()[:, :, 0])
 

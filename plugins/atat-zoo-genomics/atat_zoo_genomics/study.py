@@ -60,7 +60,9 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
         UserError: when a file is missing, or a run is not of these files.
     """
     from atat_zoo.diffusion.statistics import ratio
-    from atat_zoo.evaluation.run import measure_model, table_beside, text_of
+    from atat_zoo.measure.likelihood import measure
+    from atat_zoo.measure.ngram import measure_ngram
+    from atat_zoo.measure.text import text_of
 
     found: list[tuple[str, str, Tensor]] = []
     for name in names:
@@ -72,10 +74,10 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
             for k, nats in enumerate(counted(model, text.tokens, text.maskable), 1):
                 found.append((f"{k}-mers", "likelihood", nats))
             assert text.data is not None
-            table = table_beside(model, text.data, text.tokens, text.maskable, spec, seed=0)
+            table = measure_ngram(model.module, text.data, text.tokens, text.maskable, spec, exact=False, seed=0)
             if table is not None:
                 found.append(("counts of a base between two neighbours", "bound", table.nats))
-        measured = measure_model(model, text.tokens, text.maskable, spec, seed=0)
+        measured = measure(model.module, text.tokens, text.maskable, spec, seed=0)
         found.append((ARMS[name].title, "bound", next(iter(measured.contribution.values())).sum(1)))
     baseline = next(nats for label, _, nats in found if label == title)
     return [

@@ -95,11 +95,11 @@ def test_importance_is_a_function_of_what_is_visible_around_a_place(seed, reach)
     z = torch.randint(0, V + 1, (1, 12), generator=draw)
     maskable = torch.ones_like(z, dtype=torch.bool)
     before = module(z, z, None, maskable)
-    place = int(torch.randint(0, 12, (), generator=draw))
-    z[0, place] = (z[0, place] + 1) % (V + 1)
+    position = int(torch.randint(0, 12, (), generator=draw))
+    z[0, position] = (z[0, position] + 1) % (V + 1)
     changed = (module(z, z, None, maskable) != before)[0]
-    # The table has different numbers, so it changes wherever the token is read, and not at the place itself.
-    assert changed.tolist() == [0 < abs(i - place) <= reach for i in range(12)]
+    # The table has different numbers, so it changes wherever the token is read, and not at the position itself.
+    assert changed.tolist() == [0 < abs(i - position) <= reach for i in range(12)]
 
 
 @given(st.integers(1, 9), st.floats(0, 1), st.integers(1, 40), st.integers(0, 2**31))

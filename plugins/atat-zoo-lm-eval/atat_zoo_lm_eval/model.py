@@ -20,9 +20,9 @@ from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.bounds import all_masks, average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.evaluation.naming import NELBO, PERPLEXITY
-from atat_zoo.experiment.loading import conflicts_with
-from atat_zoo.generation.layout import Words, ends
+from atat_zoo.experiment.experiment_file import conflicts_with
+from atat_zoo.generation.layout import SpaceAwareTokenizer, ends
+from atat_zoo.results.naming import NELBO, PERPLEXITY
 from atat_zoo.samplers.draw import CategoricalDraw
 from atat_zoo.samplers.parts import CompositeSampler, TemperedSampler
 from atat_zoo.samplers.published import CombinationSampler
@@ -108,7 +108,7 @@ class RunLM(LM):
         self.model = run if isinstance(run, Model) else Model.from_run(run, device, step)
         self.module: Any = self.model.module
         self.writer = self.model.writer("fp32")
-        self.mask_id, self.words = self.model.context.mask_id, Words(self.model.tokenizer)
+        self.mask_id, self.words = self.model.context.mask_id, SpaceAwareTokenizer(self.model.tokenizer)
         experiment, denoiser = self.model.experiment, self.writer.denoiser
         objective = experiment.parts["objective"]
         if denoiser.stride is not None:
@@ -194,9 +194,9 @@ class RunLM(LM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return for each (context, settings) the text that the sampler writes after the context.
 
-        As many places are masked as the task has `max_gen_toks`; the text ends before the first of `until`, and before
-        EOS. The most probable tokens are taken unless the task says `do_sample`; then they are drawn as the sampler
-        says, and a request that is repeated is drawn anew.
+        As many positions are masked as the task has `max_gen_toks`; the text ends before the first of `until`, and
+        before EOS. The most probable tokens are taken unless the task says `do_sample`; then they are drawn as the
+        sampler says, and a request that is repeated is drawn anew.
 
         Raises:
             UserError: when a setting is wrong, or `max_gen_toks` is too large.
@@ -304,7 +304,7 @@ class RunLM(LM):
     def _filled(
         self, pairs: Sequence[Pair], named: Sequence[list[int]], sampler: Sampler, quiet: bool
     ) -> list[list[int]]:
-        """Return what a sampler writes in the places of masked continuations; draws are a function of `named`."""
+        """Return what a sampler writes in the positions of masked continuations; draws are a function of `named`."""
         written: list[list[int]] = [[] for _ in pairs]
         for some, x, scored in self._rows(pairs, quiet):
             rows = self._keys([named[i] for i in some])

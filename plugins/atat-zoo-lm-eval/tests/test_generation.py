@@ -1,4 +1,4 @@
-"""Texts by any sampler, in the places after a context."""
+"""Texts by any sampler, in the positions after a context."""
 
 import pytest
 from atat_zoo_lm_eval import RunLM

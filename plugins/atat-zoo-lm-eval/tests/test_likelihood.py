@@ -41,25 +41,25 @@ def small(objective="mdlm", **options):
     return RunLM(model_of(objective), **{"batch_size": 1000, **options})
 
 
-def log_p(lm, context, letters, place):
-    """Return log p of a letter at a place, given those that are not None, by the model's denoiser."""
+def log_p(lm, context, letters, position):
+    """Return log p of a letter at a position, given those that are not None, by the model's denoiser."""
     ids = [lm.mask_id if each is None else lm.model.tokenizer.encode(each)[0] for each in letters]
     row = torch.tensor([[*lm.first, *lm.model.tokenizer.encode(context), *ids, *lm.last]])
     where = torch.zeros_like(row, dtype=torch.bool)
-    where[0, len(lm.first) + len(context) + place] = True
+    where[0, len(lm.first) + len(context) + position] = True
     with torch.no_grad():
         return lm.writer.denoiser(row, None, where)[0].double()
 
 
 def by_orders(lm, context, continuation):
-    """Return −log p of a continuation for each order of its places, nats: the bound is their mean."""
+    """Return −log p of a continuation for each order of its positions, nats: the bound is their mean."""
     found = []
     for order in itertools.permutations(range(len(continuation))):
         seen, total = [None] * len(continuation), 0.0
-        for place in order:
-            (token,) = lm.model.tokenizer.encode(continuation[place])
-            total -= float(log_p(lm, context, seen, place)[token])
-            seen[place] = continuation[place]
+        for position in order:
+            (token,) = lm.model.tokenizer.encode(continuation[position])
+            total -= float(log_p(lm, context, seen, position)[token])
+            seen[position] = continuation[position]
         found.append(total)
     return torch.tensor(found, dtype=torch.float64)
 

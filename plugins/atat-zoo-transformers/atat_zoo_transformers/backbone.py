@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ class TransformersBackbone:
     """A masked or causal language model of the Hugging Face hub, or of a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
 
     A masked language model is a denoiser as it is: p_θ(x_i | z) is its prediction at a mask, and the column of its own
-    mask is never predicted. A causal one attends to all places here, unless the objective says otherwise, and learns
+    mask is never predicted. A causal one attends to all positions here, unless the objective says otherwise, and learns
     in a training to read masks (Gong et al., arXiv:2410.17891); with `shift` it goes on predicting each token from the
-    place before it. It has no mask: `mask_id` names a token that text does not have. With objectives that predict the
-    next token the mask only starts a text, so there it may be the BOS or the EOS, which is predicted as any token.
+    position before it. It has no mask: `mask_id` names a token that text does not have. With objectives that predict
+    the next token the mask only starts a text, so there it may be the BOS or the EOS, which is predicted as any token.
 
     The network is split before its last layer, so that logits are computed where they are needed alone; a model whose
     logits are not those of its last layer is refused. There is no dropout, since the library draws it from a global
@@ -52,7 +53,7 @@ class TransformersBackbone:
         None, help="the model's own id of its mask; that of its tokenizer's mask when absent", ge=0
     )
     shift: bool = param(
-        False, help="whether logits at a place are of the next token, as in a causal model that denoises"
+        False, help="whether logits at a position are of the next token, as in a causal model that denoises"
     )
     head: str = param(
         "", help="name of the layer that makes the logits, where the model does not say: `backbone.output_layer.linear`"
@@ -111,27 +112,29 @@ class TransformersBackbone:
         """See `Backbone`."""
         return False
 
-    def check(self, experiment: Experiment) -> Iterator[str]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a sequence that is longer than the model reads, a mask that text has, a wrong shift."""
         from atat_zoo_transformers.source import ends_of, longest_of
 
         objective, special = experiment.parts["objective"], experiment.data.special
         denoises = not getattr(objective, "shifted", False)
         if self.shift and getattr(objective, "masks_attention", False):
-            yield (
-                f"backbone.shift: objective {objective.name!r} does not denoise a text as a whole, so the place before "
-                "another is not the one that was read before it; set it to false"
+            yield Problem(
+                "backbone.shift",
+                f"objective {objective.name!r} does not denoise a text as a whole, so the position "
+                "before another is not the one that was read before it; set it to false",
             )
         if denoises and special != "none" and self.mask_id in ends_of(self.settings):
-            yield (
-                f"backbone.mask_id = {self.mask_id} is BOS or EOS of {self.model}, which data.special = {special!r} "
-                'puts into the text; name another token, or set data.special to "none"'
+            yield Problem(
+                "backbone.mask_id",
+                f"{self.mask_id} is BOS or EOS of {self.model}, which data.special = {special!r} "
+                'puts into the text; name another token, or set data.special to "none"',
             )
         longest = longest_of(self.settings)
         if longest is not None and longest < experiment.data.length:
-            yield (
-                f"data.length = {experiment.data.length} is longer than the {longest} tokens that {self.model} reads; "
-                "shorten it"
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than the {longest} tokens that {self.model} reads; shorten it",
             )
 
     def build(self, context: Context) -> nn.Module:

@@ -8,8 +8,9 @@ import attrs
 import numpy as np
 
 from atat_zoo.errors import UserError
-from atat_zoo.experiment.loading import from_overrides
-from atat_zoo.model import Model, assemble
+from atat_zoo.experiment.experiment_file import from_overrides
+from atat_zoo.model import Model
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe

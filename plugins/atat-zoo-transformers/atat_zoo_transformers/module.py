@@ -129,8 +129,8 @@ def dropouts(settings: dict[str, Any]) -> dict[str, float]:
 
 def first_position(network: nn.Module) -> int:
     """Return where a network begins to count positions: RoBERTa's does behind its padding's id."""
-    places = [m for name, m in network.named_modules() if name.endswith("position_embeddings")]
-    return next((m.padding_idx + 1 for m in places if isinstance(getattr(m, "padding_idx", None), int)), 0)
+    tables = [m for name, m in network.named_modules() if name.endswith("position_embeddings")]
+    return next((m.padding_idx + 1 for m in tables if isinstance(getattr(m, "padding_idx", None), int)), 0)
 
 
 class TransformersModule(nn.Module):
@@ -250,7 +250,9 @@ class TransformersModule(nn.Module):
         """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
             raise ValueError("with a cache the positions must be given, and the attention as a mask")
-        if self.shift and (attention is not None or cache is not None):  # the place before is not what was read before
+        if self.shift and (
+            attention is not None or cache is not None
+        ):  # the position before is not what was read before
             raise UserError(f"backbone.shift: {self.model} is asked for part of a text; set it to false")
         if not self.attends and (attention is not None or cache is not None):
             raise UserError(f'{self.model} attends as its own code does; choose objective.use = "mdlm"')

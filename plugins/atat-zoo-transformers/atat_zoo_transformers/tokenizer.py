@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from atat_zoo.registry import component, param
+from atat_zoo.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @component
-class TransformersTokenizer:
+class TransformersTokenizer(Tokenizer):
     """The tokenizer of a model of the Hugging Face hub, or of a folder, with the model's own ids.
 
     BOS and EOS are the tokens that stand around a text there: [CLS] and [SEP] of BERT, else those that are called so.

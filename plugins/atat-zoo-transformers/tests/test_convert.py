@@ -13,9 +13,10 @@ from models import ARCHITECTURES, CAUSAL, small
 
 from atat_zoo import Model, Zoo
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.policy import policy_of_run
-from atat_zoo.evaluation.run import evaluate_run, text_of
 from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure.likelihood import evaluate_run
+from atat_zoo.measure.policy import policy_of_run
+from atat_zoo.measure.text import text_of
 from atat_zoo.testing import check_judge
 from atat_zoo.training.muon import linear_weights
 
@@ -147,7 +148,7 @@ def test_the_perplexity_of_a_causal_model_is_that_of_its_own_likelihood_ends_inc
 
 def test_a_mask_that_ends_a_text_is_refused_where_the_text_has_ends(tmp_path):
     small("gpt2", tmp_path / "model")
-    with pytest.raises(UserError, match=r"backbone\.mask_id = 0 is BOS or EOS .* set data.special to .none"):
+    with pytest.raises(UserError, match=r"backbone\.mask_id: 0 is BOS or EOS .* set data.special to .none"):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0", "data.special=document"])
     made = import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0"])
     logits = made.module.backbone.head(made.module.backbone(torch.tensor([[5, 6, 7]])))
@@ -231,7 +232,7 @@ def test_a_soft_cap_is_refused_also_where_weights_are_small(changes, message, tm
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.length=100", "data.length = 100 is longer than the 64 tokens"),
+        ("data.length=100", "data.length: 100 is longer than the 64 tokens"),
         ("backbone.mask_id=900", "the mask is 900; take the model's own tokenizer"),
         ("backbone.head=cls", "has no layer 'cls' that makes its logits"),
         ("backbone.head=bert.encoder.layer.1.output.dense", "are not what its layer .* makes"),

@@ -6,8 +6,8 @@ from atat_zoo_transformers.convert import import_model
 from models import small
 
 from atat_zoo import Model, Zoo
-from atat_zoo.model import assemble
 from atat_zoo.objectives import Batch
+from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}

@@ -8,7 +8,7 @@ from models import ARCHITECTURES, CAUSAL, small
 
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.errors import UserError
-from atat_zoo.experiment.loading import from_table
+from atat_zoo.experiment.experiment_file import from_table
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.testing import cases, check_backbone
 

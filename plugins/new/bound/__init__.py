@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.bounds import WeightedMask
     from atat_zoo.noise import Noise
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component

@@ -10,7 +10,7 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component

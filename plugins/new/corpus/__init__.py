@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.corpora import Corpus
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -11,11 +12,11 @@ if TYPE_CHECKING:
 
     from atat_zoo.data import Split
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component
-class PlaceholderCorpus:
+class PlaceholderCorpus(Corpus):
     """Document i is the table of i, a product on each line; of ten, one is for validation and one for the test."""
 
     name = "placeholder"

@@ -9,10 +9,10 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.registry import Context
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component
@@ -33,7 +33,7 @@ class PlaceholderCurriculum:
         """Return the name of the stage."""
         return "beginnings" if progress < 1 else "all"
 
-    def weights(self, masked: Masked, importance: Tensor, progress: float) -> Tensor:
+    def weights(self, masked: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens."""
         import torch
 

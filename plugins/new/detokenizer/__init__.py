@@ -6,7 +6,7 @@ import re
 
 from atat_zoo.registry import component, hookimpl
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 _INNER = re.compile(r"(?<=\S)@@ (?=\S)")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from atat_zoo.generation.guidance import Guidance
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation import Writer
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component
-class PlaceholderGuidance:
+class PlaceholderGuidance(Guidance):
     """Takes a strength off the logit of a token for each time that it is visible in the text already."""
 
     name = "placeholder"

@@ -9,7 +9,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component

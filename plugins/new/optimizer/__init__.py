@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry import Context
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component

@@ -9,10 +9,10 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Levels
+    from atat_zoo.diffusion.contracts import NoiseLevels
     from atat_zoo.noise import Noise
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component
@@ -26,15 +26,15 @@ class PlaceholderRates:
 
     slope: float = param(0.5, help="s: the density at the rate 1 is 1 + s, at 0 it is 1 − s", gt=-1, lt=1)
 
-    def levels(self, u: Tensor, noise: Noise, progress: float) -> Levels:
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return the quantile of f at u, its time, and the weight 1/(r·f(r)), float32 in the shape of u."""
-        from atat_zoo.diffusion.contracts import Levels
+        from atat_zoo.diffusion.contracts import NoiseLevels
 
         u = u.double()
         rate = 2 * u / (1 - self.slope + ((1 - self.slope) ** 2 + 4 * self.slope * u).sqrt())
         rate = rate.clamp(max=1)
         weight = 1 / (rate * (1 + self.slope * (2 * rate - 1)))
-        return Levels(t=noise.time_at(rate.float()), rate=rate.float(), weight=weight.float())
+        return NoiseLevels(t=noise.time_at(rate.float()), rate=rate.float(), weight=weight.float())
 
 
 @hookimpl

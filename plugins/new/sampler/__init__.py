@@ -12,7 +12,7 @@ from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
 if TYPE_CHECKING:
     from atat_zoo.samplers.draw import Draw
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component

@@ -9,9 +9,9 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Masked
+    from atat_zoo.diffusion.contracts import NoisedBatch
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
 @component
@@ -22,7 +22,7 @@ class PlaceholderTarget:
     summary = "the probability that the denoiser gives to wrong tokens"
     refs = ()
 
-    def __call__(self, masked: Masked, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, masked: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L]; loss is in nats."""
         return 1 - loss.float().neg().exp(), masked.masked
 

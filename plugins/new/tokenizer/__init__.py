@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from atat_zoo.registry import component, hookimpl
+from atat_zoo.tokenizers import Tokenizer, TokenizerModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CONTRACT = 1  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
 
-class HalfBytes:
+class HalfBytes(TokenizerModel):
     """Ids 0 to 15 are the high halves of bytes, 16 to 31 the low ones, 32 is BOS and 33 EOS."""
 
     vocabulary_size = 34
@@ -56,7 +57,7 @@ class HalfBytes:
 
 
 @component
-class PlaceholderTokenizer:
+class PlaceholderTokenizer(Tokenizer):
     """Two tokens for each byte of the UTF-8 text: V = 34, the smallest that can write everything."""
 
     name = "placeholder"

@@ -1,0 +1,375 @@
+"""Read an experiment file: `extends`, overrides, and all checks without torch."""
+
+from __future__ import annotations
+
+import copy
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo import parsing
+from atat_zoo.errors import Problem, UserError, clip, nearest
+from atat_zoo.experiment.inheritance import Refused, adopt, base_of
+from atat_zoo.experiment.schema import SECTIONS, Experiment
+from atat_zoo.registry import KINDS, TABLES, Zoo
+from atat_zoo.registry.manifest import PACKAGE
+from atat_zoo.registry.spec import problems_of, structure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Table = dict[str, Any]
+Origins = dict[str, str]  # key path -> the file or override that sets it
+
+CORPORA = "corpora"  # the folder of the recipes: a [corpus] alone
+_CHAIN = 32  # files of which each extends the next
+
+
+def _roots() -> list[Path]:
+    return [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
+
+
+def shipped(name: str) -> Path | None:
+    """Return the file of this name that ships with the zoo, with or without its ending."""
+    files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
+    return next((file for file in files if file.is_file()), None)
+
+
+def names() -> list[str]:
+    """Return the names of the files that ship with the zoo, `studies/…` among them."""
+    return sorted(str(p.relative_to(root).with_suffix("")) for root in _roots() for p in root.rglob("*.toml"))
+
+
+def recipes() -> list[str]:
+    """Return the names of the corpora whose recipes ship with the zoo."""
+    return [Path(name).name for name in names() if name.startswith(f"{CORPORA}/")]
+
+
+def recipe(name: str, zoo: Zoo | None = None) -> Any:
+    """Return the corpus of a recipe that ships with the zoo."""
+    # Not `find`: the corpus itself may be in a folder of that name.
+    file = shipped(f"{CORPORA}/{name}")
+    if file is None:
+        raise KeyError(name)
+    table, _ = _read(file, (), {})
+    return (zoo or Zoo.load()).spec("corpus", table["corpus"])
+
+
+def find(name: str) -> Path:
+    """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
+    path = Path(name)
+    try:
+        if path.is_file():
+            return path
+        if path.is_dir():
+            raise UserError(f"{name} is a folder; name the experiment file in it")
+        if (file := shipped(name)) is not None:
+            return file
+    except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
+        reason = getattr(error, "strerror", error)
+        raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
+    known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/"))]
+    folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
+    raise UserError(
+        f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "
+        f"(shipped: {', '.join(n for n in known if '/' not in n)}; more in {', '.join(folders)})"
+    )
+
+
+def load(
+    name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None, overrides_from: str = "on the command line"
+) -> Experiment:
+    """Read, merge and validate an experiment.
+
+    Args:
+        name: a path, or the name of an experiment that ships with the zoo.
+        overrides: `key.path=value` strings; the value is TOML, or a bare word.
+        zoo: provides the parts; by default, those of this installation.
+        overrides_from: where the overrides stand, for messages.
+
+    Raises:
+        UserError: with one sentence per problem.
+    """
+    path, zoo = find(name), zoo or Zoo.load()
+    where = str(path)
+    table, origins = _read(path, (), {})
+    _override(table, origins, overrides, overrides_from)
+    table.setdefault("name", _name(path))
+    try:
+        merged, source = base_of(table)
+    except Refused as error:
+        _refuse([error.problem], origins, where)
+    _merge(merged, table, TABLES)
+    experiment = from_table(merged, origins, where, zoo)
+    if source is not None:
+        experiment, problems = adopt(experiment, source, zoo)
+        _refuse(problems, origins, where)
+    return experiment
+
+
+def _refuse(problems: Iterable[Problem], origins: Origins, default: str) -> None:
+    """Raise an error if there are problems; before each stands the file that sets its key."""
+    if lines := [f"{_origin(problem.key, origins, default)}: {problem}" for problem in problems]:
+        raise UserError("\n".join(lines))
+
+
+def _name(path: Path) -> str:
+    """Return a name for an unnamed experiment: from its file, and its folder below experiments/."""
+    below = path.resolve().with_suffix("").parts
+    if "experiments" in below[:-1]:
+        below = below[len(below) - below[::-1].index("experiments") :]
+        return "-".join(below)
+    return path.stem
+
+
+def from_overrides(table: Table, overrides: Iterable[str], where: str) -> Experiment:
+    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides."""
+    origins: Origins = {}
+    _override(table, origins, overrides)
+    return from_table(table, origins, where)
+
+
+def from_table(
+    table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None
+) -> Experiment:
+    """Validate a table, as `Experiment.to_table` writes it."""
+    zoo = zoo or Zoo.load()
+    origins = origins or {}
+    table = copy.deepcopy(table)
+    problems: list[Problem] = []
+
+    def refuse(key: str, text: str) -> None:
+        problems.append(Problem(key, text))
+
+    known = ["name", "seed", "init_from", "requires", "extends", *TABLES, *SECTIONS]
+    for key in table:
+        if key == "extends":
+            refuse(key, "can only stand in a file; put it there, or make a file that extends this one")
+        elif key in KINDS and key not in known:
+            refuse(key, "is no table of an experiment; it is a parameter of the part that uses it")
+        elif key not in known:
+            close = nearest(key, known)
+            refuse(key, f"is no key of an experiment{close} (there are: {', '.join(known)})")
+    name: Any = table.get("name")
+    seed: Any = table.get("seed", 17)
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or "/" in name
+        or not name.isprintable()
+        or len(name.encode()) > 255
+    ):
+        refuse("name", f"expected a word that can name a folder, without '/', got {clip(repr(name))}")
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        refuse("seed", f"expected an int from 0 to 2**63 - 1, got {clip(repr(seed))}")
+    init_from: Any = table.get("init_from")
+    if init_from is not None and (not isinstance(init_from, str) or not init_from.isprintable() or not init_from):
+        refuse("init_from", f"expected the folder of a finished run, got {clip(repr(init_from))}")
+    requires: Any = table.get("requires", [])
+    if not isinstance(requires, list) or not all(isinstance(package, str) for package in requires):
+        refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
+    else:
+        for package in requires:
+            if not _has(package):
+                refuse("requires", f"{package} is not installed; pip install {package}")
+    parts: dict[str, Any] = {}
+    for kind, default in TABLES.items():
+        value = table.get(kind, default)
+        if isinstance(value, dict) and "use" not in value:
+            value = {"use": default, **value}
+        parts[kind], wrong = zoo.structure(kind, value, kind)
+        problems += wrong
+    sections: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        value = table.get(section, {})
+        if not isinstance(value, dict):
+            refuse(section, f"expected a table, got {clip(repr(value))}")
+            continue
+        sections[section], wrong = structure(cls, value, section, zoo)
+        problems += wrong
+    _refuse(problems, origins, where)
+    experiment = Experiment(name=name, seed=seed, init_from=init_from, parts=parts, **sections)
+    tables = [(kind, parts[kind]) for kind in experiment.kinds]
+    experiment = attrs.evolve(experiment, requires=zoo.origins([*tables, *sections.items()]))
+    objective = parts["objective"].name
+    for kind in TABLES:
+        if kind in table and kind not in experiment.kinds:
+            refuse(kind, f"objective {objective!r} uses no {kind}; leave this table out")
+    _refuse(problems + conflicts(experiment), origins, where)
+    return experiment
+
+
+def _has(distribution: str) -> bool:
+    try:
+        return bool(metadata.version(distribution))
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
+
+
+def conflicts(experiment: Experiment) -> list[Problem]:
+    """Return the conflicts between the parts."""
+    problems: list[Problem] = []
+    objective, backbone = experiment.parts["objective"], experiment.parts["backbone"]
+    if getattr(objective, "masks_attention", False) and getattr(backbone, "both_ways_only", False):
+        text = (
+            f"{objective.name!r} shows the network a part of the text at a time, and backbone {backbone.name!r} "
+            "always reads all of it, both ways; take another backbone, or an objective like mdlm"
+        )
+        problems.append(Problem("objective", text))
+    used = (experiment.parts[kind] for kind in experiment.kinds)
+    for spec in (*used, experiment.evaluation.bound, *experiment.train.parts):
+        problems += problems_of(spec, experiment)
+    return problems
+
+
+def conflicts_with(experiment: Experiment, parts: Mapping[str, Any]) -> list[Problem]:
+    """Return the conflicts that an experiment has with other parts, by kind, and not with its own."""
+    other = attrs.evolve(experiment, parts={**experiment.parts, **parts})
+    before = conflicts(experiment)
+    return [problem for problem in conflicts(other) if problem not in before]
+
+
+def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]) -> tuple[Table, Origins]:
+    """Return the table of a file, merged into those that it extends.
+
+    Args:
+        path: the file.
+        trail: the files that extend it, the outermost first.
+        known: the files that were read before, by two ways to one base; grows.
+    """
+    where = clip(path)
+    try:
+        # A linked file extends what is beside the link.
+        place, resolved = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(path))
+        if resolved in trail:
+            raise UserError(f"{where}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
+        if place in known:
+            return known[place]
+        if len(trail) == _CHAIN:
+            raise UserError(f"{where}: is the base of {_CHAIN} files that extend each other; join some of them")
+        own = read_toml(path)
+    except FileNotFoundError:
+        raise UserError(
+            f"{trail[-1] if trail else where}: extends {where!r}, which does not exist; "
+            "name a file relative to this one, or an experiment that ships with the zoo, without .toml"
+        ) from None
+    except (OSError, ValueError) as error:  # the path itself: links in a circle, a NUL character
+        raise _unreadable(path, error) from None
+    bases = own.pop("extends", [])
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise UserError(f"{where}: extends: expected a file name or a list of them, got {clip(repr(bases))}")
+    table: Table = {}
+    origins: Origins = {}
+    for base in bases:
+        # Relative to this file, or the name of a shipped experiment.
+        file = path.parent / base if base.endswith(".toml") else find(base)
+        inherited, sources = _read(file, (*trail, resolved), known)
+        _merge(table, {key: value for key, value in inherited.items() if key != "name"}, TABLES)
+        origins |= sources
+    _merge(table, own, TABLES)
+    origins |= dict.fromkeys(_paths(own), str(path))
+    known[place] = table, origins
+    return table, origins
+
+
+def read_toml(path: Path) -> Table:
+    """Return the table of a TOML file.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        UserError: when it cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
+            raise UserError(f"{clip(path)}: cannot be read: is a device or a pipe; name a TOML file")
+        return parsing.from_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except UnicodeDecodeError as error:
+        raise UserError(f"{clip(path)}: is not UTF-8 text: {error}; save it as UTF-8") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except ValueError as error:
+        raise UserError(f"{clip(path)}: is not valid TOML: {error}") from None
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> UserError:
+    # Python's own words for a NUL byte depend on its version.
+    reason = "embedded null byte" if "\0" in str(path) else getattr(error, "strerror", None) or error
+    return UserError(f"{clip(path)}: cannot be read: {reason}; name a TOML file that you may read")
+
+
+def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = True) -> None:
+    """Merge `over` into `base`, table by table; with `drop`, a new `use` drops the parameters of the old part.
+
+    `defaults` names the part of a table without `use`.
+    """
+    for key, value in over.items():
+        old = base.get(key)
+        if key not in SECTIONS:  # a part's name is short for a table that only has `use`
+            if isinstance(old, str) and isinstance(value, dict):
+                old = {"use": old}
+            elif isinstance(old, dict) and isinstance(value, str):
+                value = {"use": value}
+        if not isinstance(value, dict):
+            base[key] = value
+            continue
+        merged: Table = {}
+        if isinstance(old, dict):
+            used = old.get("use", defaults.get(key))
+            if not drop or value.get("use", used) == used:
+                merged = dict(old)
+        _merge(merged, value, {}, drop)
+        base[key] = merged
+
+
+def _override(table: Table, origins: Origins, overrides: Iterable[str], named: str = "on the command line") -> None:
+    """Merge `key.path=value` strings into the table."""
+    over: Table = {}
+    for text in overrides:
+        where = f"{clip(repr(text))} {named}"
+        key, equals, raw = text.partition("=")
+        key, raw = key.strip(), raw.strip()
+        if not equals or not key:
+            raise UserError(f"{where}: expected key=value, like train.steps=200")
+        try:
+            value = parsing.value_of(raw)
+        except ValueError:
+            value = raw  # a bare word: masking.use=importance
+        except parsing.TrailingInput:
+            raise UserError(
+                f"{where}: only the beginning of the value would be taken; leave the comment or the other key out"
+            ) from None
+        *outer, last = key.split(".")
+        one: Table = {last: value}
+        for name in reversed(outer):
+            one = {name: one}
+        try:
+            parsing.check(one)
+        except ValueError as error:
+            raise UserError(f"{where}: cannot be a key of an experiment: {error}") from None
+        # Merge the overrides first, so that a `use` among them drops none of them, in any order.
+        _merge(over, one, {}, drop=False)
+        origins |= dict.fromkeys(_paths(one), where)
+    _merge(table, over, TABLES)
+
+
+def _paths(table: Table, prefix: str = "") -> Iterable[str]:
+    for key, value in table.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+def _origin(key: str, origins: Origins, default: str) -> str:
+    """Return the file or override that sets a key, or else the innermost table around it."""
+    key = key.partition("[")[0]
+    while key:
+        if key in origins:
+            return origins[key]
+        key = key.rpartition(".")[0]
+    return default

@@ -1,0 +1,99 @@
+"""The modules of position masking and of the position biases. B sequences, L tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.masking.position_bias import PositionBiasModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+
+
+class PositionModule(nn.Module):
+    """Water-filling of (importance + strength · bias) / temperature."""
+
+    def __init__(self, bias: nn.Module, temperature: float, strength: float) -> None:
+        super().__init__()
+        self.bias, self.temperature, self.strength = bias, temperature, strength
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """Return p, float32 [B, L]; see `Masking.probabilities`."""
+        bias = cast("PositionBiasModule", self.bias).values(importance.shape[-1]).double()
+        return water_fill((importance.double() + self.strength * bias) / self.temperature, rate, maskable)
+
+
+class AdaptivePositionModule(PositionModule):
+    """The same with a bias that learns, to which it forwards the statistics."""
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return the bias's statistics of a micro-batch."""
+        return cast("StatefulPart", self.bias).statistics(noised, loss)
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Update the bias with the sum over the global batch."""
+        cast("StatefulPart", self.bias).update(total, progress)
+
+
+class FixedBiasModule(nn.Module, PositionBiasModule):
+    """A bias that is a function of the positions 0 … L−1 alone. It has no saved state."""
+
+    device_of: Tensor  # empty; only for the module's device
+
+    def __init__(self, bias: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.bias = bias
+        self.register_buffer("device_of", torch.empty(0), persistent=False)
+
+    @override
+    def values(self, length: int) -> Tensor:
+        return self.bias(torch.arange(length, device=self.device_of.device)).float()
+
+
+class RunningBiasModule(nn.Module, PositionBiasModule):
+    """Exponentially decaying sums of the loss and the count at each position.
+
+    Sums, not means: a rarely masked position retains its estimate, and the first steps need no correction.
+    """
+
+    sums: Tensor  # float64 [2, L]: sum of losses, count
+
+    def __init__(self, length: int, decay: float, floor: float) -> None:
+        super().__init__()
+        self.decay, self.floor = decay, floor
+        self.register_buffer("sums", torch.zeros(2, length, dtype=torch.float64))
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return the sum of masked losses and their count at each position, float64 [2, L]."""
+        here = noised.masked.double()
+        seen = torch.stack([(loss.detach().double() * here).sum(0), here.sum(0)])
+        return nn.functional.pad(seen, (0, self.sums.shape[-1] - seen.shape[-1]))
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Decay the sums and add those of the global batch."""
+        self.sums.mul_(self.decay).add_(total)
+
+    @override
+    def values(self, length: int) -> Tensor:
+        """Return the bias of the first positions, float32 [length] in [0, 1].
+
+        Raises:
+            ValueError: for a length beyond the one it was built for.
+        """
+        if length > self.sums.shape[-1]:
+            raise ValueError(f"this running bias has {self.sums.shape[-1]} positions, not {length}")
+        loss, count = self.sums
+        overall = loss.sum() / count.sum().clamp(min=1e-12)
+        mean = torch.where(count > 0, loss / count.clamp(min=1e-12), overall)
+        low, high = mean.amin(), mean.amax()
+        spread = torch.maximum(high - low, self.floor * overall).clamp(min=1e-12)
+        return ((mean - low) / spread).float()[:length]

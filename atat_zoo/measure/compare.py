@@ -1,0 +1,328 @@
+"""Compare runs: the same n held-out sequences of L tokens, the same masks, paired differences.
+
+The difference of two runs is Σ(a − b) / Σ tokens, with a and b the nats of a bound on −log p(x) of each sequence; its
+interval is a bootstrap over sequences. `SCORES` adds scores of the predictions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.errors import UserError
+from atat_zoo.measure.likelihood import bound_value, measure
+from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
+from atat_zoo.measure.scores import SCORES
+from atat_zoo.measure.text import byte_counts, check_evaluation, text_of
+from atat_zoo.model import Model
+from atat_zoo.parsing import read
+from atat_zoo.results.evaluation import BoundValue, NGramFigure, method_of
+from atat_zoo.results.history import History, history
+from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, unpaired
+from atat_zoo.results.naming import PERPLEXITY, title
+from atat_zoo.results.record import finite
+from atat_zoo.run import RunFolder
+from atat_zoo.run.model_files import TOKENIZER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.experiment.schema import DataSpec
+    from atat_zoo.measure.text import Text
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ComparedRun:
+    """A measured run."""
+
+    name: str  # its name in the table
+    objective: str  # name of its objective
+    step: int  # optimizer steps of its weights
+    ema: bool  # whether the weights are a moving average
+    method: str  # the estimator of its numbers, or `likelihood` if they are exact
+    nats: Mapping[str, Tensor]  # each of its bounds by name, nats of each sequence, float64 [n]
+    count: Tensor  # tokens of each sequence, int64 [n]
+    bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
+    parameters: int  # of the entire model, frozen ones included
+    without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
+    history: History  # the history of its training
+    # scores of its predictions by name: for each sequence the weighted sum and the sum of weights, [n, 2]
+    scores: Mapping[str, Tensor] = attrs.field(factory=dict)
+    ngram: NGramNats | None = None  # the n-gram model of its training shards, None if there is none
+    experiment: Mapping[str, Any] = attrs.field(factory=dict)  # as a table, with every parameter
+
+
+def measure_runs(
+    runs: Sequence[Path],
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    baseline: int = 0,
+    device: str = "cpu",
+    step: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **other: Any,
+) -> list[ComparedRun]:
+    """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
+
+    `baseline` is the index of the run whose held-out text the others must have, `seed` that of the masks. `step` is the
+    checkpoint of every run to measure; their final models if None. `progress` is called with the completed and the
+    total number of sequences, over all runs. `other` names other text for all, by the keywords of `text_of`.
+
+    Raises:
+        UserError: when a run has no such model, or its held-out tokens are not the baseline's.
+    """
+    first = runs[baseline]
+    base = Model.from_run(first, step=step)
+    text, sequences = text_of(base, first, spec, **other), base.experiment.data
+    del base
+    shards: list[Path | None] = []
+    for run in runs:  # mistakes are reported before anything is measured
+        model = Model.from_run(run, step=step)
+        _check_alike(first, sequences, run, model, spec, step)
+        own = text if other or run == first else text_of(model, run, spec)
+        _check_same(first, text, run, own)
+        shards.append(own.data)
+    tokens, maskable = text.tokens, text.maskable
+    compared = []
+    for number, (run, name, data) in enumerate(zip(runs, _names(runs), shards, strict=True)):
+
+        def done(rows: int, of: int, before: int = number) -> None:
+            if progress:
+                progress(before * of + rows, len(runs) * of)
+
+        model = Model.from_run(run, device, step)
+        measured = measure(model.module, tokens, maskable, spec, seed=seed, scores=SCORES, progress=done)
+        exact = model.experiment.parts["objective"].exact
+        ngram = data and measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, seed=seed)
+        total, without = sizes(model.module, model.context.vocabulary_size)
+        compared.append(
+            ComparedRun(
+                name=name,
+                objective=model.experiment.parts["objective"].name,
+                step=model.step,
+                ema=model.experiment.train.ema > 0,
+                method=method_of(model.experiment, spec.bound),
+                nats={bound: nats.sum(1) for bound, nats in measured.contribution.items()},
+                count=maskable.sum(1),
+                bytes=byte_counts(model.tokenizer, tokens, maskable),
+                parameters=total,
+                without_embeddings=without,
+                history=history(RunFolder(run), model.experiment, until=model.step),
+                scores=measured.scores,
+                ngram=ngram or None,
+                experiment=model.experiment.to_table(),
+            )
+        )
+    return compared
+
+
+def check_runs(runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | None) -> None:
+    """Check that runs read any text as the same sequences; the arguments are those of `measure_runs`.
+
+    Raises:
+        UserError: when a run has no such model, cannot be evaluated so, or reads it otherwise than the baseline.
+    """
+    first = runs[baseline]
+    sequences = Model.from_run(first, step=step).experiment.data
+    for run in runs:
+        _check_alike(first, sequences, run, Model.from_run(run, step=step), spec, step)
+
+
+def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
+    """Return the number of parameters of a model, and the number without those that grow with the vocabulary."""
+    grow: dict[int, int] = {}
+    for part in module.modules():
+        if isinstance(part, nn.Embedding) and part.num_embeddings >= vocabulary_size:
+            grow |= {id(p): p.numel() for p in part.parameters()}
+    # A backbone's head has a column for each token, and nothing else.
+    head = getattr(getattr(module, "backbone", None), "head", None)
+    if isinstance(head, nn.Module):
+        grow |= {id(p): p.numel() for p in head.parameters()}
+    total = sum(p.numel() for p in module.parameters())
+    return total, total - sum(grow.values())
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Return the folders' names, or their paths if two names are equal."""
+    names = [run.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+
+
+_ADVICE = "compare runs of one corpus, tokenizer and data.length"
+
+
+def _check_alike(
+    first: Path, sequences: DataSpec, run: Path, model: Model, spec: EvaluationSpec, step: int | None
+) -> None:
+    """Refuse a run that reads text in other tokens or as other sequences than the baseline, or is not evaluated so."""
+    check_evaluation(model, run, spec)
+    one, other = (read(RunFolder(path).model_at(step) / TOKENIZER) for path in (first, run))
+    if one != other:
+        raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
+    for key in ("length", "special", "rows"):
+        here, there = getattr(sequences, key), getattr(model.experiment.data, key)
+        if here != there:
+            raise UserError(
+                f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences; "
+                "compare runs that agree in it"
+            )
+
+
+def _check_same(first: Path, ours: Text, run: Path, theirs: Text) -> None:
+    """Refuse a run whose held-out tokens differ from the baseline's, and state the difference."""
+    if len(ours.tokens) != len(theirs.tokens):
+        what = f"has {len(theirs.tokens)} held-out sequences, {first} has {len(ours.tokens)}"
+    elif not (torch.equal(ours.tokens, theirs.tokens) and torch.equal(ours.maskable, theirs.maskable)):
+        what = f"has other held-out text than {first}: its corpus or its held-out share differs"
+    else:
+        return
+    raise UserError(f"{run} {what}; {_ADVICE}")
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """A bound of a run minus the baseline's, in nats per token."""
+
+    paired: Interval  # with the interval for the same sequences and masks
+    unpaired: Interval  # with the interval for independent sequences, for reference
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the numbers as a JSON object."""
+        return {
+            **self.paired.to_table(),
+            "paired_width": self.paired.width,
+            "unpaired_width": self.unpaired.width,
+            "narrower": self.unpaired.width / self.paired.width if self.paired.width else None,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """A run in the table."""
+
+    run: ComparedRun  # the measured run
+    bounds: Mapping[str, BoundValue]  # its bounds by name
+    # of each bound minus the baseline's first bound; None for the latter itself
+    differences: Mapping[str, Difference | None]
+    scores: Mapping[str, tuple[float, float]]  # value and standard error over sequences of each score
+    ngram: NGramFigure | None  # the n-gram model beside its first bound
+    # (step, seconds) at which the value was reached, None if unknown
+    reached: tuple[int | None, float | None]
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """The table, and its settings."""
+
+    rows: tuple[Row, ...]  # one per run, in the given order
+    quantity: str  # the bound whose differences are shown: `nelbo`, or the estimate of `--bound`
+    baseline: str  # name of the run that the others are compared with
+    reach: float | None  # the perplexity to reach, or None when no run recorded one
+    corpus: str  # the source of the text; empty for that of the baseline's experiment
+    split: str  # which held-out split; `all` for all text of a corpus
+    method: str  # how the bound was estimated
+    sequences: int  # n
+    draws: int  # masks drawn for each
+    seed: int  # of the masks
+    tokens: int  # Σ n
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the numbers as a JSON object; non-finite numbers become null."""
+        plain = attrs.asdict(self, filter=lambda field, _: field.name != "rows")
+        return finite(plain | {"level": LEVEL, "resamples": RESAMPLES, "runs": [self._row(row) for row in self.rows]})
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        one, past = row.run, row.run.history
+        table: dict[str, Any] = {name: getattr(one, name) for name in ("objective", "step", "ema", "method")}
+        if self.quantity in row.bounds and title(self.quantity) == PERPLEXITY:
+            value = row.bounds[self.quantity]
+            table |= {PERPLEXITY: value.value, f"{PERPLEXITY}_stderr": value.stderr}
+        bounds = {}
+        for name, bound in row.bounds.items():
+            difference = row.differences[name]
+            bounds[name] = attrs.asdict(bound) | {"difference": difference.to_table() if difference else None}
+        step, seconds = row.reached
+        return {"run": one.name, **table} | {
+            "bounds": bounds,
+            "scores": {name: {"value": value, "stderr": error} for name, (value, error) in row.scores.items()},
+            "count_table": row.ngram.to_table() if row.ngram else None,
+            "seconds": past.seconds,
+            "steps_to_reach": step,
+            "seconds_to_reach": seconds,
+            "parameters": one.parameters,
+            "parameters_without_embeddings": one.without_embeddings,
+            "tokens_per_second": past.tokens_per_second,
+            "peak_memory": past.peak_memory,
+            "evaluated": [{"step": at, PERPLEXITY: value} for at, value in past.evaluated],
+            "computed": past.computed,
+        }
+
+
+def compare(
+    runs: Sequence[ComparedRun],
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    baseline: int = 0,
+    reach: float | None = None,
+    corpus_name: str = "",
+    all_of_corpus: bool = False,
+) -> Comparison:
+    """Compare measured runs with one of them.
+
+    `baseline` is the index of that run, `reach` a perplexity, or None for the final one of the worst run. `seed` is
+    that of the masks; the bootstrap has a fixed seed. Other text than the baseline's is named as in `text_of`.
+
+    Raises:
+        UserError: when a run lacks the bound that the baseline is measured with.
+    """
+    base = runs[baseline]
+    quantity = next(iter(base.nats))
+    finals = [run.history.final for run in runs if run.history.final is not None]
+    if reach is None and finals:
+        reach = max(finals)
+    rows = []
+    for run in runs:
+        if quantity not in run.nats:
+            raise UserError(
+                f"{run.name} has no bound {quantity!r}, which {base.name} is measured by; compare it with --bound "
+                "exact_k, or choose another --baseline"
+            )
+        step = None if reach is None else run.history.reached(reach)
+        rows.append(
+            Row(
+                run=run,
+                bounds={name: bound_value(nats, run.count, run.bytes) for name, nats in run.nats.items()},
+                differences={
+                    name: None if run is base and name == quantity else _difference(nats, base.nats[quantity], base)
+                    for name, nats in run.nats.items()
+                },
+                scores={name: ratio(*sums.unbind(1)) for name, sums in run.scores.items()},
+                ngram=figure(run.ngram, next(iter(run.nats.values())), run.count) if run.ngram else None,
+                reached=(step, None if step is None else run.history.seconds_at(step)),
+            )
+        )
+    return Comparison(
+        rows=tuple(rows),
+        quantity=quantity,
+        baseline=base.name,
+        reach=reach,
+        corpus=corpus_name,
+        split="all" if all_of_corpus else spec.split,
+        method=spec.bound.name,
+        sequences=len(base.count),
+        draws=spec.draws,
+        seed=seed,
+        tokens=int(base.count.sum()),
+    )
+
+
+def _difference(nats: Tensor, other: Tensor, base: ComparedRun) -> Difference:
+    return Difference(paired=paired(nats, other, base.count), unpaired=unpaired(nats, other, base.count))

@@ -1,0 +1,219 @@
+"""The quality of an importance: does it order held-out tokens by their loss, and is it calibrated?
+
+N tokens of held-out text that some draw masked, V the vocabulary. Loss is a
+token's cross-entropy averaged over the draws that masked it, under uniform
+masking. A token's frequency alone predicts much of its loss, so an estimator is also
+evaluated within bands of frequency, where frequency is nearly constant.
+
+Calibration is relative to the rank target of `difficulty`: the rank of a
+token's loss within its row, (rank + ½)/n in (0, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from atat_zoo.diffusion.statistics import spearman
+from atat_zoo.errors import UserError
+from atat_zoo.measure.likelihood import measure
+from atat_zoo.measure.text import held_out_text
+from atat_zoo.results.record import RunResult, finite
+from atat_zoo.targets.difficulty import rank_within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure.likelihood import Measurement
+    from atat_zoo.model import Model
+
+BINS = 10
+
+
+@attrs.frozen(kw_only=True)
+class Band:
+    """Tokens of about the same frequency."""
+
+    tokens: int  # held-out tokens in it
+    types: int  # entries of the vocabulary in it
+    least: int  # training count of its rarest entry
+    most: int  # training count of its most frequent one
+    loss: float  # mean loss, nats
+    importance_spearman: float  # ρ between importance and loss
+    frequency_spearman: float  # ρ between unigram surprisal and loss
+
+
+@attrs.frozen(kw_only=True)
+class Bin:
+    """Tokens of about the same importance, from `low` to below `high` (1 belongs to the last)."""
+
+    low: float  # lower end
+    high: float  # upper end
+    tokens: int  # held-out tokens in it
+    importance: float  # their mean importance
+    rank: float  # mean rank of their loss within its row, in (0, 1)
+    loss: float  # mean loss, nats
+
+
+@attrs.frozen(kw_only=True)
+class ImportanceQuality:
+    """The quality of an importance on held-out text."""
+
+    tokens: int  # N
+    mean: float  # mean importance
+    deviation: float  # its standard deviation over tokens
+    importance_spearman: float  # ρ between importance and loss, over all tokens
+    frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens; NaN without counts
+    # of frequency, from rare to frequent, each with about as much of the training text; empty without counts
+    bands: tuple[Band, ...]
+    bins: tuple[Bin, ...]  # of importance; without empty ones
+    # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½, which orders nothing
+    calibration_error: float
+
+
+@attrs.frozen(kw_only=True)
+class ImportanceResult(RunResult):
+    """The quality of a run's importance, and the settings of the measurement."""
+
+    split: str  # which held-out split
+    step: int  # optimizer steps of the weights
+    ema: bool  # whether the weights are a moving average
+    estimator: str  # its name
+    target: str | None  # the name of what it learns, None for an estimator without
+    sequences: int  # their number
+    draws: int  # masks drawn for each
+    seed: int  # of the masks
+    method: str  # how the masks were drawn
+    quality: ImportanceQuality  # the numbers; an undefined correlation is NaN
+
+    @property
+    @override
+    def key(self) -> str:
+        return f"importance-{self.split}-{self.sequences}x{self.draws}"
+
+    @override
+    def to_table(self) -> dict[str, Any]:
+        table = attrs.asdict(self)
+        return finite({key: table[key] for key in table if key != "quality"} | table["quality"])
+
+
+def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
+    """Compare measured importance with measured loss.
+
+    `counts` are training tokens by id, int64 [V]; `bands` are of frequency, `bins` of importance, of the same width.
+    """
+    assert measured.importance is not None
+    seen = measured.maskable & measured.token_loss.isfinite()
+    importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
+    # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
+    ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
+    tokens = measured.tokens[seen]
+    of_bands: list[Band] = []
+    rho = math.nan
+    if counts is not None:
+        surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
+        rho = spearman(surprisal, loss)
+        band_of = frequency_bands(counts, bands)
+        for number in sorted(set(band_of[tokens].tolist())):
+            inside, members = band_of[tokens] == number, counts[band_of == number]
+            of_bands.append(
+                Band(
+                    tokens=int(inside.sum()),
+                    types=len(members),
+                    least=int(members.min()),
+                    most=int(members.max()),
+                    loss=float(loss[inside].mean()),
+                    importance_spearman=spearman(importance[inside], loss[inside]),
+                    frequency_spearman=spearman(surprisal[inside], loss[inside]),
+                )
+            )
+    of_bins = calibration(importance, ranks, loss, bins)
+    return ImportanceQuality(
+        tokens=len(loss),
+        mean=float(importance.mean()),
+        deviation=float(importance.std(correction=0)),
+        importance_spearman=spearman(importance, loss),
+        frequency_spearman=rho,
+        bands=tuple(of_bands),
+        bins=tuple(of_bins),
+        calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),
+    )
+
+
+def frequency_bands(counts: Tensor, bands: int) -> Tensor:
+    """Return the band of each entry of the vocabulary, int64 [V], 0 the rarest.
+
+    Each band has about the same share of the training tokens, given as `counts`, int64 [V]. The middle of an
+    entry's own share decides its band, so one that exceeds a band's share leaves a neighbour with less, or nothing.
+    """
+    # Add one, as for the surprisal: entries that never occur belong to the rarest band.
+    mass = counts.double() + 1
+    order = mass.argsort(stable=True)
+    below = mass[order].cumsum(0) - mass[order] / 2
+    band = torch.empty_like(order)
+    band[order] = (below / mass.sum() * bands).long().clamp(max=bands - 1)
+    return band
+
+
+def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BINS) -> list[Bin]:
+    """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
+    bin_of = (importance * bins).long().clamp(0, bins - 1)
+    return [
+        Bin(
+            low=number / bins,
+            high=(number + 1) / bins,
+            tokens=int((bin_of == number).sum()),
+            importance=float(importance[bin_of == number].mean()),
+            rank=float(ranks[bin_of == number].mean()),
+            loss=float(loss[bin_of == number].mean()),
+        )
+        for number in sorted(set(bin_of.tolist()))
+    ]
+
+
+def importance_of_run(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    bands: int = 5,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportanceResult:
+    """Measure the importance of a run on its own held-out text, and save the result in the run folder.
+
+    The specification gives split, sequences, draws, batch size and bound; `seed` is of the masks, `bands` of token
+    frequency. `progress` is called with the completed and the total number of sequences.
+
+    Raises:
+        UserError: when the objective uses no estimator.
+    """
+    experiment = model.experiment
+    if "estimator" not in experiment.parts["objective"].uses:
+        raise UserError(
+            f"{run} was trained by the objective {experiment.parts['objective'].name!r}, which uses no importance "
+            "estimator; name a run whose experiment has an [estimator]"
+        )
+    text = held_out_text(model, run, spec.split, spec.sequences)
+    measured = measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
+    result = ImportanceResult(
+        split=spec.split,
+        step=model.step,
+        ema=experiment.train.ema > 0,
+        estimator=experiment.parts["estimator"].name,
+        target=experiment.parts["target"].name if "target" in experiment.kinds else None,
+        sequences=len(text.tokens),
+        draws=spec.draws,
+        seed=seed,
+        method=spec.bound.name,
+        quality=quality(measured, text.counts, bands),
+    )
+    result.record(run)
+    return result

@@ -1,0 +1,289 @@
+"""The likelihood of held-out text, or bounds on it: the nats of every token, under every bound of an objective.
+
+`evaluate_run` measures a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/mathematics.md).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from atat_zoo.data.manifest import load_counts
+from atat_zoo.diffusion.bounds import average
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.statistics import ratio, spearman
+from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
+from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
+from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, method_of
+from atat_zoo.results.naming import NELBO, exponential
+from atat_zoo.results.record import finite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from atat_zoo.bounds import Bound
+    from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.model import Model
+    from atat_zoo.objectives import Score
+    from atat_zoo.tokenizers import TokenizerModel
+
+_WORD = re.compile(r"(?<=\s)\S")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Measurement:
+    """A model measured on n sequences of L tokens."""
+
+    rows: Tensor  # number of each sequence in the held-out set, int64 [n]
+    tokens: Tensor  # int64 [n, L]
+    maskable: Tensor  # bool [n, L]
+    # the share of each token in each of the objective's bounds, by name, nats, float64 [n, L]
+    contribution: Mapping[str, Tensor]
+    # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
+    token_loss: Tensor
+    # float32 [n, L], or None when the objective uses no estimator; of one that reads z the average over the draws that
+    # masked the token, NaN if none did
+    importance: Tensor | None
+    # the requested scores by name: weighted sum over the masks and sum of weights of each sequence, float64 [n, 2]
+    scores: Mapping[str, Tensor] = attrs.field(factory=dict)
+
+    @staticmethod
+    def join(pieces: Sequence[Measurement]) -> Measurement:
+        """Join the measurements of several processes, in the order of the rows."""
+        order = torch.cat([p.rows for p in pieces]).argsort()
+
+        def joined(values: list[Any]) -> Any:
+            if isinstance(values[0], dict):  # a process without rows has no bounds and no scores
+                names = max(values, key=len)
+                return {name: joined([value[name] for value in values if name in value]) for name in names}
+            return None if values[0] is None else torch.cat(values)[order]
+
+        fields = [f.name for f in attrs.fields(Measurement)]
+        return Measurement(**{name: joined([getattr(p, name) for p in pieces]) for name in fields})
+
+
+@torch.no_grad()
+def measure(
+    module: Any,
+    tokens: Tensor,
+    maskable: Tensor,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    rows: Tensor | None = None,
+    scores: Mapping[str, Score] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Measurement:
+    """Run an objective's bounds on held-out sequences.
+
+    The masks are a function of (seed, row), so they are the same for every
+    model, every number of processes and every batch size.
+
+    Args:
+        module: an `ObjectiveModule`.
+        tokens: int64 [n, L].
+        maskable: bool [n, L].
+        spec: draws, batch size and bound.
+        seed: of the masks.
+        rows: numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None.
+        scores: functions of the predictions to average over the same masks.
+        progress: called with the completed and the total number of sequences.
+    """
+    rows = torch.arange(len(tokens)) if rows is None else rows
+    draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
+    training, device = module.training, next(module.parameters()).device
+    denoiser = module.denoiser()
+    estimates_importance = denoiser.estimates_importance
+    module.eval()
+    options = {"scores": scores} if scores else {}
+    contribution: dict[str, list[Tensor]] = {}
+    scored: dict[str, list[Tensor]] = {name: [] for name in scores or ()}
+    losses, importance = [], []
+    try:
+        for first in range(0, len(tokens), batch_size):
+            x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
+            keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
+            estimates = module.bound(x, of_text, keys, draws, bound, **options)
+            for name, estimate in estimates.items():
+                if name in scored:
+                    sums = (estimate.contribution.sum(1), estimate.weight.sum(1))
+                    scored[name].append(torch.stack(sums, 1).cpu())
+                else:
+                    contribution.setdefault(name, []).append(estimate.contribution.cpu())
+            # The losses of the first bound: the one under uniform masking, if that was estimated.
+            estimate = next(iter(estimates.values()))
+            losses.append((estimate.loss_sum / estimate.loss_count).cpu())
+            if estimates_importance and denoiser.importance_reads == "z":
+                importance.append(_importance_when_hidden(module, x, of_text, keys, draws, bound).cpu())
+            elif estimates_importance:
+                # A time-conditioned estimator is evaluated at the middle of the diffusion.
+                t = torch.full((len(x),), 0.5, device=device)
+                importance.append(module.importance(x, of_text, t).float().cpu())
+            if progress:
+                progress(first + len(x), len(tokens))
+    finally:
+        module.train(training)
+    # A process has no rows if there are more processes than sequences.
+    empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
+    return Measurement(
+        rows=rows,
+        tokens=tokens,
+        maskable=maskable,
+        contribution={name: torch.cat(values) for name, values in contribution.items()},
+        token_loss=torch.cat([empty, *losses]),
+        importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
+        scores={name: torch.cat(values) for name, values in scored.items() if values},
+    )
+
+
+def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
+    """Return each token's importance by an estimator that reads z, averaged over the masks of the bound that hide it.
+
+    Float32 [n, L]; NaN where none does.
+    """
+
+    def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+        return {"importance": module.importance(z, maskable, t)[masked]}
+
+    masks = module.masks(maskable, keys, draws, bound)
+    found = average(at_masked, x, masks, module.denoiser().mask_id)["importance"]
+    return (found.loss_sum / found.loss_count).float()
+
+
+def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
+    """Return a bound over sequences, from nats [n], maskable tokens [n] and bytes [n] of each."""
+    per_token, error = ratio(nats, n)
+    bits, bits_error = ratio(nats / math.log(2), sizes)
+    value = exponential(per_token)
+    return BoundValue(
+        nats_per_token=per_token,
+        value=value,
+        stderr=value * error,
+        bits_per_byte=bits,
+        bits_per_byte_stderr=bits_error,
+    )
+
+
+def summarise(
+    measured: Measurement,
+    *,
+    tokenizer: TokenizerModel,
+    counts: NDArray[np.int64] | None,
+    ngram: NGramNats | None = None,
+    split: str,
+    step: int,
+    ema: bool,
+    draws: int,
+    seed: int,
+    method: str = "exact_k",
+    corpus: str = "",
+) -> Evaluation:
+    """Turn a measurement into the reported numbers.
+
+    `counts` are training tokens by id, int64 [V], for the unigram perplexity; `ngram` are the n-gram model's nats,
+    for the same sequences and masks. The other names are as in `Evaluation`;
+    `corpus` is empty for the experiment's own.
+    """
+    x, maskable = measured.tokens, measured.maskable
+    n = maskable.sum(1)
+    sizes = byte_counts(tokenizer, x, maskable)
+    texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
+    characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
+    of_text = maskable & ~torch.isin(x, torch.tensor(special_ids(tokenizer), dtype=x.dtype))
+    bounds = {name: bound_value(each.sum(1), n, sizes) for name, each in measured.contribution.items()}
+
+    without_special = per_character = per_word = None
+    if NELBO in bounds:
+        nelbo = measured.contribution[NELBO]
+        without_special = exponential(float((nelbo * of_text).sum() / of_text.sum()))
+        per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
+        per_word = exponential(float(nelbo.sum()) / words) if words else None
+    first = next(iter(measured.contribution.values()))  # of the masks that the n-gram model is measured under
+    unigram = frequency_rho = importance_rho = None
+    loss = measured.token_loss
+    seen = maskable & loss.isfinite()
+    if counts is not None:
+        prior = torch.from_numpy(counts).double() + 1.0
+        surprisal = -(prior / prior.sum()).log()[x]
+        unigram = math.exp(float(surprisal[maskable].mean()))
+        frequency_rho = finite(spearman(surprisal[seen], loss[seen]))
+    if measured.importance is not None:
+        importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
+    return Evaluation(
+        corpus=corpus,
+        split=split,
+        step=step,
+        ema=ema,
+        method=method,
+        sequences=len(x),
+        draws=0 if method == LIKELIHOOD else draws,
+        seed=seed,
+        tokens=int(n.sum()),
+        special_tokens=int(n.sum() - of_text.sum()),
+        padding=int((~maskable).sum()),
+        bytes=int(sizes.sum()),
+        characters=characters,
+        words=words,
+        bounds=bounds,
+        perplexity_without_special=without_special,
+        bits_per_character=per_character,
+        perplexity_per_word=per_word,
+        unigram_perplexity=unigram,
+        count_table=None if ngram is None else figure(ngram, first.sum(1), n),
+        importance_spearman=importance_rho,
+        frequency_spearman=frequency_rho,
+    )
+
+
+def evaluate_run(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    text: Text | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Evaluate a model on held-out text, and save the result in the run folder.
+
+    Args:
+        model: of `Model.from_run(run)`.
+        run: the run folder.
+        spec: split, sequences, draws, batch size and bound.
+        seed: seed of the masks; the same seed gives two models the same masks.
+        text: of `text_of`; the held-out text of the experiment's own corpus if None.
+        progress: called with the completed and the total number of sequences.
+    """
+    text = text or text_of(model, run, spec)
+    counts = ngram = None
+    method = method_of(model.experiment, spec.bound)
+    if text.data is not None:
+        counts = load_counts(text.data)
+        ngram = measure_ngram(
+            model.module, text.data, text.tokens, text.maskable, spec, exact=method == LIKELIHOOD, seed=seed
+        )
+    measured = measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
+    evaluation = summarise(
+        measured,
+        tokenizer=model.tokenizer,
+        counts=counts,
+        ngram=ngram,
+        split=text.split,
+        step=model.step,
+        ema=model.experiment.train.ema > 0,
+        draws=spec.draws,
+        seed=seed,
+        method=method,
+        corpus=text.corpus,
+    )
+    evaluation.record(run)
+    return evaluation

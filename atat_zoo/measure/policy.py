@@ -1,0 +1,218 @@
+"""The likelihood of a sampler: what its policy, run along a true text, would have paid for it (docs/mathematics.md).
+
+    −log p(x) ≤ E_{S~π} Σ_t Σ_{i∈S_t} −log p_θ(x_i | z_t)
+
+for choices of positions that read z and their own random numbers; equality where they are deterministic. It holds for
+any number of positions a step, so it prices parallel decoding without a judge. n texts of L tokens, K orders of each.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from typing_extensions import override
+
+from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.measure.likelihood import bound_value
+from atat_zoo.measure.text import byte_counts
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.results.record import RunResult
+from atat_zoo.samplers.teacher_forcing import TeacherForcing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.generation import Writer
+    from atat_zoo.generation.guidance import Guidance
+    from atat_zoo.measure.text import Text
+    from atat_zoo.model import Model
+    from atat_zoo.samplers import Sampler
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class PolicyNats:
+    """What a policy pays for n texts.
+
+    Attributes:
+        nats: −log of the mean probability over the orders, float64 [n]; ∞ for a text that it cannot write.
+        contribution: the price of each token, averaged over the orders, float64 [n, L]. Its sums are the bound with one
+            order, and equal `nats` if there is one.
+        nfe: network evaluations, averaged over the orders, float64 [n].
+        max_nfe: the largest number that the sampler's settings allow.
+    """
+
+    nats: Tensor
+    contribution: Tensor
+    nfe: Tensor
+    max_nfe: int
+
+
+def policy_nats(
+    denoiser: Denoiser, sampler: Sampler, tokens: Tensor, maskable: Tensor, seeds: Tensor, *, orders: int = 1
+) -> PolicyNats:
+    """Return the bound on −log p(maskable tokens | the others) under a sampler.
+
+    The average is inside the logarithm: −log 1/K Σ_k exp(−nats_k), in expectation a bound for any K and tighter for
+    more (Burda et al., arXiv:1509.00519).
+
+    Args:
+        denoiser: p_θ.
+        sampler: a specification.
+        tokens: x, int64 [n, L].
+        maskable: bool [n, L].
+        seeds: of the sampler, one per text, int64 [n].
+        orders: K; a deterministic sampler has one.
+
+    Raises:
+        UserError: when the sampler is not covered.
+    """
+    orders = 1 if sampler.deterministic else orders
+    z = torch.where(maskable, denoiser.mask_id, tokens)
+    contribution = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
+    nats, nfe, most = [], contribution.new_zeros(len(tokens)), 0
+    for k in range(orders):
+        forced = TeacherForcing(tokens)
+        scored = sampler.score_text(denoiser, z, fold(seeds, k), forced)
+        nats.append(forced.nats.sum(1))
+        contribution += forced.nats / orders
+        nfe, most = nfe + scored.nfe.double() / orders, max(most, scored.max_nfe)
+    mean = (-torch.stack(nats)).logsumexp(0) - math.log(orders)
+    return PolicyNats(nats=-mean, contribution=contribution, nfe=nfe, max_nfe=most)
+
+
+def measure_policy(
+    writer: Writer,
+    sampler: Sampler,
+    tokens: Tensor,
+    maskable: Tensor,
+    *,
+    seed: int,
+    orders: int = 1,
+    batch_size: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> PolicyNats:
+    """Return the same for what a writer draws from, guidance and precision included, batch by batch.
+
+    The orders of text n are a function of (seed, n), so two samplers and two models are paired. `progress` is called
+    with the completed and the total number of texts.
+    """
+    seeds = row_keys(seed, "policy", torch.arange(len(tokens)))
+    parts = []
+    with torch.autocast(torch.device(writer.device).type, torch.bfloat16, enabled=writer.bf16):
+        for first in range(0, len(tokens), batch_size):
+            batch = (a[first : first + batch_size].to(writer.device) for a in (tokens, maskable, seeds))
+            parts.append(policy_nats(writer.denoiser, sampler, *batch, orders=orders))
+            if progress:
+                progress(min(first + batch_size, len(tokens)), len(tokens))
+    return PolicyNats(
+        nats=torch.cat([part.nats for part in parts]).cpu(),
+        contribution=torch.cat([part.contribution for part in parts]).cpu(),
+        nfe=torch.cat([part.nfe for part in parts]).cpu() * writer.cost,
+        max_nfe=max(part.max_nfe for part in parts) * writer.cost,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class PolicyValue(RunResult):
+    """The policy bound of a sampler on held-out text. Errors are standard errors over sequences."""
+
+    quantity: str  # `policy likelihood` where the choices of positions are deterministic, otherwise `policy bound`
+    sampler: dict[str, Any]  # the specification
+    guidance: dict[str, Any]  # likewise; p_θ is the guided distribution
+    corpus: str  # the source of the text; empty for the experiment's own
+    split: str  # which held-out split
+    step: int  # optimizer steps of the weights
+    ema: bool  # whether the weights are a moving average
+    sequences: int  # their number
+    orders: int  # K, averaged inside the logarithm
+    seed: int  # of the orders
+    tokens: int  # maskable tokens, special ones included
+    nats_per_token: float  # Σ bound / Σ n; infinite if the sampler cannot write one of the texts
+    nats_per_token_stderr: float  # of that
+    nats_per_token_of_one_order: float  # the same with K = 1, averaged over the orders
+    value: float  # the exponential of nats per token
+    stderr: float  # of the value
+    bits_per_byte: float  # in bits, over the UTF-8 bytes
+    bits_per_byte_stderr: float  # of that
+    nfe: float  # network evaluations per text, on average
+    max_nfe: int  # the maximum that the settings allow
+
+    @property
+    @override
+    def key(self) -> str:
+        what = "-".join(word for word in (POLICY, self.corpus, self.split, str(self.sampler["use"])) if word)
+        return f"{what}-{self.sequences}x{self.orders}"
+
+    @property
+    @override
+    def settings(self) -> tuple[Any, ...]:
+        return self.sampler, self.guidance
+
+
+def policy_value(
+    model: Model, measured: PolicyNats, text: Text, sampler: Sampler, guidance: Guidance, *, seed: int, orders: int
+) -> PolicyValue:
+    """Return what a measurement on a text says, with the settings under which it was made."""
+    n = text.maskable.sum(1)
+    bound = bound_value(measured.nats, n, byte_counts(model.tokenizer, text.tokens, text.maskable))
+    numbers = attrs.asdict(bound)
+    return PolicyValue(
+        quantity=POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND,
+        sampler=unstructure(sampler),
+        guidance=unstructure(guidance),
+        corpus=text.corpus,
+        split=text.split,
+        step=model.step,
+        ema=model.experiment.train.ema > 0,
+        sequences=len(n),
+        orders=1 if sampler.deterministic else orders,
+        seed=seed,
+        tokens=int(n.sum()),
+        nats_per_token_stderr=bound.stderr / bound.value,
+        nats_per_token_of_one_order=float(measured.contribution.sum() / n.sum()),
+        nfe=float(measured.nfe.mean()),
+        max_nfe=measured.max_nfe,
+        **numbers,
+    )
+
+
+def policy_of_run(
+    model: Model,
+    run: str | Path,
+    text: Text,
+    sampler: Sampler,
+    guidance: Guidance,
+    *,
+    seed: int,
+    orders: int = 1,
+    batch_size: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> PolicyValue:
+    """Return the policy bound of a sampler on a text, in float32 as every bound, and save it in the run folder.
+
+    `model` is of `Model.from_run(run)`, `text` of `text_of`. The others are as for `measure_policy`.
+
+    Raises:
+        UserError: when the sampler is not covered.
+    """
+    measured = measure_policy(
+        guidance.guide(model.writer("fp32")),
+        sampler,
+        text.tokens,
+        text.maskable,
+        seed=seed,
+        orders=orders,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    value = policy_value(model, measured, text, sampler, guidance, seed=seed, orders=orders)
+    value.record(run)
+    return value

@@ -1,0 +1,303 @@
+"""Samplers compared by cost and quality: one model, the same number of texts, the same held-out text, one judge.
+
+The likelihood of held-out text under a sampler (the policy bound of docs/mathematics.md) needs no judge. Generative
+perplexity is lower for dull text and at a lower draw temperature, so it is reported with unigram entropy and the
+network evaluations, and a sampler is only called as good as another if their unigram entropies agree too. n texts of L
+tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.errors import UserError
+from atat_zoo.measure.overlap import pieces
+from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, policy_value
+from atat_zoo.measure.text import special_ids, text_of
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, exponential
+from atat_zoo.results.record import RunResult, finite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from atat_zoo.measure.judges import JudgeModel
+    from atat_zoo.model import Model
+    from atat_zoo.samplers import Sample, Sampler
+
+    Tokens = NDArray[np.int64]
+
+# Relative tolerance within which two samplers count as equally good.
+CLOSE = 0.02
+
+
+class Judged:
+    """Scores of texts, with a judge's nats."""
+
+    nats_per_token: float | None
+    nats_per_token_stderr: float | None
+
+    @property
+    def value(self) -> float | None:
+        """The generative perplexity; None without a judge."""
+        return None if self.nats_per_token is None else exponential(self.nats_per_token)
+
+    @property
+    def stderr(self) -> float | None:
+        """Its standard error over texts."""
+        error = self.nats_per_token_stderr
+        return None if self.value is None or error is None else self.value * error
+
+    def named(self) -> dict[str, float | None]:
+        """Return both by their names in a JSON object."""
+        key = GENERATIVE_PERPLEXITY.replace(" ", "_")
+        return {key: self.value, f"{key}_stderr": self.stderr}
+
+
+@attrs.frozen(kw_only=True)
+class SamplerResult(Judged):
+    """The numbers of a sampler's texts."""
+
+    name: str  # of the sampler, or its table
+    steps: int | None  # the requested steps, or None for explicit settings
+    sampler: dict[str, Any]  # the specification
+    nfe: float  # network evaluations per text, on average
+    max_nfe: int  # the maximum that the settings allow
+    seconds: float  # in the sampler, for all texts; the minimum over the repetitions
+    tokens_per_second: float  # special tokens included
+    unigram_entropy: float  # within a text, in nats, averaged over texts
+    distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs
+    nats_per_token: float | None  # of the judge; None without one
+    nats_per_token_stderr: float | None  # over texts
+    policy: PolicyValue | None = None  # the likelihood of held-out text under the sampler, or a bound on it
+    policy_difference: float | None = None  # of its nats per token from the first's, on the same sequences
+    policy_difference_stderr: float | None = None  # over sequences
+    unpriced: str | None = None  # why there is no such likelihood; None also where none was asked for
+
+
+@attrs.frozen(kw_only=True)
+class Bench(RunResult):
+    """Samplers side by side; the others are compared with the first."""
+
+    judge: str | None  # its title, or None without one
+    step: int  # optimizer steps of the weights
+    number: int  # texts per sampler
+    length: int  # their tokens, special ones included
+    seed: int  # of the samplers
+    threads: int  # of the computation
+    device: str  # of the computation
+    measured: tuple[SamplerResult, ...]  # one for each sampler
+    sequences: int = 0  # held-out sequences of the policy bounds; 0 for none
+    orders: int = 1  # averaged inside them, where the sampler's order is random
+
+    def as_good(self, result: SamplerResult) -> bool | None:
+        """Return whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
+
+        None without a judge.
+        """
+        first = self.measured[0]
+        if result.nats_per_token is None or first.nats_per_token is None:
+            return None
+        entropy = abs(result.unigram_entropy - first.unigram_entropy) <= CLOSE * first.unigram_entropy
+        return entropy and result.nats_per_token - first.nats_per_token <= math.log1p(CLOSE)
+
+    @property
+    def prices(self) -> bool:
+        """Whether policy bounds were asked for."""
+        return any(m.policy or m.unpriced for m in self.measured)
+
+    def share(self, result: SamplerResult) -> float:
+        """Return a sampler's time relative to the first's."""
+        return result.seconds / self.measured[0].seconds
+
+    @property
+    @override
+    def key(self) -> str:
+        return f"samplers-{self.number}x{self.length}"
+
+    @property
+    @override
+    def settings(self) -> tuple[Any, ...]:
+        return self.judge, [result.sampler for result in self.measured], self.sequences, self.orders
+
+    @override
+    def to_table(self) -> dict[str, Any]:
+        rows = [
+            attrs.asdict(m) | m.named() | {"time": self.share(m), "as_good": self.as_good(m)} for m in self.measured
+        ]
+        table: dict[str, Any] = finite(attrs.asdict(self, recurse=False) | {"measured": rows})
+        return table
+
+
+def bench(
+    model: Model,
+    run: str | Path,
+    judge: JudgeModel | None,
+    samplers: Sequence[tuple[str, int | None, Sampler]],
+    *,
+    number: int = 64,
+    length: int | None = None,
+    seed: int = 0,
+    repeat: int = 1,
+    batch_size: int = 64,
+    sequences: int = 64,
+    orders: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Bench:
+    """Generate texts with one model and several samplers, and score them.
+
+    Args:
+        model: of `Model.from_run(run)`.
+        run: the run folder, for the result.
+        judge: scores the texts; None for no scores.
+        samplers: name, requested steps and specification of each.
+        number: texts per sampler.
+        length: tokens in a text; the training length if None.
+        seed: seed of all samplers.
+        repeat: repetitions, in rounds over all samplers, so that a temporary load does not slow only one of them;
+            the minimum time counts, the texts are the same.
+        batch_size: texts at once.
+        sequences: maximum number of held-out sequences for the policy bounds; 0 measures none.
+        orders: K, averaged inside the policy bounds.
+        progress: called with the name of the stage, the amount done and the amount to do.
+
+    Raises:
+        UserError: see `Writer.write` and the judge.
+    """
+    import torch
+
+    from atat_zoo.model.model import device_name
+
+    report = progress or (lambda stage, done, total: None)
+    options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
+    # The first evaluations of a process are slower, so they are not measured.
+    model.sample(min(number, batch_size), sampler=samplers[0][2], **options)
+    seconds = [math.inf] * len(samplers)
+    generations = []
+    for again in range(repeat):
+        for i, (name, _, sampler) in enumerate(samplers):
+            report(name, again * len(samplers) + i, repeat * len(samplers))
+            written = model.sample(number, sampler=sampler, **options)
+            seconds[i] = min(seconds[i], written.seconds)
+            if not again:
+                generations.append(written)
+    bounds = policy_bounds(
+        model, run, [sampler for *_, sampler in samplers], sequences, orders, seed, batch_size, report
+    )
+    results = []
+    for i, (name, steps, sampler) in enumerate(samplers):
+        if judge:
+            report("judging", i, len(samplers))
+        sample = generations[i].sample
+        nats, error = ratio(*judge.nats(generations[i].texts)) if judge else (None, None)
+        parts = [pieces(row, special_ids(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
+        results.append(
+            SamplerResult(
+                name=name,
+                steps=steps,
+                sampler=unstructure(sampler),
+                seconds=seconds[i],
+                nats_per_token=nats,
+                nats_per_token_stderr=error,
+                **bounds[i],
+                **costs(sample, seconds[i]),
+                **variety(parts),
+            )
+        )
+    result = Bench(
+        judge=judge.title if judge else None,
+        step=model.step,
+        number=number,
+        length=length or model.context.length,
+        seed=seed,
+        threads=torch.get_num_threads(),
+        device=device_name(model.context.device),
+        measured=tuple(results),
+        sequences=max((each.policy.sequences for each in results if each.policy), default=0),
+        orders=orders,
+    )
+    result.record(run)
+    return result
+
+
+def policy_bounds(
+    model: Model,
+    run: str | Path,
+    samplers: Sequence[Sampler],
+    sequences: int,
+    orders: int,
+    seed: int,
+    batch_size: int,
+    report: Callable[[str, int, int], None],
+) -> list[dict[str, Any]]:
+    """Return the fields of `SamplerResult` about the policy bound of each sampler, in float32 as every bound."""
+    if not sequences:
+        return [{} for _ in samplers]
+    own: Any = model.experiment.evaluation
+    text = text_of(model, run, attrs.evolve(own, sequences=sequences))
+    guidance = model.experiment.parts["guidance"]
+    writer, n = guidance.guide(model.writer("fp32")), text.maskable.sum(1)
+    options: dict[str, Any] = {"seed": seed, "orders": orders}
+    bounds: list[dict[str, Any]] = []
+    first: PolicyNats | None = None
+    for i, sampler in enumerate(samplers):
+        report("along held-out text", i, len(samplers))
+        try:
+            measured = measure_policy(writer, sampler, text.tokens, text.maskable, batch_size=batch_size, **options)
+        except UserError as error:  # not covered, or a guidance that this text does not suit
+            bounds.append({"unpriced": sampler.no_policy_bound_because or str(error)})
+            continue
+        fields: dict[str, Any] = {"policy": policy_value(model, measured, text, sampler, guidance, **options)}
+        if i == 0:
+            first = measured
+        elif first is not None:
+            fields["policy_difference"], fields["policy_difference_stderr"] = ratio(measured.nats - first.nats, n)
+        bounds.append(fields)
+    return bounds
+
+
+def costs(sample: Sample, seconds: float) -> dict[str, Any]:
+    """Return the cost of a sample as fields of `Scores`."""
+    speed = sample.tokens.numel() / seconds if seconds else None
+    return {"nfe": float(sample.nfe.double().mean()), "max_nfe": sample.max_nfe, "tokens_per_second": speed}
+
+
+def variety(parts: Sequence[Sequence[Tokens]]) -> dict[str, Any]:
+    """Return the variety of texts, each in the pieces between its special tokens, as fields of `Scores`."""
+    texts = [np.concatenate([np.zeros(0, np.int64), *text]) for text in parts]
+    return {
+        "unigram_entropy": unigram_entropy(texts),
+        "distinct_2": distinct([piece for text in parts for piece in text], 2),
+    }
+
+
+def unigram_entropy(texts: Sequence[Tokens]) -> float:
+    """Return the entropy of the token frequencies within a text, averaged over the texts, in nats.
+
+    Per text, as in s-sahoo/duo, metrics.py (arXiv:2506.10892), and not pooled: texts that each repeat themselves in
+    their own way are dull too. At most log L. Unlike that code, `score` excludes BOS and EOS.
+    """
+    entropies = []
+    for ids in texts:
+        _, counts = np.unique(ids, return_counts=True)
+        share = counts / max(1, len(ids))
+        entropies.append(float(-(share * np.log(share)).sum()))
+    return float(np.mean(entropies)) if entropies else 0.0
+
+
+def distinct(texts: Sequence[Tokens], n: int) -> float | None:
+    """Return distinct n-grams over all n-grams of the texts (Li et al., NAACL 2016); None when no text has one."""
+    windows = [np.lib.stride_tricks.sliding_window_view(ids, n) for ids in texts if len(ids) >= n]
+    if not windows:
+        return None
+    every = np.concatenate(windows)
+    return len(np.unique(every, axis=0)) / len(every)

@@ -1,0 +1,281 @@
+"""Judges with weights, which read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from typing_extensions import override
+
+from atat_zoo.bounds import ExactKBound
+from atat_zoo.data import is_framed
+from atat_zoo.errors import UserError
+from atat_zoo.model.model import torch_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from atat_zoo.model import Model
+
+Pooling = Literal["mean", "last"]
+
+
+class ChunkJudge(ABC):
+    """A `JudgeModel` that cuts texts into chunks and sums their scores."""
+
+    title: str
+    device: torch.device | str
+    length: int  # maximum number of text tokens in a chunk
+    start: int | None  # the token before the text of every chunk, if any
+    skipped: int  # tokens at the beginning of a chunk, `start` among them, whose losses are not counted
+    # The feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
+    pooling: Pooling = "mean"
+    batch_size: int  # chunks at once
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts that have characters; a `UserError` when the tokenizer has none for them."""
+
+    @abstractmethod
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return −log p of every token, float [B, T]; values where `counted` is false are ignored."""
+
+    @abstractmethod
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return a hidden state for every token, float [B, T, D]."""
+
+    @torch.no_grad()
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p of each text and its tokens; see `JudgeModel`."""
+        nats = torch.zeros(len(texts), dtype=torch.float64)
+        count = torch.zeros(len(texts), dtype=torch.int64)
+        for rows, tokens, counted in self._batches(self._encoded(texts), self.skipped):
+            losses = self.losses(tokens, counted).double()
+            nats.index_add_(0, rows, torch.where(counted, losses, 0.0).sum(1).cpu())
+            count.index_add_(0, rows, counted.sum(1).cpu())
+        return nats, count
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return the feature of each text; see `JudgeModel`."""
+        encoded = self._encoded(texts)
+        empty = next((i for i, ids in enumerate(encoded) if not ids), None)
+        if empty is not None:
+            raise UserError(
+                f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features; ask for longer texts, "
+                "or leave out what needs features"
+            )
+        if self.pooling == "last":
+            encoded = [ids[: self.length] for ids in encoded]
+        total: Tensor | None = None
+        count = torch.zeros(len(texts), dtype=torch.float64)
+        for rows, tokens, counted in self._batches(encoded, 0 if self.start is None else 1):
+            of_text = counted if self.pooling == "mean" else _last(counted)
+            sums = (self.hidden(tokens, counted).double() * of_text[..., None]).sum(1).cpu()
+            if total is None:
+                total = torch.zeros(len(texts), sums.shape[1], dtype=torch.float64)
+            total.index_add_(0, rows, sums)
+            count.index_add_(0, rows, of_text.sum(1).double().cpu())
+        assert total is not None
+        return (total / count[:, None]).float()
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            raise UserError("there is no text to judge; ask for at least one")
+        there = [i for i, text in enumerate(texts) if text]
+        encoded: list[list[int]] = [[] for _ in texts]
+        for i, ids in zip(there, self.encode([texts[i] for i in there]) if there else [], strict=True):
+            if not ids:
+                raise UserError(f"the tokenizer of {self.title} makes no token of text {i + 1}; name another judge")
+            encoded[i] = ids
+        return encoded
+
+    def _batches(self, encoded: Sequence[Sequence[int]], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the index of each chunk's text [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
+        start = [] if self.start is None else [self.start]
+        chunks = [
+            (row, [*start, *ids[first : first + self.length]])
+            for row, ids in enumerate(encoded)
+            for first in range(0, len(ids), self.length)
+        ]
+        for first in range(0, len(chunks), self.batch_size):
+            batch = chunks[first : first + self.batch_size]
+            longest = max(len(ids) for _, ids in batch)
+            tokens = torch.tensor([[*ids, *([0] * (longest - len(ids)))] for _, ids in batch])
+            counted = torch.arange(longest) < torch.tensor([[len(ids)] for _, ids in batch])
+            counted[:, :skipped] = False
+            yield torch.tensor([row for row, _ in batch]), tokens.to(self.device), counted.to(self.device)
+
+
+def _last(counted: Tensor) -> Tensor:
+    """Return a mask of the last true position of each row, bool [B, T]."""
+    position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
+    return position == torch.where(counted, position, -1).amax(1, keepdim=True)
+
+
+class RunScorer(ChunkJudge):
+    """A judge from an objective with an exact likelihood."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        """Wrap a model with an exact objective; `name` is that of its run."""
+        self.tokenizer = model.tokenizer
+        self.module: Any = model.module
+        self.device = model.context.device
+        self.title = f"{name} ({model.experiment.parts['objective'].name}, step {model.step})"
+        data = model.experiment.data
+        framed = is_framed(data.special)
+        self.start, self.skipped = model.tokenizer.bos if framed else None, int(framed)
+        # Where every full sequence ended with EOS, the model has never seen text.
+        ended = framed or (data.special == "document" and data.rows == "document")
+        self.length = model.context.length - self.skipped - ended
+        self.batch_size = model.experiment.evaluation.batch_size
+
+    @override
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return self.tokenizer.encode_batch(texts)
+        except UserError as error:
+            raise UserError(
+                f"the judge {self.title} cannot read the text: {error}; name a judge whose tokenizer can"
+            ) from None
+
+    @override
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
+        nats: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
+        return nats
+
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return the hidden states that predict each token, [B, T, D]."""
+        hidden: Tensor = self.module.hidden(tokens, None)
+        return hidden
+
+
+# Names of a model's maximum number of tokens in its settings.
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+_UNLIMITED = 1024  # for a model without this setting
+
+
+class HuggingFaceScorer(ChunkJudge):
+    """A model and its tokenizer, from the hub or a folder."""
+
+    def __init__(
+        self,
+        name: str,
+        device: str,
+        *,
+        revision: str | None,
+        length: int | None,
+        begin: str,
+        pooling: Pooling,
+        batch_size: int,
+    ) -> None:
+        """Load both; the parameters are those of `HuggingFaceJudge`."""
+        self.title = name if revision is None else f"{name} at {revision}"
+        self.pooling, self.batch_size, self.skipped = pooling, batch_size, 1
+        self.device = torch_device(device)
+        self.tokenizer, model = _load(name, revision)
+        self.model = model.to(self.device).float().eval()
+        longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)
+        if length is not None and longest is not None and length > longest:
+            raise UserError(f"judge.length: {name} reads {longest} tokens at most; ask for no more")
+        self.start = None
+        if begin == "bos":
+            self.start = self.tokenizer.bos_token_id
+            if self.start is None:
+                raise UserError(
+                    f"judge.begin: the tokenizer of {name} has no BOS token; "
+                    'set begin = "none", which leaves the first token of every chunk out'
+                )
+        self.length = (length or longest or _UNLIMITED) - (self.start is not None)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `ChunkJudge`; the name of a special token in a text is ordinary text."""
+        encoded = self.tokenizer(
+            list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
+        )
+        ids: list[list[int]] = encoded["input_ids"]
+        unknown = self.tokenizer.unk_token_id
+        # GPT-2 also uses its only special token as the unknown one, but text is never encoded as it.
+        if unknown is not None and any(unknown in row for row in ids):
+            raise UserError(
+                f"the judge {self.title} cannot read the text: its tokenizer has no token for some characters; "
+                "name a judge whose tokenizer can"
+            )
+        return ids
+
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return −log p of every token, float32 [B, T]; 0 for the first."""
+        logits = self._ask(tokens, counted).logits[:, :-1]
+        # One row at a time: two copies of float32 [B, T, V] would take most of the memory.
+        pairs = zip(logits, tokens[:, 1:], strict=True)
+        rows = [F.cross_entropy(row.float(), ids, reduction="none") for row, ids in pairs]
+        return F.pad(torch.stack(rows), (1, 0))
+
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """See `ChunkJudge`: those of the last layer."""
+        hidden: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
+        return hidden
+
+    def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
+        attention = counted.clone()
+        attention[:, 0] = True  # the first token of a chunk is read but not counted
+        return self.model(input_ids=tokens, attention_mask=attention.long(), use_cache=False, **options)
+
+
+def _load(name: str, revision: str | None) -> tuple[Any, Any]:
+    """Return tokenizer and model.
+
+    Raises:
+        UserError: when the library is not installed, or the model cannot be loaded completely.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise UserError(
+            "the judge 'huggingface' needs the package transformers; install it with `pip install 'atat-zoo[judge]'`"
+        ) from None
+    try:
+        with _quiet(transformers):
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                name, revision=revision, use_safetensors=True, output_loading_info=True
+            )
+    # OSError: no such model, or no network; the others: files that are no causal model.
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"judge.model: {name!r} cannot be loaded ({first}); name a causal model of the hub with safetensors, "
+            "or a folder that holds one with its tokenizer, and see that the network is there if it must be fetched"
+        ) from None
+    model, report = loaded
+    # The library would initialise these at random and continue.
+    if report["missing_keys"]:
+        raise UserError(
+            f"judge.model: {name!r} lacks the weights {sorted(report['missing_keys'])[0]} "
+            f"({len(report['missing_keys'])} in all), so it is no causal language model; name one that is"
+        )
+    return tokenizer, model
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep the library's progress bars and advice out of a command's output."""
+    own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
+    level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    hub.setLevel(logging.ERROR)  # it warns of every retry
+    try:
+        yield
+    finally:
+        own.set_verbosity(level)
+        hub.setLevel(hub_level)
+        if bars:
+            own.enable_progress_bar()

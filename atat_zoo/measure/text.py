@@ -1,0 +1,122 @@
+"""Held-out text to measure a model on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from atat_zoo.data.build import build
+from atat_zoo.data.manifest import load_counts
+from atat_zoo.data.sequences import held_out, sequences
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import conflicts
+from atat_zoo.parsing import read
+from atat_zoo.run import RunFolder
+from atat_zoo.run.model_files import TOKENIZER
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.data import Split
+    from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.model import Model
+    from atat_zoo.tokenizers import TokenizerModel
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Text:
+    """Held-out text: n sequences of L tokens.
+
+    Attributes:
+        tokens: int64 [n, L].
+        maskable: bool [n, L].
+        data: folder of the shards that it was held out of; None for another corpus than the experiment's own.
+        split: which held-out split; `all` for all text of a corpus.
+        corpus: the source of the text; empty for the experiment's own.
+    """
+
+    tokens: Tensor
+    maskable: Tensor
+    data: Path | None
+    split: str
+    corpus: str = ""
+
+    @property
+    def counts(self) -> Tensor | None:
+        """Training tokens of its shards by id, int64 [V]; None for another corpus than the experiment's own."""
+        return None if self.data is None else torch.from_numpy(load_counts(self.data))
+
+
+def text_of(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    corpus: Any = None,
+    corpus_name: str = "",
+    all_of_corpus: bool = False,
+) -> Text:
+    """Return the text of an evaluation, after a check that the model's parts allow it.
+
+    Args:
+        model: of `Model.from_run(run)`.
+        run: the run folder.
+        spec: split and sequences.
+        corpus: another corpus than the experiment's own, for a zero-shot evaluation.
+        corpus_name: its name in the run folder.
+        all_of_corpus: whether to use all of its text, its training split.
+    """
+    check_evaluation(model, run, spec)
+    if corpus is None:
+        return held_out_text(model, run, spec.split, spec.sequences)
+    tokens, maskable = sequences(
+        corpus,
+        model.tokenizer,
+        "train" if all_of_corpus else spec.split,
+        length=model.context.length,
+        special=model.experiment.data.special,
+        rows=model.experiment.data.rows,
+        limit=spec.sequences,
+    )
+    split = "all" if all_of_corpus else spec.split
+    return Text(tokens=tokens, maskable=maskable, data=None, split=split, corpus=corpus_name)
+
+
+def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -> Text:
+    """Return the held-out text of a run's own experiment.
+
+    Raises:
+        UserError: when the corpus differs from that of the training.
+    """
+    data = build(model.experiment)
+    if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
+        raise UserError(
+            f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since; "
+            "bring its old text back, or train again"
+        )
+    tokens, maskable = held_out(data, split, sequences)
+    return Text(tokens=tokens, maskable=maskable, data=data, split=split)
+
+
+def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
+    """Check that a model's parts allow this evaluation, before anything is measured.
+
+    Raises:
+        UserError: with one sentence per conflict.
+    """
+    problems = conflicts(attrs.evolve(model.experiment, evaluation=spec))
+    if problems:
+        raise UserError("\n".join(f"{run}: {problem}" for problem in problems))
+
+
+def special_ids(tokenizer: TokenizerModel) -> list[int]:
+    """Return the ids without text: BOS and EOS, if the tokenizer has them."""
+    return [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
+
+
+def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the number of UTF-8 bytes of the maskable tokens of each sequence [n, L], int64 [n]."""
+    return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)

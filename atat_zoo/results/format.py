@@ -1,0 +1,102 @@
+"""Numbers in words, with no more digits than their errors allow."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+NONE = "—"
+
+
+def place(error: float) -> int:
+    """Return the decimal place to which a number with this error is rounded: 1 for tenths, −1 for tens.
+
+    The error keeps two digits when it begins with less than 3.55, otherwise one, as the Particle Data Group rounds.
+    """
+    exponent = math.floor(math.log10(error))
+    return (1 if error / 10**exponent < 3.55 else 0) - exponent
+
+
+def rounded(value: float, at: int, sign: str = "") -> str:
+    """Return a number rounded to a decimal place, with separators of thousands."""
+    return f"{round(value, at) + 0.0:{sign},.{max(0, at)}f}"
+
+
+def uncertain(value: float | None, error: float | None) -> str:
+    """Return `58.2 ± 1.2`: both rounded to what the error allows; without an error three digits."""
+    if value is None or not math.isfinite(value):
+        return "not finite"
+    if not error or not math.isfinite(error):
+        return rounded(value, 2 - math.floor(math.log10(abs(value)))) if value else "0"
+    at = place(error)
+    return f"{rounded(value, at)} ± {rounded(error, at)}"
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    """Return `−2.2 % [−2.7, −1.7]`: rounded to what half the interval's width allows."""
+    if value is None or low is None or high is None or not all(map(math.isfinite, (value, low, high))):
+        return "not finite"
+    at = place((high - low) / 2) if high > low else 2
+    value_, low_, high_ = (rounded(each, at, "+").replace("-", "−") for each in (value, low, high))
+    return f"{value_} % [{low_}, {high_}]"
+
+
+def number(count: int, what: str) -> str:
+    """Return `1 step` or `1,234 steps`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def size(sequences: int, draws: int) -> str:
+    """Return the size of an evaluation: `768 sequences × 4 draws`; draws are 0 for a likelihood."""
+    text = number(sequences, "sequence")
+    return f"{text} × {number(draws, 'draw')}" if draws else f"{text}, exact"
+
+
+def lasting(seconds: float) -> str:
+    """Return a time in its largest unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def joined(words: list[str]) -> str:
+    """Return `a`, `a and b`, or `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+# With a fixed number of digits, as tables have them
+
+
+def cell(value: float | None, digits: str, unit: str = "") -> str:
+    """Return a number with so many digits, as `format` has them, or a dash where there is none."""
+    return NONE if value is None else f"{value:{digits}}{unit}"
+
+
+def with_error(value: float | None, error: float | None, digits: str) -> str:
+    """Return `58.21 ± 1.23`, both with so many digits."""
+    return f"{value:{digits}} ± {error:{digits}}"
+
+
+def change(difference: Mapping[str, Any], digits: int = 2) -> str:
+    """Return the percent of an interval's table: `-2.20 % [-2.71, -1.72]`."""
+    numbers = [difference[key] for key in ("percent", "percent_low", "percent_high")]
+    if None in numbers:
+        return "not finite"
+    value, low, high = (f"{number:+.{digits}f}" for number in numbers)
+    return f"{value} % [{low}, {high}]"
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown, with bars in cells escaped."""
+    for row in [columns, ["---"] * len(columns), *rows]:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return names with their values as indented lines, the values below each other."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"  {name.ljust(width)}  {value}" for name, value in pairs]

@@ -1,0 +1,124 @@
+"""Bootstrap intervals over sequences, for runs measured on the same sequences.
+
+The estimate is a ratio of sums: Σ nats / Σ tokens. Sequences are the resampled
+units, since the tokens of one are not independent. n sequences, R
+resamples, m columns.
+
+A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap,
+1993, chapter 13), from order statistics, so that the interval of −x is
+exactly minus the interval of x.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+# Numbers in a chunk of resamples: 32 MB of int64.
+_CHUNK = 1 << 22
+
+
+@attrs.frozen(kw_only=True)
+class Interval:
+    """An estimate and its interval."""
+
+    value: float  # the estimate on the original sequences
+    low: float  # lower end of the interval
+    high: float  # upper end
+
+    @property
+    def width(self) -> float:
+        """The distance between the ends."""
+        return self.high - self.low
+
+    def map(self, function: Callable[[float], float]) -> Interval:
+        """Return the interval of an increasing function of the value."""
+        return Interval(value=function(self.value), low=function(self.low), high=function(self.high))
+
+    def to_table(self) -> dict[str, float]:
+        """Return a difference of nats per token, and the change of the exponential in percent."""
+        change = self.map(percent)
+        return {
+            "nats_per_token": self.value,
+            "low": self.low,
+            "high": self.high,
+            "percent": change.value,
+            "percent_low": change.low,
+            "percent_high": change.high,
+        }
+
+
+def percent(nats_per_token: float) -> float:
+    """Return the change of an exponential in percent, from that of its nats per token."""
+    return 100 * math.expm1(nats_per_token) if nats_per_token < 700 else math.inf
+
+
+def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAMPLES) -> Tensor:
+    """Return the sums of each column over sequences drawn with replacement, float64 [R, m].
+
+    A resample is a function of (seed, purpose, its number): the same for every
+    column, for every call and on every machine.
+
+    Values are [n, m], a number for each sequence and column. Two purposes draw independently.
+    """
+    import torch
+
+    from atat_zoo.diffusion.randomness import fold, mix_int, stream, to_unit
+
+    n = len(values)
+    values = values.double()
+    key = torch.tensor(mix_int(stream(seed, purpose)))
+    columns = torch.arange(n)
+    sums = []
+    rows = max(1, _CHUNK // n)
+    for first in range(0, resamples, rows):
+        number = torch.arange(first, min(first + rows, resamples))
+        units = to_unit(fold(fold(key, number)[:, None], columns), torch.float64)
+        # u < 1, but the product may round up to n.
+        chosen = (units * n).long().clamp(max=n - 1)
+        times = torch.bincount((chosen + torch.arange(len(number))[:, None] * n).flatten(), minlength=len(number) * n)
+        sums.append(times.view(len(number), n).double() @ values)
+    return torch.cat(sums)
+
+
+def interval(value: float, samples: Tensor) -> Interval:
+    """Return the percentile interval of resampled estimates [R]: the k-th from below and from above."""
+    ordered = samples.sort().values
+    k = max(1, math.floor((1 - LEVEL) / 2 * (len(ordered) + 1)))
+    return Interval(value=value, low=float(ordered[k - 1]), high=float(ordered[-k]))
+
+
+def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Return Σ(a − b) / Σ count with its interval: a and b are resampled together, so their common part cancels.
+
+    a and b are nats of the same sequences by two models under the same masks, float64 [n]; `count` their tokens, [n].
+    """
+    difference, n = a.double() - b.double(), count.double()
+    return interval(float(difference.sum() / n.sum()), _means(difference, n, "bootstrap", seed, resamples))
+
+
+def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Return the interval of the same difference as if a and b had been measured on different sequences.
+
+    For reference: comparison shows how much `paired` gains from common sequences and masks. Arguments as there.
+    """
+    a, b, n = a.double(), b.double(), count.double()
+    apart = _means(a, n, "bootstrap a", seed, resamples) - _means(b, n, "bootstrap b", seed, resamples)
+    return interval(float((a - b).sum() / n.sum()), apart)
+
+
+def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int) -> Tensor:
+    """Return nats per token of each resample, [R]."""
+    import torch
+
+    sums, tokens = resampled(torch.stack([nats, count], 1), purpose=purpose, seed=seed, resamples=resamples).unbind(1)
+    return sums / tokens

@@ -1,0 +1,36 @@
+"""The only module that writes the word perplexity, and defines its meaning.
+
+A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound
+on it under uniform masking (docs/mathematics.md). Bounds under other forward processes, or with
+a number of discrete steps, are exponentials of nats per token too, but are
+called "<name> bound". A test checks that all other modules take these words from here.
+"""
+
+from __future__ import annotations
+
+import math
+
+NELBO = "nelbo"
+PERPLEXITY = "perplexity"
+WORD_PERPLEXITY = "perplexity per word"
+# Exact, of a model that knows only the frequencies of the training tokens.
+UNIGRAM_PERPLEXITY = "unigram perplexity"
+# Of a count table over neighbouring tokens, on the same tokens under the same masks as the model.
+TABLE = "count-table"
+# Of generated text, under another model: never of the model that wrote it, and never without entropy and NFE.
+GENERATIVE_PERPLEXITY = "generative perplexity"
+
+# Of a sampler along true text (docs/mathematics.md): a bound, exact where the choices of positions are deterministic.
+POLICY = "policy"
+POLICY_BOUND = "policy bound"
+POLICY_LIKELIHOOD = "policy likelihood"
+
+
+def title(quantity: str) -> str:
+    """Return the name of the exponential of a bound in nats per token."""
+    return PERPLEXITY if quantity == NELBO else f"{quantity} bound"
+
+
+def exponential(nats_per_token: float) -> float:
+    """Return e^nats; infinity for a model that has diverged."""
+    return math.inf if nats_per_token > 700 else math.exp(nats_per_token)

@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM, received by whoever can stop at a good moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+
+class Interruption:
+    """Receives Ctrl-C and SIGTERM in a `with` block; `signal` is the first, or None.
+
+    Args:
+        receive: called with the number of each signal, and whether there was one before.
+    """
+
+    def __init__(self, receive: Callable[[int, bool], object]) -> None:
+        self.signal: int | None = None
+        self._receive = receive
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        """Replace the signal handlers."""
+        # Python gives signals to the main thread only; what runs in another thread is stopped by its caller.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the signal handlers."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self.signal is not None
+        self.signal = self.signal or number
+        self._receive(number, again)

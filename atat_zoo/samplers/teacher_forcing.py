@@ -1,0 +1,61 @@
+"""Where the tokens of a run come from: from the draw, or from a known text, for its policy NLL (docs/mathematics.md).
+
+Legend: B rows in the batch, L positions, M positions that a step fills, V predictable tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+from typing_extensions import override
+
+from atat_zoo.diffusion.randomness import fold
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.samplers.draw import Draw
+
+
+class TokenSource:
+    """The draw, with random numbers of the row's seed, the number of the step and the position."""
+
+    def __call__(self, draw: Draw, log_probs: Tensor, step: Step, row: Tensor, position: Tensor) -> Tensor:
+        """Return tokens, int64 [M], at rows of the step and positions, int64 [M]; log_probs are [M, V]."""
+        return draw(log_probs, fold(step.keys("draw")[row], position), step, row)
+
+    def at(self, first: int, apart: int = 1) -> TokenSource:
+        """Return the source for a run on a part of the text, which has position first + apart · i as its position i."""
+        return self
+
+
+class TeacherForcing(TokenSource):
+    """A text that a run writes where it would draw, and the policy NLL of each token.
+
+    Attributes:
+        tokens: x, int64 [B, L].
+        nats: −log of the probability with which each token would have been drawn, ∞ if never, float64 [B, L]; 0 where
+            nothing was drawn.
+    """
+
+    def __init__(self, tokens: Tensor) -> None:
+        """Take the text."""
+        self.tokens = tokens
+        self.nats = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
+        self.first, self.apart = 0, 1
+
+    @override
+    def __call__(self, draw: Draw, log_probs: Tensor, step: Step, row: Tensor, position: Tensor) -> Tensor:
+        index = step.rows[row], self.first + self.apart * position
+        tokens = self.tokens[index]
+        self.nats[index] = -draw.log_prob(tokens, log_probs, step, row)
+        return tokens
+
+    @override
+    def at(self, first: int, apart: int = 1) -> TeacherForcing:
+        part = copy.copy(self)  # which writes into the same nats
+        part.first, part.apart = first, apart
+        return part

@@ -1,0 +1,177 @@
+"""The results of a study as Markdown, from the same numbers as study.json."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.results.format import NONE, cell, change, markdown, number
+from atat_zoo.results.naming import exponential
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Table = dict[str, Any]
+_WORDS = {True: "yes", False: "no", None: NONE}
+
+
+def page(report: Table) -> str:
+    """Return the page."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Table) -> Iterator[str]:
+    yield f"# Study {report['study']}"
+    yield ""
+    yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page."
+    yield ""
+    yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
+    yield from _method(report)
+    yield (
+        "- *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and "
+        "how far the arm is from it."
+    )
+    yield (
+        "- *over seeds*: mean of the differences of the seeds and its t-interval; *over sequences*: bootstrap of the "
+        "difference averaged over seeds. Both 95 %, paired by sequence and mask."
+    )
+    yield (
+        f"- *not worse*: the upper ends of both intervals are at most +{report['not_worse_percent']:g} %. Costs are "
+        "medians over seeds; seconds are those of the optimizer steps."
+    )
+    yield from _machines(report)
+    yield from _tables(report)
+    for arm in report["samplers"] or ():
+        yield from _samplers(arm)
+    if report["sweep"]:
+        yield from _sweep(report["sweep"])
+    if report["test"]:
+        times = report["test"]["times"]
+        once = "Evaluated once, after all settings were fixed."
+        yield from ("", "## Test split", "", once if times == 1 else f"**Evaluated {times} times.**")
+        yield from _method(report["test"])
+        yield from _tables(report["test"])
+    for title, items in (
+        ("Failed", [f"`{run}`: {why}" for run, why in report["failed"].items()]),
+        ("Left out", [f"`{arm}`: what its settings follow from is not finished" for arm in report["left_out"]]),
+    ):
+        if items:
+            yield from ("", f"## {title}", "", *(f"- {item}" for item in items))
+
+
+def _method(part: Table) -> Iterator[str]:
+    methods = " and ".join(dict.fromkeys(arm["method"] for arm in part["arms"].values()))
+    yield (
+        f"- {part['sequences']:,} sequences, {part['tokens']:,} tokens, "
+        f"{part['draws']} draws each by {methods or NONE}, mask seed {part['seed']}."
+    )
+
+
+def _machines(report: Table) -> Iterator[str]:
+    """Say what the runs were trained on; times of different settings are not compared without a word."""
+    seen = []
+    for run in (run for arm in report["arms"].values() for run in arm["runs"]):
+        machine, computed = run["machine"], run["computed"]
+        settings = ", ".join(
+            f"{number(how['jobs'], 'training')} at a time, {number(how['threads'], 'thread')} each"
+            for how in run["trained_with"]
+        )
+        device = f", on {computed['device']}" if computed.get("device", "cpu") != "cpu" else ""
+        hardware = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}{device}"
+        seen.append(f"{hardware}; {settings or 'by atat train'}")
+    if different := list(dict.fromkeys(seen)):
+        yield f"- Trained with {' and with '.join(different)}; torch {report['packages'].get('torch')}."
+    if len(different) > 1:
+        yield "- **Not all runs were trained alike: their seconds and memory are not comparable.**"
+
+
+def _tables(part: Table) -> Iterator[str]:
+    yield ""
+    columns = ["arm", "bound", "geometric mean", "seed: value", "count table", "steps", "tokens", "seconds"]
+    columns += ["seconds per step", "peak memory", "parameters"]
+    yield from markdown(columns, [[name, *_arm(arm)] for name, arm in part["arms"].items()])
+    yield ""
+    if part["comparisons"]:
+        columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
+        columns += ["tokens ×", "seconds ×", "peak memory ×", "parameters ×"]
+        rows = [[each["arm"], each["against"], *_comparison(each)] for each in part["comparisons"]]
+        yield from markdown(columns, rows)
+
+
+def _arm(arm: Table) -> list[str]:
+    """Return the cells of an arm: its bounds, what they are beside the count table's, and its costs."""
+    runs = arm["runs"]
+    bounds = [run["bounds"][runs[0]["bound"]] for run in runs]
+    mean = None
+    if all(bound["value"] is not None for bound in bounds):
+        mean = exponential(statistics.fmean(bound["nats_per_token"] for bound in bounds))
+    return [
+        runs[0]["bound"],
+        cell(mean, ".2f"),
+        ", ".join(f"{run['seed']}: {cell(bound['value'], '.2f')}" for run, bound in zip(runs, bounds, strict=True)),
+        _beside(runs),
+        cell(arm["steps"], ",.0f"),
+        cell(arm["tokens"], ",.0f"),
+        cell(arm["seconds"], ",.1f"),
+        cell(arm["seconds_per_step"], ".4g"),
+        cell(arm["peak_memory"] and arm["peak_memory"] / 2**20, ",.0f", " MiB"),
+        f"{arm['parameters']:,}",
+    ]
+
+
+def _comparison(each: Table) -> list[str]:
+    """Return the cells of a comparison; what keeps the two apart takes the place of the first."""
+    if "problem" in each:
+        return [each["problem"], *[NONE] * 6]
+    costs = ("tokens", "seconds", "peak_memory", "parameters")
+    return [*_differences(each), *(cell(each["ratios"][key], ".3f") for key in costs)]
+
+
+def _differences(each: Table) -> list[str]:
+    """Return the difference over seeds and over sequences, and whether it is not worse."""
+    over_seeds = change(each["over_seeds"]) if each["over_seeds"] else f"{NONE} (one seed)"
+    return [over_seeds, change(each["sequences"]), _WORDS[each["not_worse"]]]
+
+
+def _beside(runs: Sequence[Table]) -> str:
+    """Return the count table's value, and how far the runs are above or below it: the mean of their differences."""
+    tables = [run["count_table"] for run in runs]
+    if None in tables:
+        return NONE
+    differences = [table["difference"] for table in tables]
+    if None in differences:
+        return f"{cell(tables[0]['value'], '.2f')} (not finite)"
+    return f"{tables[0]['value']:.2f} ({100 * (exponential(statistics.fmean(differences)) - 1):+.1f} %)"
+
+
+def _samplers(arm: Table) -> Iterator[str]:
+    """Yield the table of an arm's samplers."""
+    seeds = ", ".join(map(str, arm["seeds"]))
+    yield from ("", f"## Samplers of {arm['arm']}", "")
+    on = " and ".join(
+        f"{each['cores']} cores of {each['processor']}, {number(each['threads'], 'thread')}, {each['device']}"
+        for each in arm["on"]
+    )
+    yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
+    rows = []
+    for row in arm["samplers"]:
+        settings = dict(row["sampler"])
+        name, values = settings.pop("use"), ", ".join(cell(value, ".2f") for value in row["values"])
+        compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 4
+        cost = [cell(row["nfe"], ".1f"), cell(row["seconds"], ".2f")]
+        rows.append([name, json.dumps(settings), row["quantity"], values, *cost, *compared])
+    columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
+    yield from markdown([*columns, "over seeds", "over sequences", "not worse", "seconds ×"], rows)
+
+
+def _sweep(sweep: Table) -> Iterator[str]:
+    yield from ("", "## Sweep", "")
+    yield f"Seed {sweep['seed']}, {sweep['half']} half, nats per token; the chosen point is bold.\n"
+    points = list(dict.fromkeys(point for arm in sweep["arms"].values() for point in arm["nats_per_token"]))
+    rows = []
+    for name, arm in sweep["arms"].items():
+        nats = {point: cell(arm["nats_per_token"].get(point), ".4f") for point in points}
+        nats[arm["chosen"]] = f"**{nats[arm['chosen']]}**"
+        rows.append([name, *nats.values(), "yes" if arm["at_an_end"] else "no"])
+    yield from markdown(["arm", *points, "best at an end"], rows)

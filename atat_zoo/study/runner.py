@@ -1,0 +1,203 @@
+"""A study from its beginning to its results: the sweep, the arms, the arms with measured steps, the comparison."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo import parsing
+from atat_zoo.errors import UserError
+from atat_zoo.results.record import finite
+from atat_zoo.run import locks, sha256_of, write_json
+from atat_zoo.run.environment import describe
+from atat_zoo.run.model_files import WEIGHTS
+from atat_zoo.study import results
+from atat_zoo.study.measuring import measure_all, recorded, write_all
+from atat_zoo.study.processes import ran_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from atat_zoo.study.measuring import Written
+    from atat_zoo.study.processes import LocalExecutor
+    from atat_zoo.study.schema import Study, StudyRun
+
+
+@attrs.define
+class StudyRunner:
+    """What is known of a study so far."""
+
+    study: Study
+    device: str = "cpu"
+    say: Callable[[str], None] = print
+    failed: dict[str, str] = attrs.field(factory=dict)  # why, by the names of runs
+    sweep: dict[str, dict[str, Any]] = attrs.field(factory=dict)  # the choice of each arm
+    runs: dict[str, list[StudyRun]] = attrs.field(factory=dict)  # of each arm whose settings are known
+
+    def refuse_test(self) -> None:
+        """Refuse, before anything is trained, what could only end in a second evaluation of the test split.
+
+        Raises:
+            UserError: when it was evaluated, and there are runs that were not there then.
+        """
+        record = self.study.folder / "test.json"
+        before = read_record(record) if self.study.held_out.test else None
+        if before is not None and any(run.name not in before["weights"] for run in in_order(self.runs)):
+            raise UserError(again_refused(record))
+
+    def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
+        """Train everything that is not finished; a run that fails is listed, and the others go on."""
+        study = self.study
+        seen = StudyRunner(study)
+        seen.look()  # what is wrong with the runs that are there is said before anything is trained
+        if not test_again:
+            seen.refuse_test()
+        self.failed |= executor.train(study.sweep_runs())
+        self.choose(measure=True)
+        self._add_arms(matched=False)
+        self.failed |= executor.train(in_order(self.runs))
+        self._add_arms(matched=True)
+        self.failed |= executor.train(in_order({arm: self.runs.get(arm, []) for arm in study.matched}))
+
+    def look(self) -> None:
+        """Find out what is known already, without training or measuring."""
+        for run in self.study.sweep_runs():
+            run.check()
+        self.choose(measure=False)
+        self._add_arms(matched=False)
+        self._add_arms(matched=True)
+
+    def choose(self, *, measure: bool) -> None:
+        """Choose the point of each arm from the finished runs of the sweep, on the selection half."""
+        sweep = self.study.sweep_runs()
+        finished = [run for run in sweep if run.finished]
+        if measure:
+            measured = measure_all(self.study, finished, "selection", device=self.device, say=self.say)
+        else:
+            measured = [kept for run in finished if (kept := recorded(self.study, run, "selection"))]
+        if measured and (measure or len(measured) == len(sweep)):
+            self.sweep = results.choices(self.study, measured)
+
+    def _add_arms(self, *, matched: bool) -> None:
+        """Add the runs of the arms whose settings are known by now: of those with measured steps, or of the others."""
+        study, points = self.study, {arm: choice["chosen"] for arm, choice in self.sweep.items()}
+        for arm in study.arms:
+            if (arm in study.matched) is not matched or (study.sweep and study.chain(arm)[0] not in points):
+                continue
+            steps = None
+            if matched:
+                # A run that was begun has fixed the number.
+                begun = [run.folder for run in study.arm_runs(arm, points) if run.folder.exists]
+                steps = (
+                    begun[0].table()["train"]["steps"] if begun else results.steps_in_the_time_of(study, arm, self.runs)
+                )
+                if steps is None:
+                    continue
+            self.runs[arm] = study.arm_runs(arm, points, steps)
+            for run in self.runs[arm]:
+                run.check()
+
+    def report(self, *, test_again: bool = False) -> dict[str, Any]:
+        """Measure what is finished, and write study.json.
+
+        Raises:
+            UserError: when the test split was evaluated before, with other arms or settings.
+        """
+        study, how = self.study, ran_with(self.study.folder)
+        report: dict[str, Any] = {
+            "study": study.name,
+            "file": study.file.name,
+            "half": study.held_out.half,
+            "halves": "validation sequences with an even number are for selection, those with an odd one for claims",
+            "baseline": study.baseline,
+            "not_worse_percent": results.NOT_WORSE,
+            **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
+            "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
+            **results.tables(study, self._measured(study.held_out.half), how),
+            "samplers": results.sampler_tables(study, self._written()) if study.samplers else None,
+            "test": None,
+            "failed": self.failed,
+        }
+        report["left_out"] = missing = [arm for arm in study.arms if arm not in self.runs]
+        problem = ""
+        if study.held_out.test and (missing or not all(run.finished for run in in_order(self.runs))):
+            self.say("the test split is not evaluated: not every run is finished")
+        elif study.held_out.test:
+            try:
+                report["test"] = {**self._once(test_again), **results.tables(study, self._measured("test"), how)}
+            except UserError as error:
+                problem = str(error)
+        report = finite(report)
+        write_json(study.folder / "study.json", report)
+        if problem:
+            raise UserError(problem)
+        return report
+
+    def _measured(self, part: str) -> results.ByArm:
+        finished = [run for run in in_order(self.runs) if run.finished]
+        measured = measure_all(self.study, finished, part, device=self.device, say=self.say)
+        by_run = {each.run.name: each for each in measured}
+        return {
+            arm: {run.seed: by_run[run.name] for run in runs if run.name in by_run} for arm, runs in self.runs.items()
+        }
+
+    def _written(self) -> dict[str, list[list[Written]]]:
+        assert self.study.samplers is not None
+        return {
+            arm: [write_all(self.study, run, device=self.device, say=self.say) for run in finished]
+            for arm in self.study.samplers.arms
+            if (finished := [run for run in self.runs.get(arm, ()) if run.finished])
+        }
+
+    def _once(self, again: bool) -> dict[str, Any]:
+        """Write down what the test split is evaluated with, before it is; returns how often it has been.
+
+        Raises:
+            UserError: when it was evaluated with something else before, unless `again`.
+        """
+        record = self.study.folder / "test.json"
+        settings = {key: getattr(self.study.held_out, key) for key in ("sequences", "draws", "seed")}
+        settings["bound"] = self.study.held_out.bound.name
+        weights = {run.name: sha256_of(run.folder.model / WEIGHTS) for run in in_order(self.runs)}
+        now: dict[str, Any] = {"settings": settings, "weights": weights}
+        with locks.locked(self.study.folder / ".test.lock", lambda _: None):
+            before = read_record(record)
+            times = 0 if before is None else int(before["times"])
+            if before is None or {key: before.get(key) for key in now} != now:
+                if before is not None and not again:
+                    raise UserError(again_refused(record))
+                times += 1
+                write_json(record, {"times": times, **now})
+        return {"times": times}
+
+
+def read_record(record: Path) -> dict[str, Any] | None:
+    """Return what the test split was evaluated with, or None if it was not.
+
+    Raises:
+        UserError: when that cannot be read: it may have been evaluated.
+    """
+    try:
+        table = parsing.from_json(parsing.read(record))
+        return {**table, "times": int(table["times"]), "weights": dict(table["weights"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{record} cannot be read: {error}; copy it again, or take another folder") from None
+
+
+def again_refused(record: Path) -> str:
+    """Return the sentence about a second evaluation of the test split."""
+    return (
+        f"{record}: the test split was evaluated before, with other runs or settings, and is evaluated once; "
+        "set evaluation.test = false, or pass --test-again and say so where you report it"
+    )
+
+
+def in_order(runs: dict[str, list[StudyRun]]) -> list[StudyRun]:
+    """Return runs seed by seed, so that arms can be compared early."""
+    by_seed = zip_longest(*runs.values())
+    return [run for of_seed in by_seed for run in of_seed if run is not None]

@@ -1,0 +1,225 @@
+"""Read a study file: TOML to a validated study with all of its experiments. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo import experiment as experiments
+from atat_zoo.errors import Problem, UserError, clip, nearest
+from atat_zoo.registry import Zoo, component, param
+from atat_zoo.registry.spec import fields_of, structure, unstructure
+from atat_zoo.run.changes import changes
+from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, Study, StudyRun, SweepSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.experiment import Experiment
+
+# An arm and a point name folders.
+_WORD = re.compile(r"\w[\w.=+-]{0,99}")
+
+
+@component
+class _Plain:
+    """The keys of a study that are no tables."""
+
+    folder: str | None = param(None, help="of the runs and results; runs/NAME when absent")
+    baseline: str = param(help="the arm that the others are compared with")
+    seeds: tuple[int, ...] = param((), help="of the trainings of each arm", ge=0)
+    overrides: tuple[str, ...] = param((), help="key=value each, for every arm")
+
+
+_TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec}
+
+
+def load(file: Path) -> Study:
+    """Read and validate a study and all of its experiments; `file` may be the name of one that ships with the zoo.
+
+    Raises:
+        UserError: with one sentence per problem.
+    """
+    try:
+        table = experiments.read_toml(file)
+    except FileNotFoundError:
+        named = str(file).removesuffix(".toml")
+        known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
+        ours = experiments.shipped(f"studies/{named}") if named in known else None
+        if ours is not None:
+            return load(ours)
+        raise UserError(
+            f"there is no study {clip(file)}: no such file{nearest(named, known)}; "
+            f"name a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
+        ) from None
+    zoo = Zoo.load()
+    name: Any = table.pop("name", file.stem)
+    tables = {key: table.pop(key) for key in (*_TABLES, "arms") if key in table}
+    keys = ["name", *(field.name for field in fields_of(_Plain)), "arms", *_TABLES]
+    problems = [
+        f"{key} is no key of a study{nearest(key, keys)} (there are: {', '.join(keys)})"
+        for key in table
+        if key not in keys
+    ]
+    if not isinstance(name, str) or not _WORD.fullmatch(name):
+        problems.append(f"name: expected a word that can name a folder, got {clip(repr(name))}")
+    plain, wrong = structure(_Plain, {key: value for key, value in table.items() if key in keys}, "", zoo)
+    problems += map(str, wrong)
+    made: dict[str, Any] = {}
+    for key, cls in _TABLES.items():
+        made[key], wrong = _table(cls, tables[key], key, zoo) if key in tables else (None, [])
+        problems += map(str, wrong)
+    arms: dict[str, ArmSpec] = {}
+    if not isinstance(tables.get("arms"), dict) or not tables["arms"]:
+        problems.append("arms: expected a table for each arm, like [arms.mdlm] with experiment")
+    else:
+        for key, value in tables["arms"].items():
+            arm, wrong = _table(ArmSpec, value, f"arms.{key}", zoo)
+            problems += map(str, wrong)
+            if not _WORD.fullmatch(key):
+                problems.append(f"arms.{clip(key)}: expected a name of letters, digits and . = + - _, for a folder")
+            arms[key] = arm
+    _refuse(problems, file)
+    study = Study(
+        name=name,
+        file=file,
+        folder=Path(plain.folder or f"runs/{name}"),
+        baseline=plain.baseline,
+        overrides=plain.overrides,
+        arms=arms,
+        seeds={key: arm.seeds or plain.seeds for key, arm in arms.items()},
+        sweep=made["sweep"],
+        held_out=made["evaluation"] or HeldOutSpec(),
+        samplers=made["samplers"],
+    )
+    _refuse([*_names(study), *_seeds(study), *_overrides(study)], file)
+    _refuse(_runs(study), file)
+    return study
+
+
+def _table(cls: type, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:
+    if not isinstance(value, dict):
+        return None, [Problem(path, f"expected a table, got {clip(repr(value))}")]
+    return structure(cls, value, path, zoo)
+
+
+def _refuse(problems: list[str], file: Path) -> None:
+    if problems:
+        raise UserError("\n".join(f"{clip(file)}: {problem}" for problem in problems))
+
+
+def _names(study: Study) -> Iterator[str]:
+    """Check that every arm that is named is there, and that `like` and `match_seconds` lead somewhere."""
+    known = list(study.arms)
+
+    def missing(key: str, name: str) -> Iterator[str]:
+        if name not in known:
+            yield f"{key}: {name!r} is no arm{nearest(name, known)} (there are: {', '.join(known)})"
+
+    yield from missing("baseline", study.baseline)
+    for name in study.samplers.arms if study.samplers else ():
+        yield from missing("samplers.arms", name)
+    for name, arm in study.arms.items():
+        where = f"arms.{name}"
+        if (arm.experiment is None) == (arm.like is None):
+            yield f"{where}: name either an experiment or an arm that it is like"
+        for other in arm.against:
+            yield from missing(f"{where}.against", other)
+            if other == name:
+                yield f"{where}.against: an arm is not compared with itself; leave {name!r} out"
+        trail = [name]
+        while (like := study.arms[trail[-1]].like) in study.arms and like is not None and like not in trail:
+            trail.append(like)
+        if like is not None and like in trail:
+            yield f"{where}.like: {' is like '.join([*trail, like])}; break the circle"
+        elif like is not None:
+            yield from missing(f"arms.{trail[-1]}.like", like)
+        if arm.match_seconds is not None:
+            yield from missing(f"{where}.match_seconds", arm.match_seconds)
+            if arm.like is None:
+                yield f"{where}.match_seconds: needs `like`, the arm whose time per step is measured"
+        for key in ("like", "match_seconds"):
+            if getattr(arm, key) in study.matched:
+                yield f"{where}.{key}: the steps of {getattr(arm, key)!r} are measured; name an arm with its own"
+
+
+def _seeds(study: Study) -> Iterator[str]:
+    """Check that each arm has seeds, and shares one with what it is compared with."""
+    for name, seeds in study.seeds.items():
+        if not seeds:
+            yield f"seeds: arm {name!r} has none; set seeds = [18, 19, 20]"
+        twice = [seed for seed, count in Counter(seeds).items() if count > 1]
+        if twice:
+            yield f"seeds: {twice[0]} is there twice for arm {name!r}; name each once"
+        if study.sweep and study.sweep.seed in seeds:
+            yield f"sweep.seed: {study.sweep.seed} is a seed of arm {name!r} too; take another, that claims nothing"
+        for other in study.against(name):
+            if seeds and study.seeds.get(other) and not set(seeds) & set(study.seeds[other]):
+                yield f"seeds: arms {name!r} and {other!r} have none in common; runs are compared seed by seed"
+
+
+def _overrides(study: Study) -> Iterator[str]:
+    """Check that no override sets the seed, and the names of the points."""
+    lists = {
+        "overrides": study.overrides,
+        **{f"arms.{key}.overrides": arm.overrides for key, arm in study.arms.items()},
+    }
+    for point, overrides in (study.sweep.points if study.sweep else {}).items():
+        if not _WORD.fullmatch(point):
+            yield f"sweep.points.{clip(point)}: expected a name of letters, digits and . = + - _, for a folder"
+        lists[f"sweep.points.{point}"] = overrides
+    for where, overrides in lists.items():
+        if any(text.partition("=")[0].strip() == "seed" for text in overrides):
+            yield f"{where}: the seed is set by seeds; leave it out"
+
+
+def _runs(study: Study) -> list[str]:
+    """Check every experiment, that all read the same tokens, and that no two runs have one folder."""
+    problems: list[str] = []
+    loaded: dict[str, StudyRun] = {}
+    paths: Counter[Path] = Counter()
+    for arm in study.arms:
+        points = list(study.sweep.points) if study.sweep else [None]
+        for point in points:
+            try:
+                runs = [study.run(arm, seed, point) for seed in study.seeds[arm]]
+            except UserError as error:
+                problems += [f"arms.{arm}: {line}" for line in str(error).splitlines()]
+                continue
+            loaded.setdefault(arm, runs[0])
+            paths.update(run.path for run in runs)
+    paths.update(run.path for run in study.sweep_runs() if not problems)
+    problems += [f"two runs would be in the folder {path}; rename an arm" for path, n in paths.items() if n > 1]
+    base = loaded.get(study.baseline)
+    for arm, run in loaded.items():
+        for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():
+            problems.append(
+                f"arms.{arm}: {key} is {clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}: "
+                "nats per token would be of other tokens; make it the same"
+            )
+    problems += [problem for arm, run in loaded.items() for problem in _samplers(study, arm, run.experiment)]
+    return list(dict.fromkeys(problems))
+
+
+def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
+    """Check that an arm that writes can use each sampler, and that each has a likelihood."""
+    if study.samplers is None or arm not in study.samplers.arms:
+        return
+    for i, sampler in enumerate(study.samplers.each):
+        if sampler.no_policy_bound_because:
+            why = sampler.no_policy_bound_because
+            yield f"samplers.each[{i}]: {sampler.name!r} has no policy bound: {why}; leave it out"
+        for problem in experiments.conflicts_with(experiment, {"sampler": sampler}):
+            yield f"samplers.each[{i}]: arm {arm!r}: {problem}"
+
+
+def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any, Any]]:
+    for key in ("length", "special", "rows"):
+        if getattr(one.data, key) != getattr(other.data, key):
+            yield f"data.{key}", getattr(one.data, key), getattr(other.data, key)
+    mine, theirs = one.parts["tokenizer"], other.parts["tokenizer"]
+    # The tokenizer of a run may be the same one under another name.
+    if mine != theirs and mine.like is None and theirs.like is None:
+        yield from (each[:3] for each in changes(unstructure(mine), unstructure(theirs), "tokenizer."))

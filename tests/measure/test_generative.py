@@ -1,0 +1,214 @@
+"""Numbers over texts, by hand; and a run that writes and is judged, from end to end."""
+
+import json
+import math
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from atat_zoo import UserError
+from atat_zoo.generation.writer import Generation
+from atat_zoo.measure import mauve as mauves
+from atat_zoo.measure.judges import RunJudge
+from atat_zoo.measure.judging import judge_run, score
+from atat_zoo.measure.overlap import Overlap
+from atat_zoo.measure.sampling import distinct, unigram_entropy
+from atat_zoo.model import Model
+from atat_zoo.samplers import Sample
+from atat_zoo.tokenizers.tables import BytesModel
+from tests.measure.making import held_out_texts, make_run
+
+
+def ids(text):
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+
+class Toy:
+    """Two nats a character, and an odd tokenizer: every two characters are a token."""
+
+    title = "toy"
+
+    def nats(self, texts):
+        sizes = torch.tensor([len(text) for text in texts])
+        return 2.0 * sizes.double(), (sizes + 1) // 2
+
+    def features(self, texts):
+        return torch.tensor([[float(len(text)), 1.0] for text in texts])
+
+
+NOTHING = Overlap(copied={4: 0}, windows={4: 0}, span=())
+
+
+def test_unigram_entropy_by_hand():
+    assert unigram_entropy([ids("aabb")]) == pytest.approx(math.log(2))
+    assert unigram_entropy([ids("abcd")]) == pytest.approx(math.log(4))
+    assert unigram_entropy([ids("aaaa")]) == 0.0
+    assert unigram_entropy([ids("aaab")]) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    # Within each text: two dull texts are dull, though they differ.
+    assert unigram_entropy([ids("aaaa"), ids("bbbb")]) == 0.0
+    assert unigram_entropy([ids("aabb"), ids("")]) == pytest.approx(math.log(2) / 2)
+    assert unigram_entropy([]) == 0.0
+
+
+def test_distinct_by_hand():
+    assert distinct([ids("abab")], 2) == pytest.approx(2 / 3)  # ab, ba, ab
+    assert distinct([ids("ab"), ids("ab")], 2) == 0.5  # of all texts together, and not across two
+    assert distinct([ids("abc")], 2) == 1.0
+    assert distinct([ids("a")], 2) is None
+    assert distinct([], 2) is None
+
+
+def test_scores_by_hand():
+    """Texts of 4 and 2 characters: 12 nats over 3 tokens; one has a repeated letter."""
+    sample = Sample(tokens=torch.zeros(2, 8), nfe=torch.tensor([3, 4]), max_nfe=8)
+    written = Generation(texts=["aabb", "ab"], sample=sample, seconds=0.5)
+    tokens = [np.array([256, *ids("aabb"), 257]), ids("ab")]
+    copied = Overlap(copied={4: 1}, windows={4: 4}, span=tuple(ids("ab")))
+    found = score(["aabb", "ab"], tokens, Toy(), tokenizer=BytesModel(), overlap=copied, written=written, mauve=0.5)
+    assert found.value == pytest.approx(math.exp(4))
+    assert found.stderr == pytest.approx(0.0, abs=1e-9)  # both cost 4 nats a token
+    assert (found.texts, found.tokens, found.judged_tokens) == (2, 6, 3)  # BOS and EOS are no text
+    assert found.unigram_entropy == pytest.approx(math.log(2))
+    assert found.distinct_2 == pytest.approx(3 / 4)  # aa, ab, bb; ab
+    assert (found.nfe, found.max_nfe, found.tokens_per_second) == (3.5, 8, 32)
+    table = found.to_table()
+    assert table["generative_perplexity"] == pytest.approx(math.exp(4))
+    assert (table["copied"], table["longest_copy_tokens"], table["longest_copy"]) == ({"4": 0.25}, 2, "ab")
+    assert (table["mauve"], table["nfe"], table["unigram_entropy"]) == (0.5, 3.5, found.unigram_entropy)
+    json.dumps(table)
+
+
+def test_text_without_a_token_is_refused_in_a_sentence():
+    with pytest.raises(UserError, match="the judge toy finds nothing to score in 2 texts"):
+        score(["", ""], [ids(""), ids("")], Toy(), tokenizer=BytesModel(), overlap=NOTHING)
+    found = score(["", "ab"], [ids(""), ids("ab")], Toy(), tokenizer=BytesModel(), overlap=NOTHING)
+    assert found.value == pytest.approx(math.exp(4))
+
+
+# MAUVE
+
+
+def clouds(shift, number=60):
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(number, 6, generator=generator) for _ in range(2))
+    return a, b + shift
+
+
+@pytest.mark.slow
+def test_mauve_of_the_same_texts_is_1_and_falls_as_they_part(capfd):
+    pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
+    a, _ = clouds(0)
+    assert mauves.mauve(a, a) == pytest.approx(1.0, abs=1e-6)
+    values = [mauves.mauve(*clouds(shift)) for shift in (0, 1, 5)]
+    assert values[0] > values[1] > values[2]
+    assert values[2] < 0.05
+    assert mauves.mauve(*clouds(1)) == values[1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
+    a, b = clouds(0, 19)
+    with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; raise --number"):
+        mauves.mauve(a, b)
+    a, b = clouds(0, 20)
+    with pytest.raises(UserError, match="not finite"):
+        mauves.mauve(a * math.nan, b)
+    monkeypatch.setattr(mauves, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'atat-zoo\[mauve\]'"):
+        mauves.check(20)
+
+
+# From end to end
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("judged")
+
+
+@pytest.fixture(scope="module")
+def judge(root):
+    return RunJudge(path=str(make_run(root, "judge", length=32)))
+
+
+@pytest.fixture(scope="module")
+def writer(root):
+    return make_run(root, "writer", "mdlm", sampler={"use": "ancestral", "steps": 4})
+
+
+def judged(writer, judge, *, number=6, **options):
+    model = Model.from_run(writer)
+    return judge_run(
+        model,
+        writer,
+        judge.build("cpu"),
+        judge,
+        sampler=options.pop("sampler", model.experiment.parts["sampler"]),
+        spec=model.experiment.evaluation,
+        number=number,
+        **options,
+    )
+
+
+def test_a_run_writes_and_is_judged(writer, judge):
+    told = []
+    found = judged(writer, judge, sizes=(1, 4), progress=lambda *said: told.append(said))
+    assert found.judge == "judge (autoregressive, step 3)"
+    assert (found.number, found.length, found.step, found.split) == (6, 16, 3, "validation")
+    assert found.model.texts == found.data.texts == 6
+    assert found.model.tokens == found.data.tokens == 6 * 16
+    assert 0 < found.model.nfe <= found.model.max_nfe == 4
+    assert found.data.nfe is None
+    # The texts are five words again and again, so that all letters, and nearly all 4-grams, have been seen.
+    assert found.data.overlap.share(1) == 1.0
+    assert found.data.overlap.share(4) > 0.9 > found.model.overlap.share(4)
+    # The data row is what the judge says of the held-out text.
+    texts = held_out_texts(writer, 12)[0::2]
+    nats, tokens = judge.build("cpu").nats(texts)
+    assert found.data.nats_per_token == pytest.approx(float(nats.sum() / tokens.sum()), rel=1e-6)
+    assert {what for what, _, _ in told} == {"writing", "reading the training text", "judging"}
+    (path,) = (writer / "evaluations").glob("judged-ancestral-6x16-seed0-step00000003-*.json")
+    said = json.loads(path.read_text())
+    assert said == json.loads(json.dumps(found.to_table()))
+    assert said["judge_table"] == {"use": "run", "path": judge.path}
+    assert said["model"].keys() >= {"generative_perplexity", "unigram_entropy", "nfe", "copied", "distinct_2"}
+
+
+def test_the_same_seed_gives_the_same_numbers_and_other_settings_another_file(writer, judge):
+    def timeless(found):
+        return attrs.evolve(found.model, tokens_per_second=None), found.data
+
+    before = set((writer / "evaluations").glob("*"))
+    assert timeless(judged(writer, judge, number=3)) == timeless(judged(writer, judge, number=3))
+    assert len(set((writer / "evaluations").glob("*")) - before) == 1
+    other = judged(writer, judge, number=3, seed=1)
+    assert other.model.nats_per_token != judged(writer, judge, number=3).model.nats_per_token
+    sampler = attrs.evolve(Model.from_run(writer).experiment.parts["sampler"], steps=2)
+    assert judged(writer, judge, number=3, sampler=sampler).model.max_nfe == 2
+    assert len(set((writer / "evaluations").glob("*")) - before) == 3
+
+
+def test_a_shorter_length_holds_for_both(writer, judge, root):
+    found = judged(writer, judge, number=3, length=8)
+    assert found.length == 8
+    assert found.model.tokens == found.data.tokens == 24
+    around = make_run(root, "around", "mdlm", data={"special": "sequence"})
+    for length in (8, 16):
+        found = judged(around, judge, number=3, length=length)
+        assert found.data.tokens == 3 * (length - 2)
+        assert found.model.tokens <= 3 * (length - 2)  # the model may write BOS or EOS inside, too
+
+
+@pytest.mark.slow
+def test_mauve_stands_beside_that_of_real_text(writer, judge):
+    pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
+    found = judged(writer, judge, number=20, mauve=True)
+    assert 0 < found.model.mauve < found.data.mauve <= 1
+    # 72 held-out sequences are too few for two sets of 50, and for one of 100.
+    assert judged(writer, judge, number=50, mauve=True).data.mauve is None
+    with pytest.raises(UserError, match=r"the validation text has 7\d sequences, .* lower --number to 7\d"):
+        judged(writer, judge, number=100, mauve=True)
+    with pytest.raises(UserError, match="MAUVE needs 20 texts"):
+        judged(writer, judge, number=19, mauve=True)

@@ -1,0 +1,147 @@
+"""What an importance is worth, on tokens whose loss is known."""
+
+import json
+import math
+from itertools import pairwise
+
+import attrs
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from atat_zoo.measure.importance import calibration, frequency_bands, quality
+from atat_zoo.measure.likelihood import Measurement
+from atat_zoo.results.record import finite
+
+V, ROWS, L = 40, 30, 20
+
+
+def measured(importance=None, loss=None, seed=0):
+    """Tokens of 40 kinds, each with a loss of its own and noise; a few were never masked, a few may not be."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(V, (ROWS, L), generator=generator)
+    maskable = torch.rand(ROWS, L, generator=generator) > 0.1
+    if loss is None:
+        loss = tokens / 10 + torch.rand(ROWS, L, generator=generator)
+    loss = loss.double()
+    loss[torch.rand(ROWS, L, generator=generator) < 0.1] = math.nan
+    return Measurement(
+        rows=torch.arange(ROWS),
+        tokens=tokens,
+        maskable=maskable,
+        contribution={"nelbo": loss},
+        token_loss=loss,
+        importance=(tokens / V if importance is None else importance(tokens, loss)).float(),
+    )
+
+
+def seen(found):
+    return found.maskable & found.token_loss.isfinite()
+
+
+def test_the_correlations_are_those_of_the_tokens_that_were_masked():
+    found = measured()
+    counts = torch.arange(V).flip(0) * 3
+    made = quality(found, counts)
+    there = seen(found)
+    assert made.tokens == int(there.sum())
+    importance, loss = found.importance[there].numpy(), found.token_loss[there].numpy()
+    assert made.importance_spearman == pytest.approx(stats.spearmanr(importance, loss).statistic)
+    assert (made.mean, made.deviation) == (pytest.approx(importance.mean()), pytest.approx(importance.std()))
+    surprisal = -torch.log(counts + 1.0)[found.tokens[there]].numpy()
+    assert made.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
+    assert sum(b.tokens for b in made.bands) == sum(b.tokens for b in made.bins) == made.tokens
+    assert sum(b.types for b in made.bands) == V
+    for band in made.bands:
+        inside = torch.isin(found.tokens, torch.nonzero((counts >= band.least) & (counts <= band.most))) & there
+        assert band.tokens == int(inside.sum())
+        rho = stats.spearmanr(found.importance[inside].numpy(), found.token_loss[inside].numpy()).statistic
+        assert band.importance_spearman == pytest.approx(rho)
+        assert band.loss == pytest.approx(float(found.token_loss[inside].mean()))
+    # From rare to frequent, without overlap.
+    assert all(a.most <= b.least for a, b in pairwise(made.bands))
+
+
+def test_what_frequency_cannot_see_shows_within_bands():
+    """Loss that depends on the position, not on the token: frequency orders nothing, a good importance everything."""
+    place = torch.arange(ROWS * L).reshape(ROWS, L) % 97 / 97
+    made = quality(measured(lambda tokens, loss: place, loss=place.clone()), torch.arange(V))
+    assert made.importance_spearman == pytest.approx(1)
+    assert abs(made.frequency_spearman) < 0.2
+    for band in made.bands:
+        assert band.importance_spearman == pytest.approx(1)
+        assert abs(band.frequency_spearman) < 0.4
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_a_constant_is_as_far_off_as_it_is_from_the_middle(value):
+    made = quality(measured(lambda tokens, loss: torch.full(tokens.shape, value)), torch.arange(V))
+    assert len(made.bins) == 1
+    assert made.calibration_error == pytest.approx(abs(value - 0.5), abs=1e-6)
+    assert math.isnan(made.importance_spearman)
+    table = finite(attrs.asdict(made))
+    assert table["importance_spearman"] is None
+    json.dumps(table, allow_nan=False)
+
+
+def test_calibration_by_hand():
+    importance = torch.tensor([0.05, 0.15, 0.12, 1.0, 0.95])
+    ranks = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9])
+    loss = torch.tensor([1.0, 2.0, 4.0, 5.0, 7.0])
+    one, two, last = calibration(importance, ranks, loss)
+    assert (one.low, one.tokens, one.loss) == (0.0, 1, 1.0)
+    assert (two.low, two.high, two.tokens, two.loss) == (0.1, 0.2, 2, 3.0)
+    assert (two.importance, two.rank) == (pytest.approx(0.135), pytest.approx(0.4))
+    assert (last.low, last.tokens, last.rank, last.loss) == (0.9, 2, pytest.approx(0.8), 6.0)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=200), st.integers(1, 8))
+def test_bands_have_about_the_same_share_of_the_training_text(counts, bands):
+    counts = torch.tensor(counts)
+    band = frequency_bands(counts, bands)
+    assert int(band.min()) >= 0
+    assert int(band.max()) < bands
+    # Never a rarer token in a band of more frequent ones.
+    order = counts.argsort()
+    for low, high in pairwise(order):
+        assert counts[low] == counts[high] or band[low] <= band[high]
+    mass = (counts + 1).double()
+    share = torch.zeros(bands).double().index_add(0, band, mass)
+    # The entries at both ends of a band stick out by half at most.
+    assert bool(((share - mass.sum() / bands).abs() <= mass.max() + 1e-6).all())
+
+
+# Real runs
+
+
+@pytest.mark.slow
+def test_a_run_says_it_and_records_it(tiny, trained):
+    before = set((trained / "evaluations").glob("importance-*.json"))
+    said = json.loads(tiny.atat("importance", "trained", "--sequences", "0", "--bands", "3", "--json").stdout)
+    alone = json.loads(tiny.atat("eval", "trained", "--sequences", "0", "--json").stdout)
+    assert said["importance_spearman"] == pytest.approx(alone["importance_spearman"])
+    assert said["frequency_spearman"] == pytest.approx(alone["frequency_spearman"])
+    assert len(said["bands"]) <= 3
+    (path,) = set((trained / "evaluations").glob("importance-*.json")) - before
+    assert path.name == f"importance-validation-{said['sequences']}x2-seed5-step00000024.json"
+    assert json.loads(path.read_text()) == {k: v for k, v in said.items() if k != "run"}
+    text = tiny.atat("importance", "trained").stdout
+    assert "importance of the estimator hybrid trained towards difficulty" in text
+    assert "ρ of frequency alone" in text
+
+
+@pytest.mark.slow
+def test_an_objective_without_an_estimator_is_refused(tiny):
+    # Tables that the objective does not take are left out of its experiment.
+    text = tiny.path.read_text()
+    for table in ("rates", "estimator", "masking", "target", "curriculum"):
+        before, _, rest = text.partition(f"[{table}]\n")
+        text = before + "[" + rest.partition("\n[")[2]
+    path = tiny.root / "plain.toml"
+    path.write_text(text)
+    tiny.atat("train", str(path), "objective.use=mlm", "train.steps=2", "evaluation.samples=0", "--out", "plain")
+    done = tiny.atat("importance", "plain", check=False)
+    assert done.returncode == 2
+    assert "the objective 'mlm', which uses no importance estimator" in done.stderr

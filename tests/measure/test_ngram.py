@@ -1,0 +1,199 @@
+"""The count table beside a model: the same tokens, the same masks, and what the model may see."""
+
+import itertools
+import json
+import math
+from types import SimpleNamespace
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.cli.compare import notes
+from atat_zoo.cli.evaluate import lines
+from atat_zoo.data import counting
+from atat_zoo.data.build import build
+from atat_zoo.data.counting import count_table
+from atat_zoo.data.neighbours import CountTable
+from atat_zoo.data.sequences import held_out
+from atat_zoo.diffusion.bounds import all_masks, average, enumerate_masks, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.errors import LeftOut
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure.compare import compare, measure_runs
+from atat_zoo.measure.likelihood import evaluate_run, measure
+from atat_zoo.measure.ngram import AFTER, BETWEEN, NGramNats, after, between, figure, measure_ngram
+from atat_zoo.model import Model
+from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives.causal_module import block_masks
+from tests.measure.making import make_run
+
+V, L = 3, 4
+TABLE = CountTable.count([np.array([[0, 1, 0, 1, 2], [2, 1, 1, 0, 0]])], V)
+TEXTS = torch.tensor(list(itertools.product(range(V), repeat=L)))
+
+
+def denoise(z, t, where):
+    """The table as a denoiser: log-probabilities [N, V] from the neighbours of each position."""
+    found = []
+    for row, i in where.nonzero().tolist():
+        one = int(z[row, i - 1]) if i else V
+        other = int(z[row, i + 1]) if i < z.shape[1] - 1 else V
+        found.append([TABLE.between(*(np.array([each]) for each in (x, one, other)))[0] for x in range(V)])
+    return torch.tensor(found, dtype=torch.float64).view(-1, V).log()
+
+
+def test_the_bound_is_that_of_the_table_as_a_denoiser():
+    masks = all_masks(TEXTS)
+    found = average(between(TABLE, V), TEXTS, masks, V)["nats"].nelbo
+    expected = enumerate_masks(from_denoiser(denoise), TEXTS, mask_id=V)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+def likelihood(x):
+    everywhere = torch.ones_like(x) > 0
+    return after(TABLE, V)(x, None, everywhere, x)["nats"].view(x.shape).sum(1)
+
+
+def test_the_first_tokens_are_predicted_from_what_there_is():
+    p = TABLE.alone(np.array([2]))[0] * TABLE.beside(np.array([1]), np.array([2]))[0]
+    p *= TABLE.after(*np.array([[1], [2], [1]]))[0] * TABLE.after(*np.array([[0], [1], [1]]))[0]
+    assert float(likelihood(torch.tensor([[2, 1, 1, 0]]))) == pytest.approx(-math.log(p))
+
+
+@given(st.integers(0, 2**L - 1), st.integers(0, len(TEXTS) - 1), st.sampled_from([2, 4]))
+def test_a_model_of_blocks_sees_the_block_before_and_not_the_one_after(bits, number, size):
+    x = TEXTS[number : number + 1]
+    masked = torch.tensor([[bool(bits >> i & 1) for i in range(L)]])
+    z = torch.where(masked, V, x)
+    found = between(TABLE, V, size)(z, None, masked, x)["nats"].tolist()
+    expected = []
+    for i in masked[0].nonzero()[:, 0].tolist():
+        begin = i // size * size  # what the model sees: the clean text before, then its own block
+        seen = [V, *x[0, :begin].tolist(), *z[0, begin : begin + size].tolist(), V]
+        p = TABLE.between(*(np.array([each]) for each in (int(x[0, i]), seen[i], seen[i + 2])))[0]
+        expected.append(-math.log(p))
+    assert found == pytest.approx(expected)
+    if size == L:
+        assert found == between(TABLE, V)(z, None, masked, x)["nats"].tolist()
+
+
+# Beside a model
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def runs(root):
+    block = {"use": "block", "size": 4}
+    makers = {"mdlm": {}, "autoregressive": {}, "block": {"sampler": "left_to_right"}}
+    return {
+        name: make_run(root, name, block if name == "block" else name, **changes, data={"remainder": "pad"})
+        for name, changes in makers.items()
+    }
+
+
+def evaluated(run):
+    model = Model.from_run(run)
+    spec = model.experiment.evaluation
+    return model, spec, evaluate_run(model, run, spec, seed=3)
+
+
+@pytest.mark.parametrize("name", ["mdlm", "block", "autoregressive"])
+def test_it_is_measured_on_the_tokens_and_masks_of_the_bound(runs, name):
+    model, spec, found = evaluated(runs[name])
+    data = build(model.experiment)
+    x, there = held_out(data, "validation", spec.sequences)
+    table, mask_id = count_table(data), model.context.mask_id
+    keys, hidden = row_keys(3, "evaluation", torch.arange(len(x))), torch.where(there, x, mask_id)
+    if name == "mdlm":
+        masks = exact_k(there, keys, spec.draws, time_at=LinearNoise().time_at)
+        nats = average(between(table, mask_id), hidden, masks, mask_id)["nats"].nelbo
+    elif name == "block":
+        masks = block_masks(there, keys, spec.draws, 4)
+        nats = average(between(table, mask_id, 4), hidden, masks, mask_id)["nats"].nelbo
+    else:
+        each = after(table, mask_id)(hidden, None, there, hidden)["nats"]
+        nats = torch.zeros(x.shape, dtype=torch.float64).masked_scatter(there, each).sum(1)
+    mine = measure(model.module, x, there, spec, seed=3).contribution["nelbo"].sum(1)
+    expected = figure(
+        NGramNats(reads=AFTER if name == "autoregressive" else BETWEEN, counted=table.sequences, nats=nats),
+        mine,
+        there.sum(1),
+    )
+    assert found.count_table == expected
+    assert found.nelbo.nats_per_token - expected.nats_per_token == pytest.approx(expected.difference)
+    # Numbers of its own: far below those of a model with random weights, in every JSON and on every screen.
+    assert expected.percent[0] > 100
+    (file,) = (runs[name] / "evaluations").glob("*seed3*.json")
+    kept = json.loads(file.read_text())["count_table"]
+    assert (kept["value"], kept["percent"]) == (expected.value, expected.percent[0])
+    said = "\n".join(lines(found))
+    same = "tokens" if name == "autoregressive" else "tokens and masks"
+    assert f"count-table perplexity  {expected.value:.1f} ± {expected.stderr:.1f} on the same {same}; " in said
+    assert f"the model's is {expected.verdict}" in said
+    assert f"{expected.reads}, in {table.sequences} training sequences" in said
+
+
+def test_padding_is_not_read_and_a_sequence_has_the_masks_of_its_number(runs):
+    module = SimpleNamespace(
+        denoiser=lambda: SimpleNamespace(mask_id=258, block_size=None),
+        masks=lambda maskable, keys, draws, bound: bound.masks(maskable, keys, draws, LinearNoise()),
+    )
+    data, spec = build(Model.from_run(runs["mdlm"]).experiment), EvaluationSpec(draws=3, batch_size=2)
+    x = torch.randint(97, 122, (5, 6), generator=torch.Generator().manual_seed(0))
+    there, some = torch.arange(6) < torch.tensor([[6], [2], [4], [6], [3]]), torch.tensor([1, 2, 4])
+    for exact in (False, True):
+        settings = {"exact": exact, "seed": 0}
+        every = measure_ngram(module, data, x, there, spec, **settings).nats
+        assert torch.equal(measure_ngram(module, data, torch.where(there, x, 7), there, spec, **settings).nats, every)
+        found = measure_ngram(module, data, x[some], there[some], spec, **settings, rows=some).nats
+        assert torch.equal(found, every[some])
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9), st.integers(1, 9)), min_size=2, max_size=9))
+def test_the_difference_is_a_paired_ratio_of_sums(rows):
+    model, table, count = (torch.tensor(each, dtype=torch.float64) for each in zip(*rows, strict=True))
+    found = figure(NGramNats(reads=BETWEEN, counted=1, nats=table), model, count)
+    assert (found.difference, found.difference_stderr) == ratio(model - table, count)
+    assert found.percent[0] == pytest.approx(100 * (math.exp(found.difference) - 1))
+    assert found.verdict.endswith("lower" if found.difference < 0 else "higher")
+
+
+def test_a_comparison_has_it_for_every_run(runs):
+    paths = [runs["mdlm"], runs["autoregressive"], runs["block"]]
+    _, spec, found = evaluated(runs["mdlm"])
+    comparison = compare(measure_runs(paths, spec, seed=3), spec, seed=3)
+    assert comparison.rows[0].ngram == found.count_table
+    first, second, third = (row["count_table"] for row in comparison.to_table()["runs"])
+    assert (first["reads"], second["reads"], third["reads"]) == (BETWEEN, AFTER, BETWEEN)
+    said = [line for line in notes(comparison) if line.startswith("count-table perplexity")]
+    assert len(said) == 3
+    assert f"{first['value']:.2f} ± {first['stderr']:.2f}; mdlm is {found.count_table.verdict}." in said[0]
+
+
+def test_without_a_table_the_rest_is_as_it_was(runs, monkeypatch):
+    _, _, found = evaluated(runs["mdlm"])
+    monkeypatch.setattr(counting, "_MOST", 10)
+    with pytest.warns(LeftOut, match=r"^the count table is left out: at most 10 training tokens are counted on this"):
+        _, _, without = evaluated(runs["mdlm"])
+    assert without == attrs.evolve(found, count_table=None)
+    assert not any("count-table" in line for line in lines(without))
+
+
+def test_damaged_training_shards_only_leave_it_out(tmp_path):
+    run = make_run(tmp_path, "mdlm", "mdlm")
+    data = build(Model.from_run(run).experiment)
+    shard = sorted(data.glob("train-*.tar"))[0]
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.warns(LeftOut, match=r"the count table is left out: shard .* is damaged"):
+        _, _, found = evaluated(run)
+    assert found.count_table is None
+    assert found.nelbo

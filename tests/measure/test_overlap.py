@@ -1,0 +1,148 @@
+"""Copied n-grams and the longest copied span, against a search without any trick."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.experiment import from_table
+from atat_zoo.measure.overlap import Copies, overlap, pieces, training_text
+
+
+def slow(texts, training, sizes):
+    """Return copied and windows by n, and the longest span, by comparing everything with everything."""
+    training = tuple(training)
+
+    def there(window):
+        return any(training[i : i + len(window)] == window for i in range(len(training) - len(window) + 1))
+
+    windows = {n: [tuple(t[i : i + n]) for t in texts for i in range(len(t) - n + 1)] for n in sizes}
+    spans = [tuple(t[i:j]) for t in texts for i in range(len(t)) for j in range(i + 1, len(t) + 1)]
+    longest = max((len(s) for s in spans if there(s)), default=0)
+    return {n: sum(map(there, w)) for n, w in windows.items()}, {n: len(w) for n, w in windows.items()}, longest
+
+
+def fast(texts, training, sizes, block=7):
+    copies = Copies([np.array(t, np.int64) for t in texts], sizes)
+    training = np.array(training, np.int64)
+    before = training[:0]
+    for start in range(0, len(training), block):
+        seen = np.concatenate([before, training[start : start + block]])
+        copies.see(seen)
+        before = seen[len(seen) - min(copies.reach, len(seen)) :]
+    return copies.result()
+
+
+TOKENS = st.lists(st.integers(0, 2), max_size=12)
+
+
+@given(texts=st.lists(TOKENS, max_size=4), training=st.lists(st.integers(0, 2), max_size=40), block=st.integers(1, 50))
+def test_it_finds_what_a_search_without_tricks_finds(texts, training, block):
+    sizes = (1, 2, 4, 8)
+    found = fast(texts, training, sizes, block)
+    copied, windows, longest = slow(texts, training, sizes)
+    assert found.copied == copied
+    assert found.windows == windows
+    assert found.longest == longest == len(found.span)
+    if longest:
+        assert any(tuple(t[i : i + longest]) == found.span for t in texts for i in range(len(t)))
+        assert any(tuple(training[i : i + longest]) == found.span for i in range(len(training)))
+
+
+def test_a_case_by_hand():
+    """Training: a b c d e; text: x b c d y b c."""
+    found = fast([[9, 1, 2, 3, 8, 1, 2]], [0, 1, 2, 3, 4], (2, 3, 13))
+    assert found.copied == {2: 3, 3: 1, 13: 0}  # bc, cd, bc; bcd
+    assert found.windows == {2: 6, 3: 5, 13: 0}
+    assert found.share(2) == 0.5
+    assert found.share(3) == 0.2
+    assert found.share(13) is None
+    assert (found.longest, found.span) == (3, (1, 2, 3))
+
+
+def test_texts_are_cut_at_special_tokens():
+    assert [p.tolist() for p in pieces(np.array([8, 1, 2, 9, 3, 9]), [8, 9])] == [[1, 2], [3]]
+    assert [p.tolist() for p in pieces(np.array([1, 2]), [8, 9])] == [[1, 2]]
+    assert [p.tolist() for p in pieces(np.array([1, 2]), [])] == [[1, 2]]
+    assert pieces(np.array([8, 9]), [8, 9]) == []
+    assert pieces(np.array([], np.int64), [8, 9]) == []
+
+
+def shards(tmp_path, special="none", remainder="drop", rows="packed", document="file", width=1000):
+    text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(1000))
+    (tmp_path / "train.txt").write_text("\n".join(text[i : i + width] for i in range(0, 1000, width)))
+    for split in ("held", "test"):
+        (tmp_path / f"{split}.txt").write_text("zzzz" * 20)
+    table = {
+        "name": "x",
+        "corpus": {
+            "use": "files",
+            "document": document,
+            "train": [str(tmp_path / "train.txt")],
+            "validation": [str(tmp_path / "held.txt")],
+            "test": [str(tmp_path / "test.txt")],
+        },
+        "tokenizer": "bytes",
+        "data": {
+            "root": str(tmp_path / "data"),
+            "length": 16,
+            "lanes": 2,
+            "sequences_per_member": 4,
+            "sequences_per_shard": 8,
+            "special": special,
+            "remainder": remainder,
+            "rows": rows,
+        },
+    }
+    return text, build(from_table(table))
+
+
+@pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remainder):
+    text, folder = shards(tmp_path, special, remainder)
+    stored = np.concatenate(list(training_text(folder)))
+    assert bytes(stored[:900].astype(np.uint8)).decode() == text[:900]
+    # Longer than a shard of 8 sequences, so it lies across shards, too.
+    mine = np.frombuffer(text[100:400].encode(), np.uint8).astype(np.int64)
+    strange = np.full(20, ord("0"))
+    told = []
+    found, other = overlap(
+        [[mine], [strange, mine[:5]]],
+        folder,
+        sizes=(4, 8),
+        special=[256, 257],
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert found.longest == 300
+    assert found.share(4) == found.share(8) == 1.0
+    assert other.longest == 5
+    assert (other.copied, other.windows) == ({4: 2, 8: 0}, {4: 19, 8: 13})
+    assert told[-1][0] <= told[-1][1] == manifest.load(folder).splits["train"].tokens
+
+
+@pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
+def test_nothing_lies_across_two_documents_of_their_own(tmp_path, special):
+    _, folder = shards(tmp_path, special, rows="document", document="line", width=25)
+    rows = np.concatenate(list(training_text(folder))).reshape(-1, 17)
+    texts = [row[(row >= 0) & (row < 256)] for row in rows]
+    (found,) = overlap([[np.concatenate(texts[:4])]], folder, sizes=(4,), special=[256, 257])
+    assert found.longest == len(texts[0]) < 17
+
+
+def test_padding_and_special_tokens_are_never_a_copy(tmp_path):
+    _, folder = shards(tmp_path, "document", "pad")
+    (found,) = overlap([[np.array([257, 256, 257])]], folder, sizes=(1,), special=[256, 257])
+    assert (found.windows, found.longest) == ({1: 0}, 0)
+    # Not even where nobody says that they are special, is padding a token.
+    (found,) = overlap([[np.full(3, 65535)]], folder, sizes=(1,))
+    assert (found.copied, found.longest) == ({1: 0}, 0)
+
+
+def test_no_text_and_no_group(tmp_path):
+    _, folder = shards(tmp_path)
+    assert overlap([], folder, sizes=(4,)) == []
+    (found,) = overlap([[]], folder, sizes=(4,))
+    assert (found.copied, found.windows, found.span) == ({4: 0}, {4: 0}, ())

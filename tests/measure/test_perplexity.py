@@ -1,0 +1,320 @@
+"""The numbers that are reported, from a module whose bound is known."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.errors import NotKept, UserError
+from atat_zoo.experiment import EvaluationSpec, load
+from atat_zoo.measure.likelihood import Measurement, evaluate_run, measure, summarise
+from atat_zoo.measure.text import text_of
+from atat_zoo.measure.zero_shot import SETS, differences
+from atat_zoo.model import Model
+from atat_zoo.noise import LinearNoise
+from atat_zoo.run import RunFolder
+from atat_zoo.testing.toys import Hashed
+from tests.measure.making import make_run
+
+V, L = 4, 5
+
+
+class Tokenizer:
+    """Tokens of 1, 2, 3 bytes, and an end of sequence that stands for none."""
+
+    vocabulary_size, bos, eos = V, None, 3
+
+    def byte_counts(self):
+        return np.array([1, 2, 3, 0], dtype=np.int64)
+
+    def decode(self, ids):
+        return "".join(["a", " b", "  c", ""][i] for i in ids)
+
+
+class Known(nn.Module):
+    """An objective whose tokens cost what a table says; it remembers what it was asked."""
+
+    def __init__(self, nats=(0.5, 1.0, 2.0, 0.25), importance=None):
+        super().__init__()
+        self.nats = nn.Parameter(torch.tensor(nats, dtype=torch.float64))
+        self.asked = []
+        if importance is not None:
+            self.importance = lambda tokens, maskable, t: torch.tensor(importance)[tokens]
+
+    def denoiser(self):
+        return SimpleNamespace(estimates_importance=hasattr(self, "importance"), importance_reads="x")
+
+    def bound(self, tokens, maskable, keys, draws, method):
+        self.asked.append((len(tokens), keys, self.training, torch.is_grad_enabled()))
+        each = self.nats[tokens] * maskable
+        return {
+            "nelbo": Estimate(
+                contribution=each,
+                weight=maskable.double(),
+                loss_sum=each * draws,
+                loss_count=maskable.long() * draws,
+            )
+        }
+
+
+def estimated(denoise, tokens, maskable, keys, draws):
+    losses, masks = from_denoiser(denoise), exact_k(maskable, keys, draws, time_at=LinearNoise().time_at)
+    return average(lambda *at: {"nelbo": losses(*at)}, tokens, masks, V)
+
+
+class Real(nn.Module):
+    """An objective with the bound of a denoiser without sense, by exact-k."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def denoiser(self):
+        return SimpleNamespace(estimates_importance=True, importance_reads="x")
+
+    def bound(self, tokens, maskable, keys, draws, method):
+        return estimated(Hashed(V), tokens, maskable, keys, draws)
+
+    def importance(self, tokens, maskable, t):
+        return tokens / V + t[:, None] * 0
+
+
+def text(n=6, seed=0):
+    tokens = torch.randint(0, V, (n, L), generator=torch.Generator().manual_seed(seed))
+    maskable = torch.ones(n, L, dtype=torch.bool)
+    maskable[1, 3:] = False
+    maskable[4, 1:] = False
+    return tokens, maskable
+
+
+def measured(module, tokens, maskable, rows=None, seed=7, draws=2, batch_size=4):
+    return measure(module, tokens, maskable, EvaluationSpec(draws=draws, batch_size=batch_size), seed=seed, rows=rows)
+
+
+def summed(found, counts=None, **kwargs):
+    settings = {"split": "validation", "step": 3, "ema": False, "draws": 2, "seed": 7} | kwargs
+    return summarise(found, tokenizer=Tokenizer(), counts=counts, **settings)
+
+
+def same(one, two):
+    names = [field.name for field in attrs.fields(Measurement)]
+    for a, b in ((getattr(one, name), getattr(two, name)) for name in names):
+        if a is None or b is None:
+            assert a is b
+        else:
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_perplexity_is_the_exponential_of_nats_per_token():
+    tokens = torch.tensor([[0, 1, 2, 3, 0], [1, 1, 2, 0, 0]])
+    maskable = torch.tensor([[True] * 5, [True, True, True, False, False]])
+    found = summed(measured(Known(), tokens, maskable))
+    # Row 1: .5 + 1 + 2 + .25 + .5 nats, 1 + 2 + 3 + 0 + 1 bytes; row 2: 1 + 1 + 2 nats, 2 + 2 + 3 bytes.
+    assert (found.sequences, found.tokens, found.bytes) == (2, 8, 14)
+    assert found.nelbo.nats_per_token == pytest.approx((4.25 + 4) / 8)
+    assert found.nelbo.value == pytest.approx(math.exp(8.25 / 8))
+    assert found.nelbo.bits_per_byte == pytest.approx(8.25 / math.log(2) / 14)
+    assert found.perplexity_without_special == pytest.approx(math.exp((8.25 - 0.25) / 7))
+    # Errors by linearisation: residuals ±(4.25 − 5·8.25/8).
+    residual = 4.25 - 5 * 8.25 / 8
+    assert found.nelbo.stderr == pytest.approx(found.nelbo.value * math.sqrt(2 * residual**2 * 2) / 8)
+    residual = (4.25 - 7 * 8.25 / 14) / math.log(2)
+    assert found.nelbo.bits_per_byte_stderr == pytest.approx(math.sqrt(4 * residual**2) / 14)
+    assert (found.split, found.step, found.ema, found.draws, found.seed) == ("validation", 3, False, 2, 7)
+    assert found.unigram_perplexity is None
+    assert found.importance_spearman is None
+    assert found.frequency_spearman is None
+
+
+@given(nats=st.floats(0.01, 20))
+def test_a_model_that_always_costs_the_same_has_that_perplexity(nats):
+    found = summed(measured(Known([nats] * V), *text()))
+    assert (found.nelbo.value, found.perplexity_without_special) == (pytest.approx(math.exp(nats)),) * 2
+    assert found.nelbo.stderr == pytest.approx(0, abs=1e-6 * found.nelbo.value)
+
+
+def test_the_unigram_perplexity_is_of_the_same_tokens():
+    counts = np.array([5, 0, 2, 1], dtype=np.int64)
+    tokens, maskable = text()
+    prior = (counts + 1) / (counts + 1).sum()
+    kept = tokens[maskable].numpy()
+    found = summed(measured(Known(), tokens, maskable), counts=counts)
+    assert found.unigram_perplexity == pytest.approx(math.exp(-np.log(prior[kept]).mean()))
+    # A model that costs exactly that has exactly that perplexity.
+    again = summed(measured(Known((-np.log(prior)).tolist()), tokens, maskable), counts=counts)
+    assert again.nelbo.value == pytest.approx(again.unigram_perplexity)
+    assert again.frequency_spearman == pytest.approx(1)
+
+
+def test_the_correlations_are_over_maskable_tokens():
+    tokens, maskable = text(20)
+    importance = [0.9, 0.1, 0.5, 0.3]
+    module = Known(importance=importance)
+    found = summed(measured(module, tokens, maskable), counts=np.array([9, 4, 2, 7]))
+    kept = tokens[maskable].numpy()
+    loss = module.nats.detach().numpy()[kept]
+    expected = stats.spearmanr(np.array(importance)[kept], loss).statistic
+    assert found.importance_spearman == pytest.approx(expected)
+    surprisal = -np.log(np.array([10, 5, 3, 8]))[kept]
+    assert found.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
+    # A constant importance has no order.
+    assert summed(measured(Known(importance=[0.5] * V), tokens, maskable)).importance_spearman is None
+
+
+def test_tokens_that_no_draw_masked_are_left_out_of_the_correlation():
+    tokens, maskable = text(40)
+    found = measured(Real(), tokens, maskable, draws=1)
+    never = found.token_loss.isnan() & maskable
+    assert never.any()
+    seen = maskable & ~never
+    expected = stats.spearmanr(found.importance[seen].numpy(), found.token_loss[seen].numpy()).statistic
+    assert summed(found).importance_spearman == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
+def test_the_batch_size_changes_nothing(batch_size):
+    tokens, maskable = text()
+    same(measured(Real(), tokens, maskable, batch_size=batch_size), measured(Real(), tokens, maskable))
+
+
+def test_an_importance_that_reads_masks_is_averaged_over_those_that_hide_the_token():
+    class OfMasks(Real):
+        """Importance is the share of the row that is hidden."""
+
+        def denoiser(self):
+            return SimpleNamespace(estimates_importance=True, importance_reads="z", mask_id=V)
+
+        def masks(self, maskable, keys, draws, method):
+            return method.masks(maskable, keys, draws, LinearNoise())
+
+        def importance(self, tokens, maskable, t):
+            return (tokens == V).float().mean(1, keepdim=True).expand(tokens.shape)
+
+    tokens, maskable = text()
+    found = measured(OfMasks(), tokens, maskable)
+    assert torch.equal(found.importance.isfinite(), found.token_loss.isfinite())
+    keys = row_keys(7, "evaluation", torch.arange(len(tokens)))
+    total, count = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
+    for mask in exact_k(maskable, keys, 2, time_at=LinearNoise().time_at):
+        total += mask.masked * mask.masked.float().mean(1, keepdim=True)
+        count += mask.masked
+    torch.testing.assert_close(found.importance, total / count, equal_nan=True)
+
+
+def test_the_masks_are_a_function_of_seed_and_row():
+    tokens, maskable = text()
+    rows = torch.tensor([3, 0, 5, 1])
+    some = measured(Real(), tokens[rows], maskable[rows], rows)
+    every = measured(Real(), tokens, maskable)
+    assert torch.equal(some.contribution["nelbo"], every.contribution["nelbo"][rows])
+    other = measured(Real(), tokens, maskable, seed=8)
+    assert not torch.equal(other.contribution["nelbo"], every.contribution["nelbo"])
+    torch.manual_seed(0)
+    same(measured(Real(), tokens, maskable), every)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 9])
+def test_what_ranks_measured_joins_to_what_one_would_have(ranks):
+    tokens, maskable = text()
+    pieces = []
+    for rank in range(ranks):  # with 9 ranks, three have nothing to measure
+        rows = torch.arange(len(tokens))[rank::ranks]
+        pieces.append(measured(Real(), tokens[rows], maskable[rows], rows, batch_size=2))
+    joined = Measurement.join(pieces)
+    same(joined, measured(Real(), tokens, maskable))
+    same(Measurement.join(pieces[::-1]), joined)
+    assert summed(joined) == summed(measured(Real(), tokens, maskable))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_module_is_asked_in_evaluation_mode_and_left_as_it_was(training):
+    module = Known().train(training)
+    measured(module, *text(), batch_size=4)
+    assert module.training is training
+    assert [(n, mode, grad) for n, _, mode, grad in module.asked] == [(4, False, False), (2, False, False)]
+    module.bound = None
+    with pytest.raises(TypeError):
+        measured(module, *text())
+    assert module.training is training
+
+
+def test_a_diverged_model_is_reported_as_json_can_say_it(tmp_path):
+    found = summed(measured(Known([1e4, 1e4, 2e4, 1e4]), *text()))
+    assert found.nelbo.value == math.inf
+    table = found.to_table()
+    assert table["perplexity"] is None
+    assert table["nats_per_token"] > 1e4
+    json.dumps(table, allow_nan=False)
+    broken = summed(measured(Known([math.nan] * V), *text()))
+    assert math.isnan(broken.nelbo.value)
+    json.dumps(broken.to_table(), allow_nan=False)
+
+
+def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
+    found = summed(measured(Known(), *text()))
+    found.record(RunFolder(tmp_path))
+    (path,) = (tmp_path / "evaluations").iterdir()
+    assert path.name == "validation-exact_k-6x2-seed7-step00000003.json"
+    assert json.loads(path.read_text()) == found.to_table()
+    assert found.sentence() == (
+        f"validation perplexity {found.nelbo.value:.1f} ± {found.nelbo.stderr:.1f}, "
+        f"{found.nelbo.bits_per_byte:.3f} bits per byte (6 sequences × 2 draws)"
+    )
+
+
+def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_path):
+    found = summed(measured(Known(), *text()))
+    (tmp_path / "evaluations").touch()
+    with pytest.warns(
+        NotKept, match=r"^this result is not kept in the run: [^;]*\.json cannot be written: File exists$"
+    ):
+        found.record(RunFolder(tmp_path))
+    with pytest.raises(UserError, match=r"\.json cannot be written: File exists; free some space"):
+        found.record(RunFolder(tmp_path), required=True)
+
+
+def test_bounds_of_other_numbers_of_steps_are_recorded_apart(tmp_path):
+    found = summed(measured(Known(), *text()), method="discrete_t")
+    for steps in (8, 100):
+        other = attrs.evolve(found, bounds={f"discrete T={steps}": found.nelbo})
+        other.record(RunFolder(tmp_path))
+    names = sorted(path.name for path in (tmp_path / "evaluations").iterdir())
+    assert [name.split("-6x2")[0] for name in names] == ["validation-discrete-T=100", "validation-discrete-T=8"]
+
+
+def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
+    form = {"special": "both", "rows": "document"}
+    run = make_run(tmp_path, "apart", "mdlm", blank=True, length=64, data=form)
+    model, spec = Model.from_run(run), EvaluationSpec(sequences=8)
+    own = text_of(model, run, spec)
+    other = text_of(model, run, spec, corpus=model.experiment.parts["corpus"], corpus_name="other")
+    assert torch.equal(own.tokens, other.tokens)
+    assert torch.equal(own.maskable, other.maskable)
+    found = evaluate_run(model, run, spec, seed=1, text=own)
+    assert found.padding == (~own.maskable).sum() > 0
+    assert found.tokens == own.maskable.sum()
+    assert found.nelbo.value == pytest.approx(model.context.vocabulary_size)
+    assert any(line.startswith('data.rows = "document", not "packed"') for line in differences(model, spec))
+
+
+def test_the_recipe_of_the_published_figures_differs_from_them_only_in_how_wikitext_is_read():
+    weights = torch.nn.Linear(13_000, 13_000, bias=False, device="meta")
+    model = SimpleNamespace(
+        experiment=load("owt-small/mdlm"),
+        context=SimpleNamespace(length=1024),
+        tokenizer=SimpleNamespace(vocabulary_size=50_257),
+        module=SimpleNamespace(backbone=weights),
+    )
+    (said,) = differences(model, EvaluationSpec(sequences=0))
+    assert said.startswith("WikiText is read article by article")
+    assert {each.recipe: each.published for each in SETS}["lambada"] == (51.28, 49.86, 47.52)

@@ -1,0 +1,297 @@
+"""The likelihood of a sampler, on toys whose probabilities are known, and as it is printed."""
+
+import json
+import math
+
+import attrs
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.experiment import from_table
+from atat_zoo.generation import Writer
+from atat_zoo.generation.guided import Guided, normalised
+from atat_zoo.measure.policy import measure_policy, policy_nats
+from atat_zoo.registry import Context
+from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
+from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
+from atat_zoo.samplers.pace import EverythingPace, FixedPace, OneAtATimePace
+from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.samplers.strided import StridedSampler
+from atat_zoo.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.testing.sampling import assemble
+from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, hashed_importance, toy
+from atat_zoo.uncertainty import EntropyUncertainty
+from tests.measure.making import make_run
+
+ORDERS = {
+    "random": RandomOrder(),
+    "left to right": LeftToRightOrder(),
+    "most certain": UncertaintyOrder(uncertainty=EntropyUncertainty()),
+    "most uncertain": UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_uncertain", importance=True),
+    "strided": StridedOrder(stride=2),
+}
+
+
+def priced(sampler, denoiser=None, orders=1, seed=0, given=None):
+    """Return what a policy pays for every text of the toy, all with one seed."""
+    joint = toy()
+    maskable = torch.ones_like(joint.states, dtype=torch.bool)
+    if given is not None:
+        maskable[:, given] = False
+    seeds = torch.full_like(joint.states[:, 0], seed)
+    return policy_nats(denoiser or joint.denoiser, sampler, joint.states, maskable, seeds, orders=orders)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@given(seed=st.integers(0, 10**6))
+def test_one_place_a_step_costs_the_entropy(order, seed):
+    joint = toy()
+    weighed = FunctionDenoiser(joint.denoiser, 2, importance=hashed_importance)
+    found = priced(assemble(order=order, pace=OneAtATimePace()), weighed, seed=seed)
+    torch.testing.assert_close(found.nats, -joint.p.log(), rtol=1e-12, atol=1e-12)
+    assert float((joint.p * found.nats).sum()) == pytest.approx(ENTROPY, abs=5e-7)
+    assert found.nfe.tolist() == [3.0] * 8
+    assert found.max_nfe == 3
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        AncestralSampler(steps=1),
+        AncestralSampler(steps=2),
+        StridedSampler(stride=2),
+        StridedSampler(stride=2, offset="random"),
+        assemble(pace=FixedPace(steps=2)),
+    ],
+    ids=["one", "ancestral", "strided", "random offset", "fixed"],
+)
+def test_places_that_are_drawn_at_once_cost_more(sampler):
+    joint = toy()
+    found = priced(sampler, orders=4)
+    assert float(found.nats.neg().exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert float((joint.p * found.nats).sum()) > joint.entropy + 1e-3
+
+
+def test_all_at_once_is_the_product_of_the_marginals():
+    joint = toy()
+    first = joint.marginals(torch.full((1, 3), 2))[0]
+    expected = torch.stack([-first[[0, 1, 2], x].log() for x in joint.states])
+    torch.testing.assert_close(priced(assemble(pace=EverythingPace(steps=1))).contribution, expected)
+
+
+def test_a_random_order_averages_to_the_uniform_bound():
+    """The mean over the six orders, of a model that is not consistent, is the sum over masks."""
+    denoiser, joint = Hashed(2), toy()
+    z = torch.full_like(joint.states, 2)
+    sampler = assemble(order=RandomOrder(), pace=OneAtATimePace())
+    by_order = {}
+    for seed in range(60):
+        trace, seeds = [], torch.full_like(z[:, 0], seed)
+        sampler.score_text(denoiser, z, seeds, forced := TeacherForcing(joint.states), observe=trace.append)
+        order = tuple(record["positions"][0] for record in trace)
+        assert torch.equal(by_order.setdefault(order, forced.nats.sum(1)), forced.nats.sum(1))
+    assert len(by_order) == 6
+    uniform = enumerate_masks(from_denoiser(denoiser), joint.states, mask_id=2)
+    torch.testing.assert_close(torch.stack(list(by_order.values())).mean(0), uniform, rtol=1e-12, atol=1e-12)
+
+
+@given(seed=st.integers(0, 10**6), orders=st.integers(2, 6))
+def test_more_orders_are_tighter_and_still_a_bound(seed, orders):
+    joint, denoiser = toy(), Hashed(2)
+    sampler = AncestralSampler(steps=2)
+    found = priced(sampler, denoiser, orders, seed)
+    assert (found.nats <= found.contribution.sum(1) + 1e-12).all()
+    # The mean of normalised distributions is one, so it costs at least the entropy.
+    assert float(found.nats.neg().exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert float((joint.p * found.nats).sum()) >= joint.entropy - 1e-12
+    one = priced(sampler, denoiser, 1, seed)
+    torch.testing.assert_close(one.nats, one.contribution.sum(1), rtol=1e-13, atol=0)
+
+
+def test_the_orders_differ():
+    """Else the mean inside the logarithm would be that of one order, which is the bound of one."""
+    found = priced(AncestralSampler(steps=2), Hashed(2), orders=8)
+    assert (found.nats < found.contribution.sum(1) - 1e-3).all()
+
+
+def test_a_deterministic_sampler_has_one_order():
+    calls = Hashed(2)
+    found = priced(LeftToRightSampler(), calls, orders=64)
+    assert calls.calls == 3
+    assert torch.equal(found.nats, priced(LeftToRightSampler(), seed=9, denoiser=Hashed(2)).nats)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_given_tokens_are_given(order):
+    joint = toy()
+    weighed = FunctionDenoiser(joint.denoiser, 2, importance=hashed_importance)
+    found = priced(assemble(order=order, pace=OneAtATimePace()), weighed, given=1)
+    of_middle = torch.stack([joint.p[joint.states[:, 1] == x[1]].sum() for x in joint.states])
+    torch.testing.assert_close(found.nats, (of_middle / joint.p).log(), rtol=1e-12, atol=1e-12)
+    assert not found.contribution[:, 1].any()
+    assert found.max_nfe == 2
+
+
+@pytest.mark.parametrize(
+    ("draw", "p"),
+    [
+        (CategoricalDraw(temperature=0.5), [16 / 21, 4 / 21, 1 / 21]),
+        (CategoricalDraw(temperature=0.0), [1.0, 0.0, 0.0]),
+        (TopKDraw(k=2), [2 / 3, 1 / 3, 0.0]),
+        (NucleusDraw(p=0.5), [1.0, 0.0, 0.0]),
+    ],
+    ids=str,
+)
+def test_the_price_is_that_of_what_is_drawn_from(draw, p):
+    log_p = torch.tensor([4 / 7, 2 / 7, 1 / 7]).log()
+    denoiser = FunctionDenoiser(lambda z, t, where: log_p.expand(len(where[0]), 3), 3)
+    x = torch.arange(3)[:, None]
+    found = policy_nats(denoiser, assemble(draw=draw), x, torch.ones(3, 1, dtype=torch.bool), torch.arange(3))
+    assert found.nats.neg().exp().tolist() == pytest.approx(p, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["maskgit", "p2", "remdm_cap", "remdm_conf"])
+def test_a_sampler_that_is_not_covered_is_refused(name):
+    with pytest.raises(UserError, match=r"does not cover this sampler: it (masks|chooses)"):
+        priced(Zoo.load().spec("sampler", name))
+
+
+def test_guidance_is_priced_as_it_is_drawn():
+    def change(log_probs, tokens, t, where):
+        return normalised(log_probs + torch.tensor([0.0, 2.0]), log_probs)
+
+    denoiser = Guided(Hashed(2), change)
+    found = priced(AncestralSampler(steps=2), denoiser)
+    assert float(found.nats.neg().exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert not torch.allclose(found.nats, priced(AncestralSampler(steps=2), Hashed(2)).nats)
+
+
+def test_neither_the_batch_nor_other_texts_matter():
+    x = (torch.arange(30) % 7 % 5).view(6, 5)
+    maskable = torch.arange(5) < torch.arange(6)[:, None]
+    writer = Writer(denoiser=Hashed(5), tokenizer=None, length=5)
+    done = []
+    whole, parts, few = (
+        measure_policy(
+            writer, AncestralSampler(steps=3), x[:n], maskable[:n], seed=3, orders=2, batch_size=size, **more
+        )
+        for n, size, more in ((6, 64, {}), (6, 4, {"progress": lambda *each: done.append(each)}), (3, 2, {}))
+    )
+    for name in ("nats", "contribution", "nfe"):
+        assert torch.equal(getattr(parts, name), getattr(whole, name))
+        assert torch.equal(getattr(few, name), getattr(whole, name)[:3])
+    assert done == [(4, 6), (6, 6)]
+    twice = measure_policy(attrs.evolve(writer, cost=2), AncestralSampler(steps=3), x, maskable, seed=3, orders=2)
+    assert torch.equal(twice.nfe, 2 * whole.nfe)
+    assert twice.max_nfe == 2 * whole.max_nfe
+
+
+V, L, SIZE = 7, 12, 3
+
+
+def module(objective):
+    """Return a small module with random weights, in float64."""
+    backbone = {"use": "dit", "layers": 2, "width": 16, "heads": 2, "max_length": 64}
+    experiment = from_table(
+        {"name": "x", "objective": objective, "backbone": backbone, "data": {"length": L}, **SAMPLER}
+    )
+    from atat_zoo.objectives.assembly import assemble as assembled
+
+    built = assembled(experiment, Context(vocabulary_size=V, length=L, seed=1))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return built.double().eval()
+
+
+SAMPLER = {"sampler": "semi_autoregressive"}
+TEXTS = (torch.arange(5 * L) * 5 % 11 % V).view(5, L)
+LEFT = LeftToRightSampler()
+
+
+@pytest.mark.parametrize(
+    "sampler", [LEFT, SemiAutoregressiveSampler(within=LEFT), SemiAutoregressiveSampler()], ids=str
+)
+@torch.no_grad()
+def test_an_autoregressive_model_pays_its_likelihood(sampler):
+    built, maskable = module("autoregressive"), torch.arange(L) < torch.tensor([[L], [3], [L], [1], [7]])
+    keys = row_keys(0, "x", torch.arange(5))
+    exact = built.bound(TEXTS, maskable, keys, 1, Zoo.load().spec("bound", "exact_k"))["nelbo"]
+    found = policy_nats(built.denoiser(), sampler, TEXTS, maskable, keys)
+    torch.testing.assert_close(found.contribution, exact.contribution, rtol=1e-11, atol=1e-11)
+    assert found.nfe.tolist() == maskable.sum(1).tolist()
+
+
+@torch.no_grad()
+def test_a_block_model_pays_block_by_block():
+    """All of a block at once is its bound with every token of the block masked."""
+    built, maskable = module({"use": "block", "size": SIZE}), torch.ones(5, L, dtype=torch.bool)
+    at_once = SemiAutoregressiveSampler(within=AncestralSampler(steps=1))
+    found = policy_nats(built.denoiser(), at_once, TEXTS, maskable, torch.arange(5))
+    z = torch.full_like(TEXTS, V)
+    expected = built.cross_entropy(z, None, maskable, TEXTS).view(5, L)
+    torch.testing.assert_close(found.contribution, expected, rtol=1e-11, atol=1e-11)
+    assert found.nfe.tolist() == [L / SIZE] * 5
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    made = tmp_path_factory.mktemp("policy")
+    make_run(made, "judge")
+    make_run(made, "writer", "mdlm", data={"remainder": "pad"})
+    return made
+
+
+def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
+    monkeypatch.chdir(root)
+    code, out, err = atat("eval", "writer", "--bound", "policy", "sampler.steps=4", "--orders", "3")
+    assert (code, err) == (0, "")
+    lines = [line.strip() for line in out.splitlines()]
+    assert any(line.startswith("perplexity ") for line in lines)
+    assert any(line.startswith("policy bound ") for line in lines)
+    assert "along the same text: 3 orders, seed 4" in out
+    assert "steps = 4" in out
+    code, out, _ = atat("eval", "writer", "--bound", "policy", "--sampler", "strided", "--json")
+    said = json.loads(out)
+    policy = said["policy"]
+    assert policy["quantity"] == "policy likelihood"
+    assert policy["orders"] == 1
+    assert policy["value"] == pytest.approx(math.exp(policy["nats_per_token"]))
+    assert policy["nats_per_token_of_one_order"] == pytest.approx(policy["nats_per_token"])
+    assert (policy["tokens"], policy["sequences"]) == (said["tokens"], said["sequences"])
+    assert "perplexity" in said
+    (kept,) = (root / "writer" / "evaluations").glob("policy-validation-strided-8x1-seed*.json")
+    assert json.loads(kept.read_text()) == policy
+
+
+def test_a_model_with_an_exact_likelihood_says_it_twice(atat, root, monkeypatch):
+    monkeypatch.chdir(root)
+    code, out, err = atat("eval", "judge", "--bound", "policy", "--sampler", "left_to_right", "--json")
+    assert (code, err) == (0, "")
+    said = json.loads(out)
+    assert said["policy"]["nats_per_token"] == pytest.approx(said["nats_per_token"], rel=1e-5)
+    assert said["policy"]["quantity"] == "policy likelihood"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sampler.steps=4"], "sampler.steps=4: belongs to --bound policy"),
+        (["--bound", "policy", "--sampler", "maskgit"], "does not cover sampler 'maskgit': it chooses positions by"),
+        (["--bound", "policy", "train.steps=4"], "takes another sampler or guidance only"),
+        (["--bound", "policy", "--sampler", "learned_order"], "needs reverse weights"),
+    ],
+)
+def test_what_is_refused(atat, root, monkeypatch, words, message):
+    monkeypatch.chdir(root)
+    code, _, err = atat("eval", "writer", *words)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,121 @@
+"""A run as a judge: what it says is the objective's own likelihood."""
+
+import math
+
+import pytest
+import torch
+
+from atat_zoo import UserError
+from atat_zoo.bounds import ExactKBound
+from atat_zoo.measure.judges import RunJudge
+from atat_zoo.model import Model
+from atat_zoo.testing import check_judge
+from tests.measure.making import make_run
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("judges")
+
+
+@pytest.fixture(scope="module")
+def run(root):
+    return make_run(root, "judge")
+
+
+def likelihood(run, rows):
+    """Return −log p of rows of equal length, asked of the objective itself."""
+    model = Model.from_run(run)
+    x = torch.tensor(rows)
+    keys = torch.zeros(len(x), dtype=torch.int64)
+    with torch.no_grad():
+        return model.module.bound(x, torch.ones_like(x, dtype=torch.bool), keys, 1, ExactKBound())["nelbo"].contribution
+
+
+def test_it_keeps_the_contract(run):
+    check_judge(RunJudge(path=str(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("special", ["document", "sequence"])
+def test_it_keeps_the_contract_with_special_tokens(root, special):
+    check_judge(RunJudge(path=str(make_run(root, special, data={"special": special}))))
+
+
+def test_a_model_that_knows_nothing_takes_log_v_a_token(root):
+    judge = RunJudge(path=str(make_run(root, "blank", blank=True))).build("cpu")
+    nats, tokens = judge.nats(["abc", "", "x" * 40])
+    assert tokens.tolist() == [3, 0, 40]
+    assert nats.tolist() == pytest.approx([3 * math.log(258), 0.0, 40 * math.log(258)], rel=1e-6)
+    assert judge.title == "blank (autoregressive, step 3)"
+
+
+def test_a_short_text_is_padded_and_a_long_one_cut(run):
+    judge = RunJudge(path=str(run)).build("cpu")
+    text = "the old man saw a sea of green and gold"
+    ids = list(text.encode())
+    nats, tokens = judge.nats([text, text[:5]])
+    chunks = [likelihood(run, [ids[i : i + 16]]).sum().item() for i in (0, 16, 32)]
+    assert tokens.tolist() == [len(ids), 5]
+    assert nats[0].item() == pytest.approx(sum(chunks), rel=1e-5)
+    assert nats[1].item() == pytest.approx(likelihood(run, [ids[:5]]).sum().item(), rel=1e-5)
+    # By itself means that the second chunk is not predicted from the first.
+    assert nats[0].item() == pytest.approx(sum(judge.nats([text[:16], text[16:32], text[32:]])[0].tolist()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "size", "start"),
+    [
+        ("sequence", {"special": "sequence"}, 14, [256]),
+        ("both", {"special": "both"}, 14, [256]),
+        ("rows", {"special": "document", "rows": "document"}, 15, []),
+    ],
+)
+def test_a_full_chunk_has_room_for_what_stood_around_the_sequences(root, name, data, size, start):
+    """At the place of EOS the judge has never seen text; before it there was BOS, which is not counted."""
+    run, text = make_run(root, f"framed-{name}", data=data), "the old man saw a sea"
+    nats, tokens = RunJudge(path=str(run)).build("cpu").nats([text])
+    assert tokens.tolist() == [21]
+    chunks = [
+        likelihood(run, [[*start, *part.encode()]])[0, len(start) :].sum().item() for part in (text[:size], text[size:])
+    ]
+    assert nats.item() == pytest.approx(sum(chunks), rel=1e-5)
+
+
+def test_a_feature_is_the_mean_of_the_hidden_states(run):
+    judge = RunJudge(path=str(run)).build("cpu")
+    model = Model.from_run(run)
+    ids = list(b"the old man saw a sea")
+    with torch.no_grad():
+        states = [model.module.hidden(torch.tensor([ids[i : i + 16]]), None)[0] for i in (0, 16)]
+    expected = torch.cat(states).mean(0)
+    assert torch.allclose(judge.features(["the old man saw a sea"])[0], expected, atol=1e-5)
+
+
+def test_what_the_tokenizer_cannot_write_is_refused_in_a_sentence(root):
+    judge = RunJudge(path=str(make_run(root, "letters", tokenizer="characters"))).build("cpu")
+    assert judge.nats(["the sea"])[1].tolist() == [7]
+    with pytest.raises(UserError, match=r"judge letters .* cannot read the text: .*; name a judge whose tokenizer can"):
+        judge.nats(["the sea", "7 seas"])
+
+
+def test_what_is_no_judge_is_refused_in_a_sentence(root, tmp_path):
+    with pytest.raises(UserError, match=r"no run folder"):
+        RunJudge(path=str(tmp_path / "nothing")).build("cpu")
+    with pytest.raises(UserError, match=r"objective 'mdlm', which only bounds .* autoregressive"):
+        RunJudge(path=str(make_run(root, "diffusion", "mdlm"))).build("cpu")
+    unfinished = make_run(root, "unfinished")
+    (unfinished / "model" / "model.json").unlink()
+    with pytest.raises(UserError, match="no final model yet"):
+        RunJudge(path=str(unfinished)).build("cpu")
+
+
+def test_no_text_and_empty_texts(run):
+    judge = RunJudge(path=str(run)).build("cpu")
+    for ask in (judge.nats, judge.features):
+        with pytest.raises(UserError, match="no text to judge"):
+            ask([])
+    nats, tokens = judge.nats(["", ""])
+    assert (nats.tolist(), tokens.tolist()) == ([0.0, 0.0], [0, 0])
+    with pytest.raises(UserError, match="text 2 of 2 is empty"):
+        judge.features(["a", ""])

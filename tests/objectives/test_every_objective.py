@@ -1,0 +1,156 @@
+"""What holds for every objective, whatever its parts: a finite loss of the global batch that trains all weights."""
+
+import attrs
+import pytest
+import torch
+from small_objectives import BACKBONE, BASELINES, PARTS, L, N, V, batch, build, part_of
+
+DROPOUT = {"backbone": BACKBONE | {"dropout": 0.5}}
+MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
+ADAPTIVE = {"use": "adaptive", "temperature": 0.3, "bias": "left_to_right", "strength": 1.5}
+LEARNED = {"learn_importance": True, "learn_position": True}
+# An objective, and the parts that are not those of `PARTS`.
+EVERY = {
+    **{name: (table, {}) for name, table in BASELINES.items()},
+    **{f"{name} with dropout": (table, DROPOUT) for name, table in BASELINES.items()},
+    "mdlm": (MDLM, {}),
+    "mdlm with dropout": (MDLM, DROPOUT),
+    "mdlm systematic": (MDLM, {"mask_drawing": "systematic"}),
+    "mdlm with time": (
+        MDLM,
+        {
+            "backbone": BACKBONE | {"time_conditioning": True},
+            "estimator": PARTS["estimator"] | {"time_conditioning": True},
+        },
+    ),
+    "mdlm with state": (
+        MDLM,
+        {
+            "masking": {"use": "position", "bias": "running"},
+            "curriculum": "dynamic",
+            "target": {"use": "difficulty", "scale": "running"},
+        },
+    ),
+    "adaptive": (ADAPTIVE, DROPOUT),
+    "adaptive timed": (ADAPTIVE | {"form": "timed"}, {}),
+    "adaptive three draws": (ADAPTIVE | {"draws": 3, "weight": "bound"}, DROPOUT),
+    "adaptive learned": (ADAPTIVE | LEARNED | {"weight": "nelbo"}, {}),
+    "adaptive learned timed": (ADAPTIVE | LEARNED | {"form": "timed"}, {}),
+    "adaptive position beside a target": (ADAPTIVE | {"learn_position": True}, {}),
+    "adaptive running bias": (ADAPTIVE | {"bias": "running"}, {}),
+}
+DETERMINISTIC = [name for name, (_, parts) in EVERY.items() if parts is not DROPOUT]
+
+
+def made(name, **parts):
+    objective, own = EVERY[name]
+    return build(objective, **parts | own)
+
+
+def gradients(module, pieces):
+    """The loss of a batch from its pieces, its gradients, and the masks in the order of the rows."""
+    module.zero_grad()
+    total, masks = 0.0, []
+    for piece in pieces:
+        figures = module.loss(piece)
+        loss = figures["loss"] * len(piece.tokens) / N
+        loss.backward()
+        total += float(loss.detach())
+        masks.append(figures["masked"].view(-1, len(piece.tokens), L))
+    order = torch.cat([piece.index for piece in pieces]).argsort()
+    found = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    return total, found, torch.cat(masks, 1)[:, order]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_micro_batches_and_ranks_add_up_to_the_batch(name):
+    # Not with ranks as the target: where everything is masked all positions are alike, and rounding decides between
+    # ties.
+    module, whole = made(name, target="was_masked"), batch(3)
+    expected, wanted, masks = gradients(module, [whole])
+    every = torch.arange(N)
+    for pieces in (every.split(1), every.split([3, 5]), (every[::2], every[1::2])):
+        loss, found, same = gradients(module, [part_of(whole, rows) for rows in pieces])
+        assert torch.equal(same, masks)
+        # Kernels round differently for other shapes, and these weights are large; a row left out would be 0.1.
+        assert loss == pytest.approx(expected, rel=1e-4)
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            torch.testing.assert_close(found[key], wanted[key], rtol=1e-3, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_order_of_rows_does_not_matter(name):
+    module, order = made(name), torch.tensor([3, 0, 7, 6, 1, 2, 5, 4])
+    one, other = module.loss(batch(2)), module.loss(batch(2, order))
+    torch.testing.assert_close(one["loss"], other["loss"])
+    for figure in {"masked", "importance", "token_loss"} & one.keys():
+        same = one[figure].view(-1, N, L)[:, order]
+        torch.testing.assert_close(same, other[figure].view(-1, N, L), msg=figure)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in DETERMINISTIC])
+def test_a_step_is_a_function_of_seed_and_index(name):
+    module = made(name)
+    torch.manual_seed(1)
+    one = module.loss(batch(4))
+    torch.manual_seed(2)
+    two = module.loss(batch(4))
+    assert torch.equal(one["loss"], two["loss"])
+    assert torch.equal(one["masked"], two["masked"])
+    if not name.startswith(("autoregressive", "strided")):  # these mask nothing by chance
+        assert not torch.equal(one["masked"], module.loss(batch(5))["masked"])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_weight_learns(name):
+    module = made(name)
+    if "state" in name:  # a running scale has a target from its second step on
+        module.loss(batch(0))
+        module.end_step(lambda total: None, 0.1)
+    module.loss(batch(1))["loss"].backward()
+    for key, parameter in module.named_parameters():
+        # Not every token occurs, but the mask does.
+        gradient = parameter.grad[V:] if key == "backbone.embedding.weight" else parameter.grad
+        assert gradient.isfinite().all(), key
+        assert gradient.any(), key
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_nothing_maskable_is_no_loss_and_no_nan(name, autocast):
+    module = made(name)
+    nothing = attrs.evolve(batch(), maskable=torch.zeros(N, L, dtype=torch.bool), mean_maskable=torch.tensor(1.0))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        figures = module.loss(nothing)
+    assert all(value.isfinite().all() for value in figures.values())
+    assert float(figures["loss"].detach()) == 0
+    figures["loss"].backward()
+    for key, parameter in module.named_parameters():
+        assert parameter.grad is None or not parameter.grad.any(), key
+    module.end_step(lambda total: None, 0.1)
+    assert all(value.isfinite().all() for value in module.state_dict().values())
+
+
+@pytest.mark.parametrize("name", ["mdlm", "sedd", "d3pm", "block"])
+@pytest.mark.parametrize("noise", ["linear", "cosine", "polynomial", "geometric", "log_linear"])
+@pytest.mark.parametrize("weight", ["nelbo", "simple"])
+def test_the_loss_is_finite_at_the_ends_of_every_schedule(name, noise, weight):
+    module = build(EVERY[name][0] | {"weight": weight}, noise=noise)
+    for t in (2.0**-53, 1e-30, 1e-7, 1e-4, 1 - 2**-24, 1.0):
+        module.times = lambda index, t=t: torch.full((len(index),), t)
+        module.block_times = lambda index, blocks, t=t: torch.full((len(index), blocks), t)
+        figures = module.loss(batch())
+        assert all(value.isfinite().all() for value in figures.values()), t
+        figures["loss"].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_bf16_autocast_is_near_to_float32(name):
+    module = made(name)
+    exact = module.loss(batch(1))
+    with torch.autocast("cpu", torch.bfloat16):
+        figures = module.loss(batch(1))
+    assert figures["token_loss"].dtype == figures["loss"].dtype == torch.float32
+    assert float(figures["diffusion_loss"]) == pytest.approx(float(exact["diffusion_loss"]), rel=0.1)

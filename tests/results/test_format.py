@@ -1,0 +1,56 @@
+"""No number on a page has more digits than its error allows."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.results.format import interval, joined, place, rounded, uncertain
+
+FINITE = st.floats(-1e9, 1e9, allow_nan=False)
+ERRORS = st.floats(1e-9, 1e9)
+
+
+@given(value=FINITE, error=ERRORS)
+def test_a_number_is_rounded_to_one_or_two_digits_of_its_error(value, error):
+    at = place(error)
+    kept = error * 10.0**at  # the error in units of the last place
+    assert 3.5 <= kept < 35.6
+    said = float(rounded(value, at).replace(",", ""))
+    assert abs(said - value) <= 0.5001 * 10.0**-at + 1e-6 * abs(value) * 1e-6
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "said"),
+    [
+        (58.2248, 1.2444, "58.2 ± 1.2"),
+        (58.2248, 0.4, "58.2 ± 0.4"),
+        (1.67208, 0.012198, "1.672 ± 0.012"),
+        (12345.6, 1234.0, "12,300 ± 1,200"),
+        (12345.6, None, "12,300"),
+        (0.0, None, "0"),
+        (None, 1.0, "not finite"),
+        (math.inf, 1.0, "not finite"),
+    ],
+)
+def test_a_number_beside_its_error(value, error, said):
+    assert uncertain(value, error) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "said"),
+    [
+        (-2.18509, -2.69752, -1.66996, "−2.2 % [−2.7, −1.7]"),
+        (-1.7712, -2.1234, -1.4199, "−1.77 % [−2.12, −1.42]"),
+        (5.4821, 5.4013, 5.5631, "+5.48 % [+5.40, +5.56]"),
+        (-0.04, -0.5, 0.42, "+0.0 % [−0.5, +0.4]"),
+        (None, -1.0, 1.0, "not finite"),
+    ],
+)
+def test_a_difference_within_its_interval(value, low, high, said):
+    assert interval(value, low, high) == said
+
+
+def test_words_are_joined():
+    assert [joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]

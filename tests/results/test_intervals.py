@@ -1,0 +1,119 @@
+"""Intervals over sequences: what must hold exactly, and how often they hold the truth."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.results.intervals import Interval, interval, paired, resampled, unpaired
+
+
+def drawn(seed, n, shared=1.0, apart=0.1, gap=0.0):
+    """Nats of n sequences by two models that agree on which are hard, and their tokens."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal():
+        return torch.randn(n, generator=generator, dtype=torch.float64)
+
+    count = torch.randint(20, 65, (n,), generator=generator)
+    hard = 4 + shared * normal()
+    a, b = hard + gap + apart * normal(), hard + apart * normal()
+    return a * count.double(), b * count.double(), count
+
+
+sequences = st.tuples(st.integers(0, 2**32), st.integers(2, 60))
+
+
+@given(sequences)
+def test_it_is_antisymmetric(given_):
+    a, b, count = drawn(*given_)
+    one, two = paired(a, b, count, resamples=200), paired(b, a, count, resamples=200)
+    assert (one.value, one.low, one.high) == (-two.value, -two.high, -two.low)
+
+
+@given(sequences)
+def test_two_of_the_same_differ_by_exactly_nothing(given_):
+    a, _, count = drawn(*given_)
+    same = paired(a, a.clone(), count, resamples=200)
+    assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+@given(sequences)
+def test_the_value_is_the_ratio_of_the_sums_and_lies_within(given_):
+    a, b, count = drawn(*given_)
+    found = paired(a, b, count, resamples=500)
+    assert found.value == pytest.approx(ratio(a - b, count)[0], rel=1e-12)
+    assert found.low <= found.value <= found.high
+    assert unpaired(a, b, count, resamples=500).value == pytest.approx(found.value, abs=1e-12)
+
+
+def test_the_order_of_the_sequences_changes_only_the_luck_of_the_draw():
+    a, b, count = drawn(1, 300)
+    there = paired(a, b, count)
+    turn = torch.randperm(300, generator=torch.Generator().manual_seed(2))
+    turned = paired(a[turn], b[turn], count[turn])
+    assert turned.value == pytest.approx(there.value, abs=1e-12)
+    other_seed = paired(a, b, count, seed=1)
+    for one in (turned, other_seed):
+        assert one.low != there.low
+        assert one.low == pytest.approx(there.low, abs=0.05 * there.width)
+        assert one.high == pytest.approx(there.high, abs=0.05 * there.width)
+
+
+@pytest.mark.slow
+def test_the_width_is_that_of_the_linearised_error():
+    """For many sequences the interval is ± 1.96 standard errors."""
+    a, b, count = drawn(4, 2000)
+    found = paired(a, b, count)
+    _, error = ratio(a - b, count)
+    assert found.width == pytest.approx(2 * 1.96 * error, rel=0.05)
+    apart = unpaired(a, b, count)
+    both = (ratio(a, count)[1] ** 2 + ratio(b, count)[1] ** 2) ** 0.5
+    assert apart.width == pytest.approx(2 * 1.96 * both, rel=0.05)
+    # What the two share, a deviation of 1 beside 0.1, is what pairing takes away.
+    assert apart.width > 5 * found.width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [paired, unpaired])
+def test_it_covers_the_truth_as_often_as_it_says(function):
+    gap, trials = 0.03, 400
+    held = 0
+    for trial in range(trials):
+        a, b, count = drawn(trial, 60, gap=gap)
+        if function is unpaired:  # as it assumes: of other sequences
+            _, b, _ = drawn(trial + 10_000, 60)
+            generator = torch.Generator().manual_seed(trial + 20_000)
+            b = (4 + torch.randn(60, generator=generator, dtype=torch.float64)) * count.double()
+        found = function(a, b, count, resamples=400)
+        held += found.low <= gap <= found.high
+    # A deviation of the count is 1.1 %; with 60 sequences the bootstrap is about 1 % too narrow.
+    assert 0.90 < held / trials < 0.985
+
+
+def test_a_resample_draws_each_sequence_as_often_as_any_other():
+    n, resamples = 7, 4000
+    times = resampled(torch.eye(n), purpose="test", seed=0, resamples=resamples)
+    assert torch.equal(times.sum(1), torch.full((resamples,), float(n), dtype=torch.float64))
+    # Each count is binomial(n, 1/n).
+    assert times.mean(0).tolist() == pytest.approx([1] * n, abs=5 * (1 / resamples) ** 0.5)
+    assert float(times.var(0).mean()) == pytest.approx(1 - 1 / n, rel=0.05)
+
+
+def test_the_chunks_change_nothing(monkeypatch):
+    values = torch.rand(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = resampled(values, purpose="test", seed=5, resamples=101)
+    monkeypatch.setattr("atat_zoo.results.intervals._CHUNK", 400)
+    torch.testing.assert_close(resampled(values, purpose="test", seed=5, resamples=101), whole, rtol=0, atol=1e-12)
+
+
+def test_one_sequence_has_an_interval_without_width():
+    one = torch.tensor([10.0], dtype=torch.float64)
+    assert paired(one, one / 2, torch.tensor([5])) == Interval(value=1.0, low=1.0, high=1.0)
+
+
+def test_the_interval_is_made_of_order_statistics():
+    found = interval(0.0, torch.arange(999.0).flip(0))
+    # 1000 · 0.025 = 25: the 25th from either end.
+    assert (found.low, found.high, found.width) == (24, 974, 950)

@@ -1,0 +1,45 @@
+"""One number is called perplexity, and one module writes the word."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import atat_zoo
+from atat_zoo.results import naming
+
+PACKAGE = Path(atat_zoo.__file__).parent
+
+
+def literals(tree):
+    """Yield the strings of a module that are no docstrings: what could be printed or become a key."""
+    documentation = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            documentation.add(body[0].value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
+            yield node
+
+
+def test_only_one_module_writes_the_word():
+    speakers = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if any("perplex" in node.value.lower() for node in literals(ast.parse(path.read_text())))
+    }
+    assert speakers == {"results/naming.py"}
+
+
+@pytest.mark.parametrize(
+    ("quantity", "title"),
+    [("nelbo", "perplexity"), ("adaptive", "adaptive bound"), ("discrete T=8", "discrete T=8 bound")],
+)
+def test_every_other_bound_has_a_name_of_its_own(quantity, title):
+    assert naming.title(quantity) == title

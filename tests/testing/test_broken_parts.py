@@ -1,0 +1,334 @@
+"""The checks of masking, of the parts of a step and of those of a training name the promise that a part breaks."""
+
+from types import SimpleNamespace
+
+import attrs
+import pytest
+import torch
+from broken import Changed, building, parameters
+from composer import Algorithm, Callback, Event
+from composer.loggers import LoggerDestination
+from torch.optim.lr_scheduler import LambdaLR
+
+from atat_zoo import testing
+from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
+from atat_zoo.diffusion.bounds import uniform_order
+from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.diffusion.mask_counts import count_masked
+from atat_zoo.diffusion.randomness import to_unit
+from atat_zoo.masking import UniformMasking
+from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
+from atat_zoo.masking.position_bias import RunningBias
+from atat_zoo.noise import PolynomialNoise
+from atat_zoo.rates import AdaptiveRates, UniformRates
+from atat_zoo.registry import component, param
+from atat_zoo.targets import WasMaskedTarget
+from atat_zoo.testing.masking import PROMISES, PROMISES_OF_VISIBLE_TEXT
+from atat_zoo.training.optimizers import AdamWOptimizer
+
+
+def broken_by(promises, strategy, *examples):
+    broken = set()
+    for name, check in promises.items():
+        try:
+            check(strategy, *examples)
+        except AssertionError:
+            broken.add(name)
+    return broken
+
+
+@component
+class ByScores:
+    """A masking strategy by scores that a subclass makes of the batch."""
+
+    name, summary, refs = "by_scores", "by scores", ()
+    temperature: float = param(1.0, help="softness", gt=0)
+
+    def probabilities(self, importance, rate, maskable):
+        return water_fill(self.scores(importance.double(), rate.double()), rate, maskable)
+
+
+class Textbook(ByScores):
+    """softmax · r · L, clamped: misses the rate as soon as a token saturates."""
+
+    def probabilities(self, importance, rate, maskable):
+        scores = (importance.float() / self.temperature).masked_fill(~maskable, -torch.inf)
+        weights = scores.softmax(-1).nan_to_num(0.0)
+        return (weights * rate.unsqueeze(-1) * maskable.sum(-1, keepdim=True)).clamp(max=1)
+
+
+class WrongWay(ByScores):
+    def scores(self, importance, rate):
+        return -importance / self.temperature
+
+
+class NotNested(ByScores):
+    """Prefers other tokens at high rates."""
+
+    def scores(self, importance, rate):
+        return importance * (1 - 2 * rate).unsqueeze(-1) / self.temperature
+
+
+class Lukewarm(ByScores):
+    """Does not listen to its temperature."""
+
+    def scores(self, importance, rate):
+        return importance
+
+
+class FirstsFirst(ByScores):
+    """Prefers early tokens and does not say so."""
+
+    def scores(self, importance, rate):
+        return importance / self.temperature - torch.arange(importance.shape[-1]) / 1e3
+
+
+class Crowd(ByScores):
+    """Looks at the other rows of the batch."""
+
+    def scores(self, importance, rate):
+        return importance / self.temperature * importance.mean() * 9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "promises"),
+    [
+        (Textbook, {"rate", "limits"}),
+        (WrongWay, {"importance", "limits"}),
+        pytest.param(NotNested, {"importance", "nesting", "limits"}, marks=pytest.mark.slow),
+        pytest.param(Lukewarm, {"limits"}, marks=pytest.mark.slow),
+        (FirstsFirst, {"symmetry", "limits"}),
+        pytest.param(Crowd, {"symmetry"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises):
+    assert broken_by(PROMISES, strategy()) == promises
+    with pytest.raises(AssertionError):
+        testing.check_masking(strategy())
+
+
+def test_a_strategy_that_changes_its_input_is_found():
+    class Greedy(UniformMasking):
+        def probabilities(self, importance, rate, maskable):
+            importance.zero_()
+            return super().probabilities(importance, rate, maskable)
+
+    with pytest.raises(AssertionError, match="left as it was"):
+        testing.check_masking(Greedy())
+
+
+def of_highest(scores, count, maskable):
+    """The mask of the `count` highest scores of the maskable tokens."""
+    rank = scores.masked_fill(~maskable, -1.0).argsort(1, descending=True).argsort(1)
+    return (rank < count[:, None]) & maskable
+
+
+def of_the_clean_text(scores, count, maskable, keys):
+    return of_highest(scores(torch.zeros_like(maskable)), count, maskable)
+
+
+def of_what_was_visible(scores, count, maskable, keys):
+    """Score under one mask, then mask others."""
+    hidden = of_highest(-uniform_order(maskable, keys).double(), count, maskable)
+    return of_highest(torch.where(hidden, 0.0, scores(hidden)), count, maskable)
+
+
+def too_few(scores, count, maskable, keys):
+    return of_highest(to_unit(keys)[:, None].expand(maskable.shape), (count - 1).clamp(min=0), maskable)
+
+
+def leftmost(scores, count, maskable, keys):
+    return (maskable.cumsum(1) <= count[:, None]) & maskable
+
+
+@pytest.mark.parametrize(
+    ("mask", "promises"),
+    [
+        (of_the_clean_text, {"visible", "symmetry"}),
+        (of_what_was_visible, {"visible", "symmetry"}),
+        (too_few, {"rate", "symmetry"}),
+        (leftmost, {"symmetry"}),
+    ],
+)
+def test_a_strategy_that_draws_masks_wrongly_breaks_its_promises_and_no_others(mask, promises):
+    def draw_mask(scores, rate, maskable, keys):
+        return mask(scores, count_masked(rate, maskable, to_unit(keys, torch.float64)), maskable, keys)
+
+    strategy = SimpleNamespace(draw_mask=draw_mask)
+    assert broken_by(PROMISES_OF_VISIBLE_TEXT, strategy, 10) == promises
+    with pytest.raises(AssertionError):
+        testing.check_visible_text_masking(strategy, 10)
+
+
+def with_the_rate_for_the_time(good, u, *rest):
+    return attrs.evolve(levels := good(u, *rest), t=levels.rate)
+
+
+STEPS = [
+    (
+        testing.check_mask_drawing,
+        Changed(BernoulliMaskDrawing(), call=lambda good, p, keys: p > 0.5),
+        "probability p|p = 1",
+    ),
+    (
+        testing.check_mask_drawing,
+        Changed(BernoulliMaskDrawing(), call=lambda good, p, keys: torch.rand(p.shape) < p),
+        "does not depend|no random",
+    ),
+    (
+        testing.check_curriculum,
+        Changed(
+            NoCurriculum(),
+            build=lambda good, context: Changed(good(context), weights=lambda good, noised, *_: 1.0 + noised.masked),
+        ),
+        "mean 1 over each row's maskable",
+    ),
+    (
+        testing.check_target,
+        Changed(WasMaskedTarget(), call=lambda good, masked, loss: (loss * 0, masked.masked | True)),
+        "only maskable tokens count",
+    ),
+    (testing.check_uncertainty, lambda logits: logits.float().softmax(-1).var(-1, correction=0), "uncertainty is"),
+    (testing.check_noise, Changed(PolynomialNoise(exponent=2.0), weight=lambda good, t: 1 / t), "the weight is"),
+    (
+        testing.check_rates,
+        Changed(UniformRates(), levels=lambda good, u, *rest: good(u.sqrt(), *rest)),
+        "weights are 1/",
+    ),
+    (
+        testing.check_rates,
+        Changed(UniformRates(), levels=with_the_rate_for_the_time),
+        "at its time the noise has the rate",
+    ),
+    (
+        testing.check_rates,
+        Changed(UniformRates(), levels=lambda good, u, *rest: good(1 - torch.rand(u.shape), *rest)),
+        "no random number is drawn",
+    ),
+    (
+        testing.check_rates,
+        building(AdaptiveRates(bins=3), load_state_dict=lambda good, state: None),
+        "all that is remembered is in state_dict",
+    ),
+    (
+        testing.check_position_bias,
+        building(RunningBias(), statistics=lambda good, *at: good(*at) / at[1].shape[0]),
+        "add up",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "part", "said"), STEPS, ids=[said for *_, said in STEPS])
+def test_a_broken_part_of_a_step_is_found_and_named(check, part, said):
+    with pytest.raises(AssertionError, match=said):
+        check(part)
+
+
+def test_a_part_without_a_name_of_its_own_is_found():
+    class Undescribed(ThreeStageCurriculum):
+        """Inherits its name instead of having one."""
+
+    with pytest.raises(AssertionError, match="has no text 'name'"):
+        testing.check_description("curriculum", Undescribed)
+
+
+class Forgetful(torch.optim.Adam):
+    """Has a state that it does not save."""
+
+    def state_dict(self):
+        return super().state_dict() | {"state": {}}
+
+
+class Ordered(torch.optim.SGD):
+    """Steps its first parameter further than the others."""
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        with torch.no_grad():
+            self.param_groups[0]["params"][0].mul_(0.99)
+        return loss
+
+
+def adam(parameters, **options):
+    return torch.optim.Adam(parameters, **{"lr": 1e-2} | options)
+
+
+OPTIMIZERS = {
+    "every parameter is in a group": lambda model: adam(list(model.linear.parameters())[:1]),
+    "a frozen parameter is in no group": lambda model: adam(list(model.parameters())),
+    "it lowers a convex loss": lambda model: adam(model.linear.parameters(), maximize=True),
+    "every parameter moves": lambda model: adam(
+        [{"params": [model.linear.weight]}, {"params": [model.linear.bias], "lr": 1e-30}]
+    ),
+    "state_dict continues bit for bit": lambda model: Forgetful(model.linear.parameters(), lr=1e-2),
+    "whatever the order of the parameters": lambda model: Ordered(model.linear.parameters(), lr=1e-2),
+}
+
+
+def schedule(share):
+    """Return what builds a schedule of this share of the peak, a function of the progress."""
+    return lambda optimizer, steps: LambdaLR(optimizer, lambda step: share(min(1.0, step / steps)))
+
+
+def unsaved(optimizer, steps):
+    seen = []
+    return LambdaLR(optimizer, lambda step: seen.append(step) or 1 / len(seen))
+
+
+SCHEDULES = {
+    "the rate is finite": schedule(lambda done: float("nan")),
+    "the rate is not negative": schedule(lambda done: 0.5 - done),
+    "the rate is at most its peak": schedule(lambda done: 1 + done),
+    "some step of the training has a rate above 0": schedule(lambda done: 0.0),
+    "state_dict continues exactly|same share of its peak": unsaved,
+}
+
+
+class Over(LoggerDestination):
+    """Writes over its file."""
+
+    def __init__(self, folder):
+        self.path = folder / "log"
+
+    def fit_end(self, state, logger):
+        self.path.write_text("b" if self.path.exists() else "a")
+
+
+class Meddles(Callback):
+    """Changes what is learned."""
+
+    def batch_end(self, state, logger):
+        with torch.no_grad():
+            next(state.model.parameters()).mul_(0.5)
+
+
+class Noisy(Algorithm):
+    """Draws from elsewhere."""
+
+    elsewhere = torch.Generator()
+
+    def match(self, event, state):
+        return event == Event.BATCH_END
+
+    def apply(self, event, state, logger):
+        with torch.no_grad():
+            next(state.model.parameters()).add_(torch.randn(1, generator=self.elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("check", "build", "said"),
+    [
+        *parameters(testing.check_optimizer, OPTIMIZERS),
+        *parameters(testing.check_schedule, SCHEDULES),
+        (testing.check_logger, Over, "leaves what was logged before"),
+        (testing.check_callback, Meddles, "does not change what is learned"),
+        (testing.check_algorithm, Noisy, "two trainings with one seed"),
+    ],
+)
+def test_a_broken_part_of_a_training_is_named(check, build, said):
+    with pytest.raises(AssertionError, match=said):
+        check(SimpleNamespace(build=build))
+
+
+def test_ours_pass():
+    testing.check_optimizer(AdamWOptimizer(weight_decay=0.1))
