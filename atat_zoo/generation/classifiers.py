@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import math
+import os
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from atat_zoo.errors import UserError
@@ -18,11 +22,7 @@ class ClassifierModel(Protocol):
     """A classifier that is ready to use."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return log p(class | z), float [M], for M texts with masks in them.
-
-        Args:
-            tokens: z, int64 [M, L]; the mask is id V. Of any length.
-        """
+        """Return log p(class | z), float [M], of M texts of any length, int64 [M, L], in which the mask is id V."""
         ...
 
 
@@ -47,11 +47,7 @@ class Classifier(Protocol):
     name: str
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier, trained if it needs training.
-
-        Args:
-            tokenizer: the tokenizer of the texts to classify.
-            length: L, tokens in a text of the guided model.
+        """Return the classifier, trained if needed, of texts by a tokenizer; those of the guided model have L tokens.
 
         Raises:
             UserError: when a parameter does not fit the tokenizer, the corpus or what can be imported.
@@ -63,11 +59,11 @@ class Classifier(Protocol):
 class NaiveBayesClassifier:
     """Classifies texts by topic from their tokens, trained on passages of a corpus that name the topic.
 
-    The training documents are cut into passages of the model's length. A passage with one of the words belongs to the
-    topic. Each token v has the weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing`
-    added to each. Then log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial naive Bayes,
-    in which masks carry no information. It also learns words that occur together with the named ones. It is
-    overconfident, because it assumes independent tokens, and then stops guiding: a lower prior helps.
+    Passages are as long as the model's texts, and those with one of the words belong to the topic. Each token v has the
+    weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing` added to each. Then
+    log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial naive Bayes, in which masks carry
+    no information. It also learns words that occur together with the named ones. It is overconfident, because it
+    assumes independent tokens, and then stops guiding: a lower prior helps.
     """
 
     name = "naive_bayes"
@@ -79,35 +75,59 @@ class NaiveBayesClassifier:
     documents: int = param(1000, help="maximum of documents to read", ge=1)
     smoothing: float = param(1.0, help="added to every count", gt=0)
     prior: float | None = param(
-        None,
-        help="p(topic) of a text without visible tokens; if none, the topic's share of the passages",
-        gt=0,
-        lt=1,
+        None, help="p(topic) of a text without visible tokens; if none, the topic's share of the passages", gt=0, lt=1
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
         """Return the classifier; reads the corpus, seconds for a corpus of 10 MB. See `Classifier`."""
         if not self.words:
             raise UserError('classifier naive_bayes names no word; give it some, as in words=["peace"]')
-        import itertools
-        import math
+        import torch
 
-        from atat_zoo.generation.naive_bayes import BagOfTokens, count
         from atat_zoo.tokenizers.terms import Terms
 
         terms = Terms(tokenizer, self.words, longest=length, key="classifier.words")
-        documents = itertools.islice(self.corpus.documents("train"), self.documents)
-        tokens, passages = count(documents, tokenizer, terms, length)
-        for which, name in ((0, "every"), (1, "no")):
+        # Token counts in passages without and with a term, [2, V], and the numbers of these passages.
+        tokens = torch.zeros(2, tokenizer.vocabulary_size, dtype=torch.float64)
+        passages = [0, 0]
+        for document in itertools.islice(self.corpus.documents("train"), self.documents):
+            ids = torch.tensor(tokenizer.encode(document), dtype=torch.int64)
+            rows = ids[: len(ids) // length * length].view(-1, length)
+            named = terms.occurrences(rows).any(1)
+            for which, mine in enumerate((rows[~named], rows[named])):
+                tokens[which] += torch.bincount(mine.flatten(), minlength=tokenizer.vocabulary_size)
+                passages[which] += len(mine)
+        for which, name in enumerate(("every", "no")):
             if not passages[which]:
                 raise UserError(
                     f"classifier naive_bayes: {name} passage of {length} tokens has one of the words "
                     f"{', '.join(self.words)}; name others, or read more documents"
                 )
         prior = passages[1] / sum(passages) if self.prior is None else self.prior
-        tokens = tokens + self.smoothing
+        tokens += self.smoothing
         share = (tokens / tokens.sum(1, keepdim=True)).log()
         return BagOfTokens(share[1] - share[0], math.log(prior / (1 - prior)))
+
+
+class BagOfTokens:
+    """log p(class | z) = log σ(bias + Σ_i w(z_i)): `Differentiable`, with an embedding of one number per token."""
+
+    def __init__(self, weights: Tensor, bias: float) -> None:
+        """Take the weights [V] and the log-odds of a text of masks, whose weight is 0."""
+        from torch.nn.functional import pad
+
+        self.table, self.bias = pad(weights.float(), (0, 1))[:, None], bias
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return log p(class | z), float32 [M], from int64 [M, L]."""
+        self.table = self.table.to(tokens.device)
+        return self.embedded(self.table[tokens])
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """Return the same from [M, L, 1]."""
+        from torch.nn.functional import logsigmoid
+
+        return logsigmoid(self.bias + x[:, :, 0].sum(1))
 
 
 # What may be imported: an experiment file from somebody else must not run arbitrary code.
@@ -131,8 +151,6 @@ class FunctionClassifier:
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
         """Return the function as a classifier of tokens; see `Classifier`."""
-        import itertools
-
         import torch
 
         function = self._imported()
@@ -160,9 +178,6 @@ class FunctionClassifier:
         return classify
 
     def _imported(self) -> Any:
-        import importlib
-        import os
-
         module, colon, name = self.path.partition(":")
         if not (module and colon and name):
             raise UserError(f"guidance.classifier.path: expected module:function, got {self.path!r}")

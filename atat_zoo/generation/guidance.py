@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class Guidance(Protocol):
     """A component of the kind guidance.
 
-    The guided p_θ is normalised, and a token with probability 0 stays at 0. At a strength of 0 it returns the given
-    writer.
+    The guided p_θ is normalised, and a token with probability 0 stays at 0. At strength 0 it returns the given writer.
     """
 
     name: str
@@ -63,17 +62,17 @@ class NoGuidance(Guidance):
 class TokenBiasGuidance(Guidance):
     """A strength added to the logits of some words, and words that are never written.
 
-    A word matches in every tokenization: with and without a space before it, as written and, if in lower case,
-    capitalised. A word of one token gets the strength s; p becomes p · exp(s), normalised. A word of n pieces is raised
-    piece by piece in each window whose visible tokens match: with m pieces visible, the others get s · (m + 1)/n, the
-    difference of the potential s · (visible pieces)/n to that of a token that breaks the word. In total a complete
-    word gains s, in any order of its pieces, and an incomplete one nothing (potential-based shaping, Ng et al., ICML
-    1999). A form without a leading space counts only where no word precedes it.
+    A word matches in every tokenization: with and without a space before it (without only where no word precedes it),
+    as written and, if in lower case, capitalised. A word of one token gets the strength s; p becomes p · exp(s),
+    normalised. A word of n pieces is raised piece by piece in each window whose visible tokens match: with m pieces
+    visible, the others get s · (m + 1)/n, the difference of the potential s · (visible pieces)/n to that of a token
+    that breaks the word. In total a complete word gains s, in any order of its pieces, and an incomplete one nothing
+    (potential-based shaping, Ng et al., ICML 1999).
 
     A banned word is never completed, however many tokens are drawn at once: in each window that matches so far, the
-    piece at the last masked position is excluded. This also excludes the piece where other tokens would have preceded
-    it. A ban yields where no other token has a probability. Spellings other than the tokenizer's own do not match. If
-    tokens are masked again, the text behind a word may change.
+    piece at the last masked position is excluded, also where other tokens would have preceded it. A ban yields where no
+    other token has a probability. Spellings other than the tokenizer's own do not match. If tokens are masked again,
+    the text behind a word may change.
     """
 
     name = "token_bias"
@@ -117,9 +116,8 @@ class ImportanceBiasGuidance(Guidance):
 
     Complete words are matched in the draft of which the importance is computed: z with the most probable token at
     every mask. Without an estimator every token has importance ½. p_θ does not change, only the order of samplers that
-    multiply by importance, such as `uncertainty_guided`. Higher importance comes later with most_certain first and
-    earlier with most_uncertain first; a negative strength gives I + s · I and reverses this. In training, the
-    estimator `term_bias` does the same.
+    multiply by importance, such as `uncertainty_guided`: higher importance comes later with most_certain first, earlier
+    with most_uncertain first. A negative strength gives I + s · I. The estimator `term_bias` does the same in training.
     """
 
     name = "importance_bias"
@@ -198,13 +196,12 @@ class ClassifierGuidance(Guidance):
                 'guidance.method: "first_order" takes a gradient at an embedding, and this classifier has none; '
                 'use "exact"'
             )
-        mask_id = writer.tokenizer.vocabulary_size
 
         def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
             if isinstance(model, Differentiable) and self.method == "first_order":
                 bias = by_gradient(model, tokens, where)
                 return normalised(log_probs + self.strength * bias.to(log_probs), log_probs)
-            ids = log_probs.topk(min(self.candidates, mask_id)).indices
+            ids = log_probs.topk(min(self.candidates, log_probs.shape[1])).indices
             bias = by_candidates(model, tokens, where, ids)
             return normalised(log_probs.scatter_add(1, ids, self.strength * bias.to(log_probs)), log_probs)
 
@@ -240,9 +237,8 @@ class ClassifierFreeGuidance(Guidance):
             return writer
         from atat_zoo.generation.guided import Contrast, Guided
 
-        tokenizer = writer.tokenizer
-        ids = tokenizer.encode(self.condition)
-        begin = int(is_framed(writer.special) and tokenizer.bos is not None)
+        ids = writer.tokenizer.encode(self.condition)
+        begin = int(is_framed(writer.special) and writer.tokenizer.bos is not None)
         if not ids or begin + len(ids) >= writer.length:
             raise UserError(
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atat_zoo.generation.guidance import ClassifierFreeGuidance
 
     Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
+    Importance = Callable[[Tensor, Tensor], Tensor]
 
 
 class Guided(Denoiser):
@@ -32,12 +33,7 @@ class Guided(Denoiser):
     Order weights and scores of visible tokens remain those of the model.
     """
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        change: Change | None = None,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, denoiser: Denoiser, change: Change | None = None, importance: Importance | None = None) -> None:
         """Take a denoiser, a change of its log-probabilities, and optionally an importance that replaces its own."""
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
@@ -75,24 +71,24 @@ class Guided(Denoiser):
 
     @override
     def begin(self, batch: int, window: int) -> BlockDecoder:
-        decoder = self.denoiser.begin(batch, window)
-        if self.stride is None:
-            return GuidedBlocks(self, decoder, window, torch.full((batch, 0), self.mask_id))
-        return GuidedClasses(self, decoder, self.stride, torch.full((batch, window), self.mask_id))
+        return GuidedDecoder(self, batch, window)
 
 
 class GuidedDecoder(Guided, BlockDecoder):
     """The same for texts that are read part by part: a guidance sees the text that has been read as well.
 
-    The network caches keys and values; this class caches the tokens. Guidance of order weights and of the scores of
-    visible tokens would need that text, which they do not get.
+    The network caches keys and values; this class caches the tokens: block by block as many as the network sees, class
+    by class the text with its unfinished classes masked. Guidance of order weights and of the scores of visible tokens
+    would need that text, which they do not get.
     """
 
-    def __init__(self, guided: Guided, decoder: BlockDecoder, text: Tensor) -> None:
-        """Take a decoder, and what is kept of the texts, int64 [B, P]."""
-        super().__init__(decoder, guided.change, guided.weigh)
-        self.decoder, self.text = decoder, text
+    def __init__(self, guided: Guided, batch: int, window: int) -> None:
+        """Begin B texts; see `Denoiser.begin`."""
+        self.decoder = guided.denoiser.begin(batch, window)
+        super().__init__(self.decoder, guided.change, guided.weigh)
         self.gives_order_weights = self.scores_visible_tokens = False
+        self.seen, self.classes, self.turns = window, guided.stride, 0
+        self.text = torch.full((batch, window if self.classes else 0), self.mask_id)
 
     @override
     def of(self, rows: Tensor) -> Self:
@@ -101,50 +97,25 @@ class GuidedDecoder(Guided, BlockDecoder):
         part.text = self.text[rows.to(self.text.device)]
         return part
 
-
-class GuidedBlocks(GuidedDecoder):
-    """The same block by block; a guidance sees as many tokens as the network."""
-
-    def __init__(self, guided: Guided, decoder: BlockDecoder, window: int, text: Tensor) -> None:
-        """Take a new decoder, and no text yet."""
-        super().__init__(guided, decoder, text)
-        self.seen = window
-
     @override
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        past = self.text[:, max(0, self.text.shape[1] + tokens.shape[1] - self.seen) :].to(tokens.device)
+        text, first, apart = self.having(tokens)
         row, position = pairs(where)
-        return super().guide(log_probs, torch.cat([past, tokens], dim=1), t, (row, position + past.shape[1]))
+        return super().guide(log_probs, text, t, (row, first + apart * position))
 
-    @override
-    def read(self, tokens: Tensor) -> None:
-        self.decoder.read(tokens)
-        self.text = torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
-
-
-class GuidedClasses(GuidedDecoder):
-    """The same class by class; a guidance sees the text with its unfinished classes masked."""
-
-    def __init__(self, guided: Guided, decoder: BlockDecoder, classes: int, text: Tensor) -> None:
-        """Take a new decoder, the number of classes, and masked texts, int64 [B, L]."""
-        super().__init__(guided, decoder, text)
-        self.classes, self.start = classes, 0
-
-    @override
-    def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        row, position = pairs(where)
-        return super().guide(log_probs, self.having(tokens), t, (row, self.start + self.classes * position))
-
-    def having(self, tokens: Tensor) -> Tensor:
-        """Return the texts with the tokens of the next class."""
+    def having(self, tokens: Tensor) -> tuple[Tensor, int, int]:
+        """Return the texts with the tokens of the next part, its first position in them, and how far apart they are."""
+        if self.classes is None:
+            text = torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
+            return text, text.shape[1] - tokens.shape[1], 1
         text = self.text.to(tokens.device, copy=True)
-        text[:, self.start :: self.classes] = tokens
-        return text
+        text[:, self.turns :: self.classes] = tokens
+        return text, self.turns, self.classes
 
     @override
     def read(self, tokens: Tensor) -> None:
         self.decoder.read(tokens)
-        self.text, self.start = self.having(tokens), self.start + 1
+        self.text, self.turns = self.having(tokens)[0], self.turns + 1
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
@@ -161,7 +132,6 @@ class Contrast:
     """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
 
     def __init__(self, denoiser: Denoiser, ids: list[int], begin: int, spec: ClassifierFreeGuidance) -> None:
-        """Take the condition's tokens and the position at which they begin."""
         self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
         self.strength, self.dropped, self.text = spec.strength, spec.empty == "dropped", spec.condition
         self.seen = False
@@ -169,14 +139,13 @@ class Contrast:
     def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return guided log-probabilities [N, V]; a `Change`."""
         there = self.conditioned(tokens)
-        if not self.seen:
-            # Later ones may not: of a long text only a window is seen, which no longer includes the prompt.
-            if not bool(there.any()):
-                raise UserError(
-                    f"guidance.condition: no text begins with {self.text!r}; let every text begin with it, "
-                    f"as atat sample does by --prompt {self.text!r}"
-                )
-            self.seen = True
+        # Later ones may not begin with it: of a long text a window is seen, which no longer includes the prompt.
+        if not (self.seen or bool(there.any())):
+            raise UserError(
+                f"guidance.condition: no text begins with {self.text!r}; let every text begin with it, "
+                f"as atat sample does by --prompt {self.text!r}"
+            )
+        self.seen = True
         rows, positions = pairs(where)
         bare = self.without(tokens, there)
         if self.dropped:
@@ -188,8 +157,7 @@ class Contrast:
 
     def conditioned(self, tokens: Tensor) -> Tensor:
         """Return which rows begin with the condition, bool [B]."""
-        if self.ids.device != tokens.device:
-            self.ids = self.ids.to(tokens.device)
+        self.ids = self.ids.to(tokens.device)
         first = tokens[:, self.begin : self.begin + len(self.ids)]
         if first.shape[1] < len(self.ids):
             return torch.zeros_like(tokens[:, 0], dtype=torch.bool)
@@ -206,12 +174,8 @@ class Contrast:
         return bare
 
 
-# Tokens that the classifier scores at once.
-_AT_ONCE = 1 << 22
-
-
-# Lower limit of log f, so that texts to which a classifier gives probability 0 can still be compared.
-_LEAST = -1e4
+_AT_ONCE = 1 << 22  # tokens that the classifier scores at once
+_LEAST = -1e4  # lower limit of log f, so that texts to which a classifier gives probability 0 can still be compared
 
 
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
@@ -238,8 +202,7 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
 
 def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
     """Return the same for all tokens to first order, [N, V]: ∇ log f · (embedding of the token − that of the mask)."""
-    # Not in bf16 either.
-    with torch.autocast(tokens.device.type, enabled=False):
+    with torch.autocast(tokens.device.type, enabled=False):  # not in bf16 either
         # Samplers run without gradients; this enables them for the copy of z that is made here.
         with torch.inference_mode(False), torch.set_grad_enabled(True):
             table = model.table.to(tokens.device).detach()

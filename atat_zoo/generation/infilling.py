@@ -1,16 +1,16 @@
-"""Infilling: gaps in given texts, filled by any sampler. B rows, L tokens, N predicted positions, V tokens.
+"""Infilling: gaps in given texts, filled by any sampler.
 
-The model also chooses the length of a gap [MASK:a-b]. The prior over lengths is uniform. By Bayes' rule,
-P(n | given) ∝ p_θ(given text | gap of n masks), and each fill draws its own n. The given tokens are the same for
-every n, so no normalisation by length is needed; a mean log-likelihood of the fill would prefer lengths that are easy
-to fill over those that fit the text. The text left of the first gap does not depend on n. The rest is evaluated by
-the chain rule from left to right, each token with all tokens left of it visible and all others masked: exact with an
-exact denoiser, in any order.
+The model also chooses the length of a gap [MASK:a-b]. With a uniform prior, by Bayes' rule, P(n | given) ∝
+p_θ(given text | gap of n masks), and each fill draws its own n. The given tokens are the same for every n, so no
+normalisation by length is needed; a mean log-likelihood of the fill would prefer lengths that are easy to fill. The
+text left of the first such gap does not depend on n. The rest is evaluated by the chain rule, each token with all
+tokens left of it visible and all others masked: exact with an exact denoiser.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from atat_zoo.generation.writer import Writer
     from atat_zoo.samplers import Sampler
 
-# Given tokens behind each gap that are evaluated for its length; those further away carry little information.
-REACH = 32
-# In nats; lower limit of log p_θ of a given token.
-LEAST = -100.0
-# Fill k of text j is row number k + j · 2³² under a seed.
-_TEXT = 1 << 32
+_REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
+_LEAST = -100.0  # lower limit of log p_θ of a given token, in nats
+_TEXT = 1 << 32  # fill k of text j is row number k + j · 2³² under a seed
 
 
 @attrs.frozen(kw_only=True)
@@ -54,14 +51,13 @@ class Filled:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Infilling:
-    """Texts with their gaps filled.
+    """Texts with their gaps filled, in `seconds`.
 
     Attributes:
         filled: for each given text, its fills.
         lengths: for each given text, the probability of each combination of gap lengths.
         max_nfe: the most network evaluations that the sampler's settings allow a fill.
         evaluations: total network evaluations of single rows for the lengths.
-        seconds: time taken.
     """
 
     filled: list[list[Filled]]
@@ -114,25 +110,22 @@ def infill(
     picked = [_draw(p, seed, row) for p, row in zip(weighed, ids, strict=True)]
 
     # Batch rows of the same length whose gaps need a leading space at the same positions.
-    together: dict[tuple[int, tuple[int, ...]], list[tuple[int, int, list[int]]]] = {}
+    together: dict[tuple[int, tuple[int, ...]], list[tuple[int, int, list[int]]]] = defaultdict(list)
     for j, (layout, chosen) in enumerate(zip(layouts, picked, strict=True)):
         for k, lengths in enumerate(chosen):
             row = layout.row(lengths, mask_id)
-            together.setdefault((len(row), layout.opening(lengths)), []).append((j, k, row))
+            together[len(row), layout.opening(lengths)].append((j, k, row))
     filled: list[list[Any]] = [[None] * number for _ in texts]
     max_nfe = 0
     for (_, opening), rows in together.items():
-        sample = require_leading_space(writer, opening, words).fill(
-            sampler,
-            torch.tensor([row for _, _, row in rows], device=writer.device),
-            rows=torch.tensor([int(ids[j, k]) for j, k, _ in rows], device=writer.device),
-            seed=seed,
-            batch_size=batch_size,
-        )
+        tokens = torch.tensor([row for _, _, row in rows], device=writer.device)
+        numbers = torch.tensor([int(ids[j, k]) for j, k, _ in rows], device=writer.device)
+        spaced = require_leading_space(writer, opening, words)
+        sample = spaced.fill(sampler, tokens, rows=numbers, seed=seed, batch_size=batch_size)
         max_nfe = max(max_nfe, sample.max_nfe)
-        for (j, k, _), tokens, nfe in zip(rows, sample.tokens.tolist(), sample.nfe.tolist(), strict=True):
+        for (j, k, _), row, nfe in zip(rows, sample.tokens.tolist(), sample.nfe.tolist(), strict=True):
             layout, lengths = layouts[j], picked[j][k]
-            fills = layout.fills(tokens, lengths, words)
+            fills = layout.fills(row, lengths, words)
             filled[j][k] = Filled(text=layout.text(fills), fills=fills, lengths=lengths, nfe=nfe)
     return Infilling(
         filled=filled,
@@ -158,60 +151,54 @@ def layouts_of(texts: Sequence[str], words: SpaceAwareTokenizer, special: str, l
 
 
 def posterior(writer: Writer, layout: Layout, batch_size: int = 64) -> dict[tuple[int, ...], float]:
-    """Return P(lengths | given text) for every combination of lengths that fits, by Bayes' rule."""
-    import torch
-
-    if len(layout.choices) == 1:
-        return {layout.choices[0]: 1.0}
-    evidence = [log_evidence(writer, layout, choice, batch_size) for choice in layout.choices]
-    shares = torch.tensor(evidence, dtype=torch.float64).softmax(0).tolist()
-    return dict(zip(layout.choices, shares, strict=True))
-
-
-def log_evidence(writer: Writer, layout: Layout, lengths: tuple[int, ...], batch_size: int = 64) -> float:
-    """Return log p_θ of the given tokens right of the first bounded gap, in nats, for these lengths of the gaps.
+    """Return P(lengths | given text) for every combination of lengths that fits, by Bayes' rule.
 
     Raises:
         UserError: when the model does not read behind a gap.
     """
     import torch
 
-    mask_id = writer.denoiser.mask_id
-    row = torch.tensor(layout.row(lengths, mask_id), device=writer.device)
-    asked = torch.tensor(_asked(layout, lengths), device=writer.device)
-    position = torch.arange(len(row), device=writer.device)
-    total = 0.0
-    for start in range(0, len(asked), batch_size):
-        some = asked[start : start + batch_size]
-        where = position == some[:, None]
-        z = torch.where(position >= some[:, None], mask_id, row)
-        try:
-            with torch.no_grad():
-                log_probs = writer.denoiser(z, None, where)
-        except UserError as error:
-            if writer.denoiser.block_size is None:
-                raise
-            raise UserError(
-                "the length of a gap [MASK:a-b] is read off the text behind it, and this model predicts nothing "
-                "behind a gap; state the length, as in [MASK:3]"
-            ) from error
-        # A given word that is banned has probability 0 at any length; this must cancel, and −∞ − −∞ would not.
-        total += float(log_probs.gather(1, row[some][:, None]).double().clamp(min=LEAST).sum())
-    return total
+    if len(layout.choices) == 1:
+        return {layout.choices[0]: 1.0}
+
+    @torch.no_grad()
+    def evidence(lengths: tuple[int, ...]) -> float:
+        """Return log p_θ of the given tokens right of the first bounded gap, in nats."""
+        mask_id = writer.denoiser.mask_id
+        row = torch.tensor(layout.row(lengths, mask_id), device=writer.device)
+        position = torch.arange(len(row), device=writer.device)
+        asked = torch.tensor(_asked(layout, lengths), device=writer.device)
+        total = 0.0
+        for start in range(0, len(asked), batch_size):
+            some = asked[start : start + batch_size]
+            z = torch.where(position >= some[:, None], mask_id, row)
+            log_probs = writer.denoiser(z, None, position == some[:, None])
+            # A given word that is banned has probability 0 at any length; this must cancel, and −∞ − −∞ would not.
+            total += float(log_probs.gather(1, row[some][:, None]).double().clamp(min=_LEAST).sum())
+        return total
+
+    try:
+        shares = torch.tensor([evidence(lengths) for lengths in layout.choices], dtype=torch.float64).softmax(0)
+    except UserError as error:
+        if writer.denoiser.block_size is None:
+            raise
+        raise UserError(
+            "the length of a gap [MASK:a-b] is read off the text behind it, and this model predicts nothing "
+            "behind a gap; state the length, as in [MASK:3]"
+        ) from error
+    return dict(zip(layout.choices, shares.tolist(), strict=True))
 
 
 def questions(layout: Layout) -> int:
     """Return how many rows are evaluated for the lengths of a text."""
-    if len(layout.choices) == 1:
-        return 0
-    return len(layout.choices) * len(_asked(layout, layout.choices[0]))
+    return len(layout.choices) * len(_asked(layout, layout.choices[0])) if len(layout.choices) > 1 else 0
 
 
 def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
     """Return the positions of the given tokens that are evaluated for the lengths."""
     first = next(i for i, gap in enumerate(layout.template.gaps) if gap.shortest < gap.longest)
     behind = list(zip(layout.spans(lengths), layout.pieces[1:], strict=True))[first:]
-    return [i for span, piece in behind for i in range(span.stop, span.stop + min(REACH, len(piece)))]
+    return [i for span, piece in behind for i in range(span.stop, span.stop + min(_REACH, len(piece)))]
 
 
 def _draw(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:

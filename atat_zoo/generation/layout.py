@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
 
-# Maximum of combinations of lengths for one text.
-CHOICES = 256
+CHOICES = 256  # maximum of combinations of lengths for one text
 
 # Text that begins like a gap must be one: `[MASK:3` without its end is an error.
 _GAP = re.compile(r"\[MASK\]|\[MASK:(?P<lengths>[^\[\]]*)(?P<end>\]?)")
@@ -56,15 +55,7 @@ class Template:
 
 
 def parse(text: str, where: str = "the text") -> Template:
-    """Return a text as pieces and gaps.
-
-    Args:
-        text: with at least one of `[MASK]` (one token), `[MASK:n]` (exactly n) and `[MASK:a-b]` (from a to b).
-        where: name of the text in messages.
-
-    Raises:
-        UserError: when a gap is malformed, or there is none.
-    """
+    """Return a text as pieces and gaps, or raise `UserError`, in which it is called `where`."""
     pieces, gaps, end = [], [], 0
     for match in _GAP.finditer(text):
         pieces.append(text[end : match.start()])
@@ -107,7 +98,6 @@ class SpaceAwareTokenizer:
     """A tokenizer, and which of its tokens begin with a space."""
 
     def __init__(self, tokenizer: TokenizerModel) -> None:
-        """Take a tokenizer."""
         self.tokenizer = tokenizer
         ids = range(tokenizer.vocabulary_size)
         # A token that is a word or part of one: some tokenizers drop a space at the beginning of a text.
@@ -126,8 +116,7 @@ class SpaceAwareTokenizer:
 
     def before_gap(self, piece: str) -> tuple[list[int], bool]:
         """Return the ids of a piece before a gap, and whether its last space belongs to the gap."""
-        opens = piece.endswith(" ") and bool(self.openers)
-        if opens:
+        if opens := piece.endswith(" ") and bool(self.openers):
             piece = piece[:-1]
         if piece[-1:].isspace():
             # The tokens of white space depend on whether a word follows: two line ends are one token at the end of
@@ -139,11 +128,9 @@ class SpaceAwareTokenizer:
 
 
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
-    """Refuse texts that cannot be written, before a row of them is made.
+    """Raise `UserError`, before a row is made, where memory does not hold `number` texts of `length` tokens.
 
-    Raises:
-        UserError: when the sampler would show the denoiser more tokens at once than it has `seen`, or `number` texts of
-            `length` tokens are more than memory holds.
+    Or where the sampler would show the denoiser more tokens at once than it has `seen`.
     """
     if length > seen and not sampler.blockwise:
         raise UserError(
@@ -156,27 +143,24 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
 def prompted(
     words: SpaceAwareTokenizer, special: str, length: int, prompt: str, suffix: str, *, seen: int
 ) -> tuple[list[int], tuple[int, ...]]:
-    """Return a row with a prompt, masks and a suffix.
+    """Return a row with a prompt, masks and a suffix, and the positions whose token must begin with a space.
 
     Args:
         words: the model's tokenizer.
-        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS, if the model sees all
-            of it.
+        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS, if all of it is seen.
         length: tokens in the row.
         prompt: the text at the beginning.
         suffix: the text at the end.
         seen: tokens that the model sees at once. It never sees all of a longer text, whose positions shift: there a
             space at the end of the prompt stays with the prompt.
 
-    Returns:
-        The ids, and the positions whose token must begin with the space that belongs to it.
-
     Raises:
         UserError: when prompt and suffix do not fit.
     """
     tokenizer = words.tokenizer
-    first, last = ends(tokenizer, special) if length <= seen else ([], [])
-    ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
+    (first, last), (ids, opens) = ([], []), (tokenizer.encode(prompt), False)
+    if length <= seen:
+        (first, last), (ids, opens) = ends(tokenizer, special), words.before_gap(prompt)
     before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]
     given = len(before) + len(after) + opens
     if given > length:
@@ -236,17 +220,12 @@ class Layout:
 def lay_out(
     template: Template, words: SpaceAwareTokenizer, special: str, length: int, where: str = "the text"
 ) -> Layout:
-    """Tokenise a text with gaps.
+    """Tokenise a text with gaps; bounded ones are limited to the `length` in tokens that the model sees at once.
 
-    Args:
-        template: the text.
-        words: the model's tokenizer.
-        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS.
-        length: tokens that the model sees at once; bounded gaps are limited to it.
-        where: name of the text in messages.
+    With the `special` tokens "sequence" or "both", as in `[data]`, it stands between BOS and EOS.
 
     Raises:
-        UserError: when it does not fit, or its gaps leave too many lengths to choose from.
+        UserError: when `where`, the text, does not fit, or its gaps leave too many lengths to choose from.
     """
     tokenizer = words.tokenizer
     first, last = ends(tokenizer, special)
@@ -261,15 +240,14 @@ def lay_out(
         )
     room = length - given - least
     lengths = [range(gap.shortest, min(gap.longest, gap.shortest + room) + 1) for gap in template.gaps]
-    if math.prod(map(len, lengths)) > CHOICES:
+    if (number := math.prod(map(len, lengths))) > CHOICES:
         raise UserError(
-            f"{where}: its gaps can have {math.prod(map(len, lengths)):,} combinations of lengths, and at most "
-            f"{CHOICES} are weighed; narrow them, as in [MASK:2-5]"
+            f"{where}: its gaps can have {number:,} combinations of lengths, and at most {CHOICES} are weighed; "
+            "narrow them, as in [MASK:2-5]"
         )
     choices = tuple(choice for choice in itertools.product(*lengths) if sum(choice) <= least + room)
-    return Layout(
-        template=template, pieces=tuple(map(tuple, pieces)), opens=tuple(opens for _, opens in before), choices=choices
-    )
+    opens = tuple(opens for _, opens in before)
+    return Layout(template=template, pieces=tuple(map(tuple, pieces)), opens=opens, choices=choices)
 
 
 def require_leading_space(writer: Writer, positions: Sequence[int], words: SpaceAwareTokenizer) -> Writer:

@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Generation:
-    """Texts, and what they cost.
-
-    Attributes:
-        texts: one for each row of `sample.tokens`.
-        sample: tokens, network evaluations per row and their stated maximum.
-        seconds: time in the sampler.
-    """
+    """Texts, one for each row of `sample.tokens`, and what they cost: evaluations, and seconds in the sampler."""
 
     texts: list[str]
     sample: Sample
@@ -79,8 +73,7 @@ class Writer:
         Args:
             sampler: a sampler's specification.
             number: how many texts.
-            length: L, tokens in a text, prompt included, and BOS and EOS where they are given at its ends; the training
-                length if None.
+            length: L, tokens in a text, prompt, BOS and EOS included; the training length if None.
             seed: the same seed writes the same texts. Text n does not depend on their number, except for the rounding
                 of a network that computes several texts at once.
             prompt: the beginning of every text.
@@ -118,10 +111,7 @@ class Writer:
         batch_size: int = 64,
         observe: Observer | None = None,
     ) -> Sample:
-        """Fill masks in int64 [B, L]; see `write`.
-
-        Row number n draws by (seed, n), for any batch size; `rows`, int64 [B], are 0, 1, 2, … if None.
-        """
+        """Fill masks in int64 [B, L]; see `write`. Row n of `rows`, int64 [B], or of 0, 1, …, draws by (seed, n)."""
         import torch
 
         from atat_zoo.diffusion.randomness import row_keys
@@ -131,16 +121,11 @@ class Writer:
         # One autocast around all batches, so that the weights are cast once.
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.bf16):
             parts = [
-                sampler.sample(
-                    self.denoiser,
-                    tokens[start : start + batch_size],
-                    seeds[start : start + batch_size],
-                    observe=shifted(observe, rows=start),
-                )
-                for start in range(0, len(tokens), batch_size)
+                sampler.sample(self.denoiser, some, keys, observe=shifted(observe, rows=batch_size * i))
+                for i, (some, keys) in enumerate(zip(tokens.split(batch_size), seeds.split(batch_size), strict=True))
+                if len(some)
             ]
-        return Sample(
-            tokens=torch.cat([part.tokens for part in parts]) if parts else tokens,
-            nfe=torch.cat([part.nfe for part in parts]) * self.cost if parts else tokens.new_zeros(0),
-            max_nfe=max((part.max_nfe for part in parts), default=0) * self.cost,
-        )
+        if not parts:
+            return Sample(tokens=tokens, nfe=tokens.new_zeros(0), max_nfe=0)
+        nfe, most = torch.cat([part.nfe for part in parts]), max(part.max_nfe for part in parts)
+        return Sample(tokens=torch.cat([part.tokens for part in parts]), nfe=nfe * self.cost, max_nfe=most * self.cost)

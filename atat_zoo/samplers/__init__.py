@@ -1,9 +1,7 @@
 """Samplers: from masks to text, as four choices and a draw.
 
-A sampler names an order (which masked position first), a pace (how many in a
-step), a remask (which drawn tokens are masked again), a stop (when to fill the
-rest) and a draw (a token from a distribution), each a kind of its own. `loop`
-carries out any combination.
+A sampler names an order (which masked position first), a pace (how many in a step), a remask (which drawn tokens are
+masked again), a stop (when to fill the rest) and a draw, each a kind of its own. `loop` carries out any combination.
 """
 
 from __future__ import annotations
@@ -120,12 +118,7 @@ class Sampler(Protocol):
     ) -> Sample:
         """Take the steps of `sample`, and fill with the tokens of a known text instead of drawn ones.
 
-        Args:
-            denoiser: see `sample`.
-            tokens: z, `forced.tokens` with some of them masked, int64 [B, L].
-            seeds: see `sample`.
-            forced: the text; the policy NLL of each token is written into it.
-            observe: see `sample`.
+        z, int64 [B, L], is `forced.tokens` with some of them masked. The policy NLL of each is written into `forced`.
 
         Raises:
             UserError: when the sampler is `no_policy_bound_because`.
@@ -164,15 +157,14 @@ def shifted(
     """
     if observe is None:
         return None
-    by = {"rows": (1, rows), "positions": (apart, positions)}
+    moves: dict[str, Callable[[Any], Any]] = {
+        "step": lambda step: step + steps,
+        "rows": lambda values: [row + rows for row in values],
+        "positions": lambda values: [i * apart + positions for i in values],
+        "hidden": lambda hidden: moved(hidden),
+    }
 
     def moved(record: dict[str, Any]) -> dict[str, Any]:
-        return {
-            key: [i * by[key][0] + by[key][1] for i in value] if key in by else value for key, value in record.items()
-        }
+        return {key: moves[key](value) if key in moves else value for key, value in record.items()}
 
-    def report(record: dict[str, Any]) -> None:
-        record = moved(record) | {"step": record["step"] + steps}
-        observe(record | ({"hidden": moved(record["hidden"])} if "hidden" in record else {}))
-
-    return report
+    return lambda record: observe(moved(record))

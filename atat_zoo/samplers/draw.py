@@ -56,8 +56,8 @@ class Draw(SamplerPart, Protocol):
 class CategoricalDraw(Draw):
     """An exact draw in float64, by the inverse of the cumulative distribution.
 
-    float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One
-    float64 uniform per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One float64
+    uniform per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
     """
 
     name = "categorical"
@@ -92,8 +92,7 @@ class ConfidenceTemperedDraw(Draw):
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         assert step.history is not None
         running = step.history[:, -self.window :].nanmean(1)
-        temperature = self.unsure + running * (self.sure - self.unsure)
-        return log_probs, temperature[rows]
+        return log_probs, (self.unsure + running * (self.sure - self.unsure))[rows]
 
 
 @component
@@ -159,10 +158,9 @@ class MinPDraw(Draw):
 
 @component
 class GreedyLastDraw(Draw):
-    """Another draw, but the most probable token in the last step that the pace allows.
+    """Another draw, but the most probable token in the last step that the pace allows, if a row goes so far.
 
-    The last step fills the rest without another evaluation, so randomness gains nothing there. The code of MDLM and
-    ReMDM does this as the final removal of noise. A row that ends before its last step has no greedy step.
+    The code of MDLM and ReMDM does this as the final removal of noise, which no other evaluation can correct.
     """
 
     name = "greedy_last"

@@ -1,15 +1,13 @@
 """The one loop of all samplers.
 
-A step is: pace, network, order, stop, draw, remask. A part that does not read
-the predictions runs before the network, which then evaluates only the rows that
-change in this step. If the order does not read them either, it evaluates only
+A step is: pace, network, order, stop, draw, remask. A part that does not read the predictions runs before the network,
+which then evaluates only the rows that change in this step. If the order does not read them either, it evaluates only
 the chosen positions. `_Run` has its methods in the order in which they are called.
 
-Each draw is a function of the row's seed, the number of the step and the
-position, so it does not depend on the other rows or on which rows skip a step.
-Open positions are counted on the CPU, so rows and positions are selected
-without reading from the device, which would make the host wait. If a stop, a
-remask or a pace decides on the device, the host reads from it once per step.
+Each draw is a function of the row's seed, the number of the step and the position, so it does not depend on the other
+rows or on which rows skip a step. Open positions are counted on the CPU, so rows and positions are selected without
+reading from the device, which would make the host wait. If a stop, a remask or a pace decides on the device, the host
+reads from it once per step.
 
 Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """
@@ -111,7 +109,7 @@ class _Run:
         if self.steps > _MANY * (100 + longest):
             asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
             warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
-        self.providers = providers(parts, denoiser, tokens, self.max_nfe)
+        self.providers = providers(parts.needs, denoiser, tokens, self.max_nfe)
         self.plain = Provider(denoiser, tokens, self.max_nfe)
         self.needs_all_logits = parts.needs_all_logits(denoiser.importance_reads)
 
@@ -159,11 +157,10 @@ class _Run:
         return step
 
     def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
-        """Decide which rows take part: those that fill a position, as far as the pace knows before the network.
+        """Return the step for the rows that fill a position, as far as the pace knows before the network.
 
-        Returns:
-            The step for these rows, their numbers, and how many positions each fills, or, if the pace decides by the
-            predictions, how many are open; int64 [A] on the CPU.
+        Also their numbers, and how many positions each fills, or, if the pace decides by the predictions, how many are
+        open; int64 [A] on the CPU.
         """
         count = self.remaining
         if not step.final and not self.parts.pace.needs:
@@ -257,13 +254,8 @@ class _Run:
     def remask(self, everyone: Step) -> None:
         """Let the remask mask tokens again, in all rows that had open positions."""
         masked = self.z == self.mask_id
-        after = attrs.evolve(
-            everyone,
-            tokens=self.z,
-            open=masked & self.free,
-            remaining=self.remaining,
-            fresh=everyone.open & ~masked,
-        )
+        changes = {"tokens": self.z, "open": masked & self.free, "fresh": everyone.open & ~masked}
+        after = attrs.evolve(everyone, remaining=self.remaining, **changes)
         for provider in self.providers:
             provider.after(after)
         remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)

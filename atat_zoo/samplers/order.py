@@ -1,8 +1,7 @@
 """Orders: which masked position comes first.
 
-Any order that is fixed before the draw is exact one token at a time: with an
-exact denoiser it reproduces the joint distribution. An order that depends on
-the drawn tokens (MaskGIT as published) does not.
+Any order that is fixed before the draw is exact one token at a time: with an exact denoiser it reproduces the joint
+distribution. An order that depends on the drawn tokens (MaskGIT as published) does not.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class LeftToRightOrder(Order):
         """Return minus the position, float64 [A, L]."""
         import torch
 
-        rows, length = step.open.shape
-        return torch.arange(0, -length, -1, device=step.open.device, dtype=torch.float64).expand(rows, length)
+        length = step.open.shape[1]
+        return torch.arange(0, -length, -1, device=step.open.device, dtype=torch.float64).expand(step.open.shape)
 
 
 @component
@@ -79,11 +78,9 @@ class UncertaintyOrder(Order):
     """By an uncertainty metric of the prediction, optionally times the token's importance.
 
     Most certain first with `margin` or `confidence` is common in the literature (Chang et al., arXiv:2202.04200; Kim
-    et al., arXiv:2502.06768). It is known to lower diversity; there is no published evidence for most uncertain first.
-    Report the unigram entropy of texts written with either.
-
-    If the estimator was trained on text without masks, the importance is that of a draft, z with the most probable
-    token at every mask; if it reads z, that of the masked token. Without an estimator the factor is 1.
+    et al., arXiv:2502.06768) and lowers diversity; there is no published evidence for most uncertain first. Report the
+    unigram entropy of texts written with either. The importance is that of a draft, z with the most probable token at
+    every mask, or, by an estimator that reads z, of the masked token. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -138,10 +135,8 @@ class ImportanceOrder(Order):
 
     def __call__(self, step: Step) -> Tensor:
         """Return the importance with its sign, float [A, L]."""
-        import torch
-
         if step.importance is None:
-            return torch.zeros(step.open.shape, device=step.open.device)
+            return step.open.float().zero_()
         return step.importance if self.first == "hard" else -step.importance
 
 
@@ -221,12 +216,11 @@ class BlockwiseOrder(Order):
 
 @component
 class DilatedOrder(Order):
-    """From coarse to fine: positions far apart first, those between them later.
+    """From coarse to fine: positions far apart first, as neighbours depend on one another most.
 
-    Neighbours depend on one another most, so one step should not fill neighbours (Luxembourg et al.,
-    arXiv:2506.19037). Of n positions to fill, group t has those whose number is a multiple of ⌊n/a^t⌋ and that are in
-    no earlier group. The groups come in turn, in random order within each, so a pace that takes part of a group takes
-    it from everywhere. As published, each step fills one group, ⌈log_a n⌉ steps in all; here the pace decides.
+    Of n positions to fill, group t has those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier group.
+    The groups come in turn, in random order within each, so a pace that takes part of a group takes it from everywhere.
+    As published (Luxembourg et al., arXiv:2506.19037), each step fills one of ⌈log_a n⌉ groups; here the pace decides.
     """
 
     name = "dilated"
@@ -251,10 +245,9 @@ class DilatedOrder(Order):
 
 @component
 class StridedOrder(Order):
-    """By class: position i has class i mod s, and class 0 comes first.
+    """By class: position i of the text, whatever is given, has class i mod s, and class 0 comes first.
 
-    Positions of a class are s apart, so little is lost by drawing them at once: the pace `strided` takes a class in
-    each step. Classes are those of positions in the text, whatever is given.
+    Positions of a class are s apart, so little is lost by drawing them at once: the pace `strided` does in each step.
     """
 
     name = "strided"
@@ -290,10 +283,9 @@ def strided_classes(length: int, stride: int, offset: Offset, seeds: Tensor) -> 
 class DrawnProbabilityOrder(Order):
     """After the draw, by the probability of the drawn token, highest first, as MaskGIT was published.
 
-    A token is drawn at every open position, and only the likeliest remain. This favours likely tokens and so lowers
-    the temperature: it is not exact, even one position at a time with an exact denoiser. Gumbel noise on the
-    log-probabilities tempers this; its scale, the choice temperature, falls linearly to zero in the last step (Chang
-    et al., arXiv:2202.04200).
+    A token is drawn at every open position, and only the likeliest remain: not exact, even one position at a time with
+    an exact denoiser, because it lowers the temperature. Gumbel noise on the log-probabilities tempers this; its scale,
+    the choice temperature, falls linearly to zero in the last step (Chang et al., arXiv:2202.04200).
     """
 
     name = "drawn_probability"
@@ -313,6 +305,5 @@ class DrawnProbabilityOrder(Order):
         if self.choice_temperature == 0:
             return score
         left = (1 - (step.number + 1) / step.most.double()).clamp(min=0).to(score.device, non_blocking=True)
-        # Never 0, where the Gumbel noise would be −∞.
-        u = step.uniform("order").clamp(min=2.0**-54)
+        u = step.uniform("order").clamp(min=2.0**-54)  # never 0, where the Gumbel noise would be −∞
         return score - self.choice_temperature * left.unsqueeze(1) * (-u.log()).log()

@@ -87,8 +87,7 @@ class SamplerParts:
     def max_nfe(self, n: int) -> int:
         """Return the most network evaluations for a row with n open positions."""
         most = self.pace.most(n) if n else 0
-        # Without a remask each evaluation fills at least one position.
-        return most if self.remask.active else min(most, n)
+        return most if self.remask.active else min(most, n)  # without a remask each fills at least one position
 
 
 class FillingSampler(Sampler):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.diffusion.steps import Step
-    from atat_zoo.samplers.parts import SamplerParts
 
 
 class Provider:
@@ -84,7 +83,6 @@ class Confidence(Provider):
     """Remembers the probability that each token had when it was drawn; 1 elsewhere."""
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
-        """Begin with 1 everywhere, float32 [B, L]."""
         self.confidence = torch.ones(tokens.shape, device=tokens.device)
 
     @override
@@ -124,7 +122,6 @@ class Importance(Provider):
     """Evaluates the model's estimator: on z, or on a draft, z with the most probable token at every mask."""
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
-        """Note whether there is an estimator, and what it reads."""
         self.estimates, self.drafts = denoiser.estimates_importance, denoiser.importance_reads == "x"
         # An estimator of complete texts needs a draft of the masks that are not to be filled, too.
         self.everywhere = self.estimates and self.drafts
@@ -146,7 +143,6 @@ class ConfidenceHistory(Provider):
     final = True
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
-        """Begin with no evaluation, NaN, float64 [B, K]."""
         self.history = torch.full((len(tokens), max_nfe), torch.nan, dtype=torch.float64, device=tokens.device)
 
     @override
@@ -176,8 +172,8 @@ PROVIDERS: dict[str, Callable[[Denoiser, Tensor, int], Provider]] = {
 }
 
 
-def providers(parts: SamplerParts, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> list[Provider]:
-    """Return a provider for each need of some parts, for one run."""
-    # `Rescored` provides the confidence as well.
-    needs = parts.needs - ({"confidence"} if "rescored" in parts.needs else set())
+def providers(needs: frozenset[str], denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> list[Provider]:
+    """Return a provider for each need, for one run."""
+    if "rescored" in needs:
+        needs -= {"confidence"}  # which `Rescored` provides as well
     return [provider(denoiser, tokens, max_nfe) for need, provider in PROVIDERS.items() if need in needs]

@@ -178,8 +178,8 @@ class ReMDMConfRemask(SwitchedRemask):
 class ReMDMLoopRemask(GridRemask):
     """At random, all tokens alike, in steps in which the pace's grid is constant.
 
-    With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest. σ = min(η, σ_max)
-    while the mask rate is the same before and after a step, and 0 otherwise (Wang et al., arXiv:2503.00307).
+    σ = min(η, σ_max) there, and 0 otherwise (Wang et al., arXiv:2503.00307). With the pace `plateau`: write most of a
+    text, rework it for many steps, then fill in the rest.
     """
 
     name = "remdm_loop"
@@ -198,11 +198,9 @@ class PlannerRemask(GridRemask):
     """Masks the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
 
     Self-planning of P2 (Peng et al., arXiv:2502.03540): the score of a new token is its log-probability when it was
-    drawn. The score of an old token is η times its log-probability in the same evaluation of the network. η = 0 never
-    masks an old token; a higher η masks more of them. With the pace `everything` this is P2; with another pace nothing
-    is masked until more is visible than its grid allows.
-
-    A masked model is not trained at visible tokens, so its probability of them is not reliable.
+    drawn, that of an old one η times its log-probability in the same evaluation; at visible tokens a masked model is
+    not trained, and not reliable. η = 0 never masks an old token; a higher η masks more of them. With the pace
+    `everything` this is P2; with another, nothing is masked until more is visible than its grid allows.
     """
 
     name = "planner"

@@ -46,10 +46,7 @@ class StepsStop(Stop):
 
 @component
 class UncertaintyStop(Stop):
-    """When the mean uncertainty over masked positions falls below a threshold, the rest is filled in one draw.
-
-    The draw uses the distributions of this evaluation, so stopping costs none.
-    """
+    """When the mean uncertainty over masked positions is below a threshold, this evaluation's draw fills the rest."""
 
     name = "uncertainty"
     summary = "fills the rest when the mean uncertainty over masked positions is below a threshold"
@@ -69,9 +66,8 @@ class UncertaintyStop(Stop):
 class ConfidenceHistoryStop(Stop):
     """When the running confidence is above a threshold, the rest is filled in one draw.
 
-    The confidence of an evaluation is the mean of max p_θ over masked positions; the running confidence is its
-    mean over the last `window` evaluations of the row. No stop happens before the window is full, so a single
-    evaluation cannot end a text.
+    The confidence of an evaluation is the mean of max p_θ over masked positions; the running confidence is its mean
+    over the last `window` evaluations of the row. No stop happens before the window is full.
     """
 
     name = "confidence_history"

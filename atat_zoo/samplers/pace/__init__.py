@@ -1,7 +1,6 @@
 """Paces: how many masked positions are unmasked in a step, and in how many steps at most.
 
-The loop fills everything in the last step that `most` allows, so no pace needs
-a final evaluation of its own, and every run ends.
+The loop fills everything in the last step that `most` allows, so no pace needs a final evaluation of its own.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
 class Pace(SamplerPart, Protocol):
     """A component of the kind pace.
 
-    A pace without `needs` decides on the CPU before the network is evaluated:
-    rows that unmask nothing skip the step and cost nothing. A pace that needs
-    "log_probs" or "history" decides afterwards and can read `step.ranking`.
+    A pace without `needs` decides on the CPU before the network is evaluated: rows that unmask nothing skip the step
+    and cost nothing. A pace that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
     """
 
     def most(self, n: int) -> int:
@@ -42,11 +40,9 @@ class Pace(SamplerPart, Protocol):
         return None
 
     def take(self, step: Step) -> Tensor:
-        """Return how many positions to unmask, or which.
+        """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty.
 
-        Returns:
-            int64 [A]: the number to take in the order (on the CPU if `needs` is empty). Or, for a rule about
-            single positions, bool [A, L]: the positions. A pace with `needs` takes at least one per row.
+        Or, for a rule about single positions, which, bool [A, L]. A pace with `needs` takes at least one per row.
         """
         ...
 
@@ -115,9 +111,8 @@ class BinomialPace(ByChancePace):
     """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
 
     With t = 1 − k/T and s = t − 1/T, a token that is masked at t is unmasked with probability
-    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remask rate (Sahoo et al., arXiv:2406.07524, eq. 6; with
-    σ > 0 Wang et al., arXiv:2503.00307). Only the number is drawn here; with the order `random` that is the
-    same as drawing each token by itself. The last step fills everything.
+    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remask rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang
+    et al., arXiv:2503.00307). Only the number is drawn here: with the order `random`, as if each token were by itself.
     """
 
     name = "binomial"
@@ -139,8 +134,7 @@ class BinomialPace(ByChancePace):
 class FixedPace(SteppedPace):
     """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked.
 
-    A row with fewer positions than steps takes one at a time and skips the other steps, so T ≥ L means one
-    token at a time.
+    A row with fewer positions than steps takes one at a time and skips the other steps.
     """
 
     name = "fixed"
@@ -200,9 +194,8 @@ class CosinePace(SteppedPace):
 class PlateauPace(ByChancePace):
     """`binomial` on a grid that is constant in the middle, for a remask that reworks the text.
 
-    α rises linearly to `height` while t falls from 1 to `begin`, is constant until `end`, and then rises to 1. On the
-    plateau only tokens that the remask masks are unmasked again: the schedule of ReMDM-loop (Wang et al.,
-    arXiv:2503.00307).
+    The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
+    `begin`, is constant until `end`, and then rises to 1. On the plateau only what the remask masks is unmasked again.
     """
 
     name = "plateau"
@@ -214,7 +207,6 @@ class PlateauPace(ByChancePace):
     end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a plateau that ends before it begins."""
         if self.end >= self.begin:
             raise ValueError(f"end must be less than begin, {self.begin}, not {self.end}; time runs from 1 to 0")
 
@@ -235,10 +227,10 @@ class FirstHittingPace(CappedPace):
     """One position per step, at the time at which the reverse process unmasks the next one.
 
     With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
-    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n evaluations. The order `random` chooses the
-    position. r begins as the share of masked tokens; masks that are not to be filled always count. A denoiser that
-    reads the time gets the time at which the noise has this rate, so the noise must be that of the model. With `steps`,
-    several positions share a time, the first of theirs, and the process is no longer exact.
+    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n evaluations, with the order `random`. r
+    begins as the share of masked tokens; masks that are not to be filled always count. A denoiser that reads the time
+    gets that at which the noise, which must be the model's, has this rate. With `steps`, several positions share a
+    time, the first of theirs, and the process is no longer exact.
     """
 
     name = "first_hitting"
@@ -291,8 +283,8 @@ class FirstHittingPace(CappedPace):
 class EverythingPace(SteppedPace):
     """All open positions in every step, for a remask that masks the excess again.
 
-    With the remask `none` this is one step: every token from its own marginal. With `planner` it is path planning
-    (Peng et al., arXiv:2502.03540): fill every mask, then keep the best tokens, new or old.
+    With `planner` it is path planning (Peng et al., arXiv:2502.03540): fill every mask, then keep the best tokens, new
+    or old. With `none` it is one step: every token from its own marginal.
     """
 
     name = "everything"
@@ -307,10 +299,7 @@ class EverythingPace(SteppedPace):
 
 @component
 class StridedPace(Pace):
-    """As many positions in step j as are open at j, j + s, j + 2s, …: with the order `strided`, one class a step.
-
-    A row skips the classes in which everything is given.
-    """
+    """As many positions in step j as are open at j, j + s, j + 2s, …: with the order `strided`, one class a step."""
 
     name = "strided"
     summary = "one class of the order strided in every step"

@@ -27,7 +27,6 @@ class BoundedPace(Pace):
     uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
 
     def __attrs_post_init__(self) -> None:
-        """Refuse bounds in the wrong order."""
         if self.max_steps < self.min_steps:
             raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
 
@@ -61,9 +60,8 @@ class ExtendedPace(BoundedPace):
     """Few steps at first, and more for as long as the model is unsure.
 
     A row plans `min_steps`. Whenever the mean uncertainty over its masked positions is above the threshold, `added`
-    steps are added to its plan, up to `max_steps`. With S planned steps, of which k are done, ⌈remaining/(S − k)⌉
-    positions are unmasked. The maximum is what the rule as documented lacks: steps that are added in every step leave
-    the end as far away as before, or farther.
+    steps are added to its plan, up to `max_steps`, which the rule as documented lacks: without it, no run need end.
+    With S planned steps, of which k are done, ⌈remaining/(S − k)⌉ positions are unmasked.
     """
 
     name = "extended"
@@ -112,9 +110,8 @@ class ConfidenceThresholdPace(CappedPace):
 class EntropyBoundedPace(CappedPace):
     """The first positions of the order with Σ H − max H ≤ γ nats; always at least one.
 
-    Positions in one step are drawn independently. Their joint entropy is at least max H and at most Σ H, so γ bounds
-    the lost mutual information (Ben-Hamu et al., arXiv:2505.24857, with the order by entropy, margin or confidence,
-    most certain first).
+    Positions in one step are drawn apart. Their joint entropy is at least max H and at most Σ H, so γ bounds the lost
+    mutual information (Ben-Hamu et al., arXiv:2505.24857, with an order that has the most certain first).
     """
 
     name = "entropy_bounded"
@@ -136,8 +133,7 @@ class EntropyBoundedPace(CappedPace):
         return within.maximum(quota(step, self.steps).to(within.device, non_blocking=True))
 
 
-# Probabilities that are compared at once.
-_CHUNK = 1 << 24
+_CHUNK = 1 << 24  # probabilities that are compared at once
 
 
 @component
@@ -145,10 +141,8 @@ class KLStablePace(CappedPace):
     """Every position with a confident, stable prediction; the first of the order if there is none.
 
     A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H evaluations. KLASS (Kim et
-    al., arXiv:2511.05664) uses the order most certain first; the defaults of its code are 0.9, 0.01 and H = 2, and it
-    uses 0.6 and 0.015 for LLaDA on GSM8K.
-
-    Only the last evaluation's predictions at open positions are stored, float32 [N, V].
+    al., arXiv:2511.05664) uses the order most certain first, and 0.6 and 0.015 for LLaDA on GSM8K. Only the last
+    evaluation's predictions at open positions are stored, float32 [N, V].
     """
 
     name = "kl_stable"
