@@ -1,7 +1,4 @@
-"""The published samplers: name, reference, parameters and parts of each.
-
-Unnamed parts are the defaults of `SamplerParts`: random order, no remask, no early stop, an exact draw.
-"""
+"""The published samplers: name, reference, parameters and parts of each; other parts are `SamplerParts`' defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Literal
 from typing_extensions import override
 
 from atat_zoo.noise import LinearNoise, Noise
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers import draw as draws
 from atat_zoo.samplers import order as orders
 from atat_zoo.samplers import pace as paces
@@ -25,8 +22,8 @@ from atat_zoo.uncertainty import ConfidenceUncertainty, EntropyUncertainty, Marg
 class AncestralSampler(SteppedSampler):
     """The reverse process of uniform masking on a grid of times (Sahoo et al., arXiv:2406.07524).
 
-    The mask rate falls evenly. The number of tokens that a step unmasks is drawn before the network is evaluated, so a
-    step that unmasks none costs nothing; the published variants with and without a cache have the same distribution.
+    The number of tokens that a step unmasks is drawn before the network is evaluated, so a step that unmasks none costs
+    nothing; the published variants with and without a cache have the same distribution.
     """
 
     name = "ancestral"
@@ -40,10 +37,9 @@ class AncestralSampler(SteppedSampler):
 
 @component
 class LeftToRightSampler(CompositeSampler):
-    """The leftmost masked position, one at a time, as an autoregressive model writes.
+    """The leftmost masked position, one at a time: exact with an exact denoiser, at one evaluation per token.
 
-    The only order that causal models allow (objectives `autoregressive` and `block`), and one of many for the others:
-    with an exact denoiser it is exact. It costs one network evaluation per token.
+    It is the only order that causal models allow (objectives `autoregressive` and `block`).
     """
 
     name = "left_to_right"
@@ -115,10 +111,9 @@ class MaskGITSampler(SteppedSampler):
 
 @component
 class MarginSampler(SteppedSampler):
-    """The position with the largest margin between its two likeliest tokens first, the same number in each step.
+    """The position with the largest margin between its two likeliest tokens first (Kim et al., arXiv:2502.06768).
 
-    Kim et al., arXiv:2502.06768. The order is fixed before the draw, so one position at a time is exact with an exact
-    denoiser; several at a time lower diversity.
+    One position at a time is exact with an exact denoiser; several at a time lower diversity.
     """
 
     name = "margin"
@@ -166,8 +161,7 @@ class EntropyBoundedSampler(CappedSampler):
 class ConfidenceThresholdSampler(CappedSampler):
     """Every position whose prediction is above a confidence, at least one per step.
 
-    The parallel decoding of Fast-dLLM (Wu et al., arXiv:2505.22618), which works in blocks and takes the most probable
-    token (`temperature = 0`).
+    Fast-dLLM (Wu et al., arXiv:2505.22618) does so in blocks and takes the most probable token (`temperature = 0`).
     """
 
     name = "confidence_threshold"
@@ -207,10 +201,9 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """Order by uncertainty × importance, more positions per step the surer the model is, an early end.
+    """Order by uncertainty × importance, more positions per step the surer the model is, an early end: one metric.
 
-    All three use the same metric. Most certain first is the default: there is no published evidence for most uncertain
-    first, which fills the worst predictions while the fewest tokens are visible.
+    There is no published evidence for most uncertain first: it fills the worst predictions while least is visible.
     """
 
     name = "uncertainty_guided"
@@ -237,10 +230,7 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Stop and temperature from the running confidence, at a fixed pace and in any order; see `ConfidenceHistoryStop`.
-
-    The temperature falls as the running confidence rises; above the threshold the rest is filled.
-    """
+    """Stop and temperature from the running confidence (see `ConfidenceHistoryStop`), at a fixed pace, in any order."""
 
     name = "confidence_history"
     summary = "temperature and early end from the confidence of the last evaluations"
@@ -267,8 +257,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 class PolicySampler(TemperedSampler):
     """The positions that the estimator finds easiest (or hardest) first, as many in each step as the pace says.
 
-    With an estimator that reads z, this is the policy that the masking `reveal` trains for, if both name the same
-    `first`. The positions follow from z alone, so that the policy bound covers it.
+    With an estimator that reads z, and the same `first`, this is the policy that the masking `reveal` trains for.
     """
 
     name = "policy"
@@ -298,3 +287,96 @@ class LearnedOrderSampler(CappedSampler):
     def parts(self) -> SamplerParts:
         pace = paces.OneAtATimePace() if self.steps is None else paces.FixedPace(steps=self.steps)
         return SamplerParts(order=orders.LearnedOrder(), pace=pace, draw=self.draw)
+
+
+@component_base
+class _Reworked(SteppedSampler):
+    """Ancestral sampling with a remask and nucleus draws, as published."""
+
+    refs = ("arXiv:2503.00307",)
+
+    p: float = param(0.9, help="total probability of the tokens to draw from; 1 excludes none", gt=0, le=1)
+
+    @property
+    def pace(self) -> paces.Pace:
+        return paces.BinomialPace(steps=self.steps, noise=LinearNoise())
+
+    @property
+    def draw(self) -> draws.Draw:
+        return draws.NucleusDraw(p=self.p, temperature=self.temperature)
+
+
+@component
+class ReMDMCapSampler(_Reworked):
+    """Ancestral sampling that masks visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307)."""
+
+    name = "remdm_cap"
+    summary = "ancestral, and every visible token may be masked again, with a capped probability"
+
+    eta: float = param(0.04, help="η, the cap; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1)
+
+    @override
+    def parts(self) -> SamplerParts:
+        return SamplerParts(pace=self.pace, remask=remasks.ReMDMCapRemask(eta=self.eta), draw=self.draw)
+
+
+@component
+class ReMDMRescaleSampler(_Reworked):
+    """Ancestral sampling that masks visible tokens again at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
+
+    name = "remdm_rescale"
+    summary = "ancestral, and every visible token may be masked again, with a share of the greatest probability"
+
+    eta: float = param(0.015, help="η, the share of the greatest probability", ge=0, le=1)
+
+    @override
+    def parts(self) -> SamplerParts:
+        return SamplerParts(pace=self.pace, remask=remasks.ReMDMRescaleRemask(eta=self.eta), draw=self.draw)
+
+
+@component
+class ReMDMConfSampler(_Reworked):
+    """Ancestral sampling that masks unlikely tokens again; see `ReMDMConfRemask` (Wang et al., arXiv:2503.00307)."""
+
+    name = "remdm_conf"
+    summary = "ancestral, and tokens that were drawn with little confidence may be masked again"
+
+    eta: float = param(1.0, help="η, the share of the greatest probability", ge=0, le=1)
+
+    @override
+    def parts(self) -> SamplerParts:
+        return SamplerParts(pace=self.pace, remask=remasks.ReMDMConfRemask(eta=self.eta), draw=self.draw)
+
+
+@component
+class ReMDMLoopSampler(_Reworked):
+    """Write most of the text, rework it from `begin` to `end`, fill in the rest (Wang et al., arXiv:2503.00307)."""
+
+    name = "remdm_loop"
+    summary = "write most of a text, rework it for many steps, fill in the rest"
+
+    eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
+    height: float = param(0.9, help="share of visible tokens while the text is reworked", gt=0, lt=1)
+    begin: float = param(0.55, help="time at which the reworking begins; time runs from 1 to 0", gt=0, lt=1)
+    end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
+
+    @override
+    def parts(self) -> SamplerParts:
+        pace = paces.PlateauPace(steps=self.steps, height=self.height, begin=self.begin, end=self.end)
+        return SamplerParts(pace=pace, remask=remasks.ReMDMLoopRemask(eta=self.eta), draw=self.draw)
+
+
+@component
+class P2Sampler(SteppedSampler):
+    """Path planning: draw every mask, keep the best, new or old, by `PlannerRemask` (Peng et al., arXiv:2502.03540)."""
+
+    name = "p2"
+    summary = "draw everywhere, keep the likeliest tokens by the model's score, new or old"
+    refs = ("arXiv:2502.03540",)
+
+    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never masks one", ge=0)
+
+    @override
+    def parts(self) -> SamplerParts:
+        remask = remasks.PlannerRemask(eta=self.eta)
+        return SamplerParts(pace=paces.EverythingPace(steps=self.steps), remask=remask, draw=self.draw)

@@ -7,8 +7,8 @@ from atat_zoo import Zoo
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, ClassifierGuidance, TokenBiasGuidance
 from atat_zoo.registry import Context
+from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.samplers.published import CombinationSampler
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.tokenizers import CharactersTokenizer
 from tests.generation.test_classifier import bag
 

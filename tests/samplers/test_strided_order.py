@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.samplers.order import StridedOrder
 from atat_zoo.samplers.pace import FixedPace, StridedPace
-from atat_zoo.samplers.strided import StridedSampler
+from atat_zoo.samplers.piecewise import StridedSampler
 from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed
 

@@ -11,8 +11,8 @@ from atat_zoo.diffusion.positions import pairs
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.registry import Context
+from atat_zoo.samplers.piecewise import StridedSampler
 from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
-from atat_zoo.samplers.strided import StridedSampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.sampling import check_sampler, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint

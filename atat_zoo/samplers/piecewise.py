@@ -1,4 +1,4 @@
-"""The sampler `semi_autoregressive`."""
+"""Samplers that write a text part by part: in blocks from left to right, or class by class."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.samplers import Observer, Sample, Sampler, shifted
+from atat_zoo.samplers import draw as draws
+from atat_zoo.samplers.order import Offset, strided_classes
+from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.parts import CompositeSampler, FillingSampler, SamplerParts
 
 if TYPE_CHECKING:
@@ -55,11 +58,7 @@ def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) ->
 
 
 class _Window:
-    """Shows a denoiser each block in its window of the text, between the ends that it has learned.
-
-    Attributes:
-        blocks: the blocks, from left to right.
-    """
+    """Shows a denoiser each of its `blocks` in its window of the text, between the ends that it has learned."""
 
     def __init__(self, denoiser: Denoiser, size: int | None, length: int) -> None:
         """Lay out a text of L tokens in blocks of a size; if None, of the model's size, or 32."""
@@ -115,16 +114,15 @@ class SemiAutoregressiveSampler(FillingSampler):
     """Blocks from left to right, each filled by another sampler; texts of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
-    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2). That is exact: the distribution is the
-    same as when each step reads the complete text. Any other model sees a window of its training length, which ends
-    with the block or begins with the text (Sahoo et al., arXiv:2406.07524, section 4.4).
+    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact. Any other model sees a
+    window of its training length, which ends with the block or begins with the text (Sahoo et al., arXiv:2406.07524,
+    section 4.4).
 
-    If every sequence of the training stood between BOS and EOS, each window of a longer text does, and its text is
-    between them: they are given and no part of the text. With cached keys a window then does not slide. When it is
-    full the next one begins, with the second half of its text, which is read anew.
-
-    An evaluation of a block counts as one. Reading a finished block predicts nothing and is not counted; an
-    autoregressive model that reads a token predicts the next, so it makes one pass per token.
+    If every sequence of the training stood between BOS and EOS, each window of a longer text does; they are no part of
+    it. With cached keys a window then does not slide: when it is full the next one begins, with the second half of its
+    text, which is read anew. Reading a finished block predicts nothing and does not count as an evaluation; an
+    autoregressive model that reads a token predicts the next, so it makes one pass per token. Importance is that of a
+    draft of the window, or, with a model that reads block by block, of the block alone.
     """
 
     name = "semi_autoregressive"
@@ -168,22 +166,16 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     def parts_of(self, block: int, blocks: int) -> SamplerParts:
         """Return the parts that fill a block, with its share of the steps."""
-        within: Any = self.within
-        if self.steps is not None:
-            share = self.steps * (block + 1) // blocks - self.steps * block // blocks
-            within = attrs.evolve(within, steps=max(1, share))
-        parts: SamplerParts = within.parts()
-        return parts
+        assert isinstance(self.within, CompositeSampler)
+        if self.steps is None:
+            return self.within.parts()
+        share: Any = {"steps": max(1, self.steps * (block + 1) // blocks - self.steps * block // blocks)}
+        return attrs.evolve(self.within, **share).parts()
 
     @override
     def fill(
         self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
     ) -> Sample:
-        """Refuse blocks that do not fit those of the model, and a sampler within that cannot fill a block.
-
-        Importance is that of a draft of the denoiser's window, or, with a model that reads block by block, of the
-        block alone.
-        """
         import torch
 
         from atat_zoo.diffusion.positions import to_host
@@ -213,4 +205,96 @@ class SemiAutoregressiveSampler(FillingSampler):
             z[:, block.start : block.stop] = sample.tokens[:, here]
             nfe, most = nfe + sample.nfe, most + sample.max_nfe
             steps += parts.pace.most(block.stop - block.start)
+        return Sample(tokens=z, nfe=nfe, max_nfe=most)
+
+
+_OFFSET = Problem(
+    "sampler.offset",
+    '"random" is not for this model, which was trained to write class 0 first; set it to "none", or take another '
+    "objective's model",
+)
+
+
+@component
+class StridedSampler(FillingSampler):
+    """Position i is of class i mod s; the classes come in turn, each drawn in one step.
+
+    A text of any length takes s evaluations. Nothing in it adapts, so it is what an adaptive sampler of as many
+    evaluations is to be compared with. With a random offset o, drawn for each text, the class of position i is
+    (i + o) mod s, and the text's distribution is the mean of s.
+
+    A model that reads class by class (objective `strided`) caches the keys and values of finished classes, so that an
+    evaluation reads L/s tokens, and its text is drawn exactly from its likelihood. It does not see a given token of a
+    class later than a missing one; such texts are refused. Any other model sees the complete text in each evaluation.
+    """
+
+    name = "strided"
+    summary = "positions i mod s in turn, each class in one step; as strided models need"
+    classwise = True
+    no_policy_bound_because = None
+
+    stride: int | None = param(None, help="s, the number of classes; if none, as in the model, or 16", ge=1)
+    offset: Offset = param("none", help="random: each text begins with a class of its own")
+    draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return self.offset == "none"
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
+        if self.offset == "random" and getattr(experiment.parts["objective"], "stride", None) is not None:
+            yield _OFFSET
+        yield from self.draw.check(experiment)
+
+    @override
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+    ) -> Sample:
+        import torch
+
+        from atat_zoo.diffusion.positions import to_host
+        from atat_zoo.diffusion.randomness import fold
+        from atat_zoo.samplers.loop import run
+
+        own, length = denoiser.stride, tokens.shape[1]
+        stride = self.stride or own or 16
+        if own is not None and own != stride:
+            raise UserError(f"sampler.stride = {stride} is not the {own} classes of the model; leave it out")
+        if own is not None and self.offset == "random":
+            raise UserError(str(_OFFSET))
+        classes, masked = min(stride, length), tokens == denoiser.mask_id
+        turn = strided_classes(length, classes, self.offset, seeds)
+        unseen = ~masked & (turn > torch.where(masked, turn, classes).amin(1, keepdim=True))
+        present = [(masked & (turn == c)).any() for c in range(classes)]
+        *open_, any_unseen = to_host(torch.stack([*present, unseen.any()])).tolist()
+        if own is not None and any_unseen:
+            raise UserError(
+                f"this model writes position i in turn i mod {own}, and would not see a given token whose turn comes "
+                "after that of a missing one; write without prompt, suffix and gaps, or with another objective's model"
+            )
+        last = max((c for c in range(classes) if open_[c]), default=-1)
+        decoder: BlockDecoder | None = None
+        if own is not None and last >= 0:
+            with torch.no_grad():
+                decoder = denoiser.begin(len(tokens), length)
+        parts = SamplerParts(pace=FixedPace(steps=1), draw=self.draw)
+        z, nfe, most = tokens.clone(), torch.zeros_like(seeds), 0
+        for c in range(last + 1):
+            of_class, keys = slice(c, None, classes), fold(seeds, c)
+            if open_[c]:
+                if decoder is None:
+                    observer = shifted(observe, steps=most)
+                    sample = run(parts, denoiser, z, keys, fill=turn == c, source=source, observe=observer)
+                    z = sample.tokens
+                else:
+                    observer = shifted(observe, positions=c, apart=classes, steps=most)
+                    part = source.at(c, classes)
+                    sample = run(parts, decoder, z[:, of_class], keys, source=part, observe=observer)
+                    z[:, of_class] = sample.tokens
+                nfe, most = nfe + sample.nfe, most + sample.max_nfe
+            if decoder is not None and c < last:
+                with torch.no_grad():
+                    decoder.read(z[:, of_class])
         return Sample(tokens=z, nfe=nfe, max_nfe=most)
