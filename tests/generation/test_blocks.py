@@ -38,11 +38,10 @@ def writer(objective):
     "guidance",
     [
         TokenBiasGuidance(words=("abc", "de"), strength=60.0, ban=("e d",)),
-        ClassifierGuidance(classifier=bag(), candidates=9),
         ClassifierGuidance(classifier=bag(), method="first_order"),
         ClassifierFreeGuidance(condition="cab", empty="dropped"),
     ],
-    ids=["token_bias", "classifier", "first_order", "classifier_free"],
+    ids=["token_bias", "classifier", "classifier_free"],
 )
 def test_the_text_is_that_of_the_whole_read_anew(objective, guidance):
     guided = guidance.guide(writer(objective))
@@ -56,14 +55,11 @@ def test_the_text_is_that_of_the_whole_read_anew(objective, guidance):
     assert not torch.equal(anew.tokens, writer(objective).fill(GREEDY, z).tokens)
 
 
-@pytest.mark.parametrize("objective", ["autoregressive", {"use": "block", "size": 3}], ids=["autoregressive", "block"])
-def test_beyond_the_training_length_the_condition_goes_out_of_sight(objective):
-    guided = ClassifierFreeGuidance(condition="cab", empty="dropped").guide(writer(objective))
+def test_beyond_the_training_length_the_condition_goes_out_of_sight():
+    guided = ClassifierFreeGuidance(condition="cab", empty="dropped").guide(writer({"use": "block", "size": 3}))
     z = torch.full((2, 2 * L), V)
     z[:, :3] = torch.tensor(LETTERS.encode("cab"))
-    made = guided.fill(SemiAutoregressiveSampler(within=GREEDY), z)
-    assert (made.tokens < V).all()
-    assert bool((made.nfe <= made.max_nfe).all())
+    assert (guided.fill(SemiAutoregressiveSampler(within=GREEDY), z).tokens < V).all()
 
 
 @pytest.mark.slow

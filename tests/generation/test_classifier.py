@@ -47,11 +47,6 @@ def test_conformance(method):
     check_classifier(bag())
 
 
-def test_conformance_of_one_that_knows_no_gradient():
-    check_guidance(ClassifierGuidance(classifier=Given(no_gradient)), examples=10)
-    check_classifier(Given(no_gradient))
-
-
 def posterior(joint, likelihood, z):
     """p(x_i = v | z, class) from the joint alone, where p(class | z) is exact: Σ over texts, float64 [L, V]."""
     fits = ((z == joint.states) | (z == joint.mask_id)).all(1)

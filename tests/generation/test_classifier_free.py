@@ -44,8 +44,7 @@ def expected(c, w, first=None):
     return p / p.sum()
 
 
-@pytest.mark.parametrize("w", [0.5, 1.0, 3.0])
-@pytest.mark.parametrize("c", range(V))
+@pytest.mark.parametrize(("c", "w"), [(0, 0.5), (2, 3.0)])
 def test_it_is_what_the_joint_says(c, w):
     guided = ClassifierFreeGuidance(condition="abc"[c], strength=w).guide(WRITER)
     z = torch.tensor([[c, V, V], [c, 1, V]])

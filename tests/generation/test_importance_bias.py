@@ -21,7 +21,7 @@ NONE = torch.zeros_like(THERE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strength", [0.5, 1.0, -1.0])
+@pytest.mark.parametrize("strength", [0.5, -1.0])
 def test_conformance(strength):
     check_guidance(ImportanceBiasGuidance(words=("cab",), strength=strength))
 

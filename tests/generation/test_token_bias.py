@@ -25,11 +25,8 @@ def all_masks(rows=2, length=8):
 @pytest.mark.parametrize(
     "guidance",
     [
-        TokenBiasGuidance(words=("a", "cab")),
         TokenBiasGuidance(words=("cab", "of it"), strength=-3.0),
-        TokenBiasGuidance(words=(), tokens=(3, 4), strength=50.0),
-        TokenBiasGuidance(words=("e",), ban=("a", "cab", "i")),
-        TokenBiasGuidance(words=(), ban=("a",)),
+        TokenBiasGuidance(words=("e",), tokens=(3, 4), strength=50.0, ban=("a", "cab", "i")),
         CombinedGuidance(first=TokenBiasGuidance(words=("a",)), second=TokenBiasGuidance(words=(), ban=("b",))),
     ],
     ids=str,

@@ -1,44 +1,46 @@
-"""With an exact denoiser, one token at a time in an order fixed before the draw reproduces the joint."""
+"""With an exact denoiser, one token at a time in an order fixed before the draw reproduces the joint.
+
+And ancestral sampling has the distribution of the published loop, written plainly.
+"""
 
 import pytest
 import torch
 from exactness import fit, masks
 
 from atat_zoo.noise import CosineNoise
-from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, UncertaintyOrder
-from atat_zoo.samplers.pace import BinomialPace, FixedPace
+from atat_zoo.registry import Zoo
+from atat_zoo.samplers import Sample
+from atat_zoo.samplers.pace import BinomialPace
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import FunctionDenoiser, hashed_importance, toy
-from atat_zoo.uncertainty import EntropyUncertainty
 
+plain_loop = pytest.importorskip("benchmarks.plain_loop", reason="the benchmarks are not in a source distribution")
 ROWS = 20_000
-HARD = UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_uncertain", importance=True)
-EASY = UncertaintyOrder(uncertainty=EntropyUncertainty(), first="most_certain")
+HARD = {"use": "uncertainty", "first": "most_uncertain", "importance": True}
+ONE_AT_A_TIME = [
+    {"use": "combination", "order": HARD, "pace": {"use": "fixed", "steps": 3}},
+    {"use": "margin"},
+    {"use": "first_hitting"},
+    {"use": "left_to_right"},
+    {"use": "entropy_bounded", "gamma": 0.0},
+]
 
 
-@pytest.mark.parametrize(
-    "order", [LeftToRightOrder(), RandomOrder(), HARD, EASY], ids=["left", "random", "hard", "easy"]
-)
-def test_one_at_a_time_reproduces_the_joint(order):
+@pytest.mark.parametrize("table", ONE_AT_A_TIME, ids=lambda table: table["use"])
+def test_one_at_a_time_reproduces_the_joint(table):
     joint = toy()
-    sampler = assemble(order=order, pace=FixedPace(steps=3))
     weighed = FunctionDenoiser(joint.denoiser, 2, importance=hashed_importance)
-    sample = sampler.sample(weighed, *masks(joint, ROWS))
+    sample = Zoo.load().spec("sampler", table).sample(weighed, *masks(joint, ROWS))
     assert fit(sample, joint) > 0.001
     assert (sample.nfe == 3).all()
     assert sample.max_nfe == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "sampler",
-    [AncestralSampler(steps=500), assemble(pace=BinomialPace(steps=500, noise=CosineNoise()))],
-    ids=["linear", "cosine"],
-)
-def test_ancestral_reproduces_the_joint(sampler):
-    joint = toy()
-    assert fit(sampler.sample(joint.denoiser, *masks(joint, ROWS)), joint) > 0.001
+def test_ancestral_reproduces_the_joint():
+    joint, pace = toy(), BinomialPace(steps=500, noise=CosineNoise())
+    assert fit(assemble(pace=pace).sample(joint.denoiser, *masks(joint, ROWS)), joint) > 0.001
 
 
 def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
@@ -54,19 +56,10 @@ def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
             probability = torch.where(early, first[[0, 1, 2], x], late[[0, 1, 2], x]).prod()
             expected[index] += probability / 8
     joint.p = expected
-    sample = AncestralSampler(steps=2).sample(toy().denoiser, *masks(joint, ROWS))
-    assert fit(sample, joint) > 0.001
-
-
-def test_infilling_draws_from_the_conditional():
-    joint = toy()
-    tokens = torch.tensor([[2, 1, 2]]).expand(ROWS, 3)
-    sample = assemble(pace=FixedPace(steps=3)).sample(joint.denoiser, tokens, torch.arange(ROWS))
-    joint.p = torch.where(joint.states[:, 1] == 1, joint.p, 0)
-    joint.p /= joint.p.sum()
-    counts = torch.bincount(joint.index(sample.tokens), minlength=8)
-    assert not counts[joint.p == 0].any()
-    kept = joint.p > 0
-    from scipy.stats import chisquare
-
-    assert chisquare(counts[kept].double().numpy(), (joint.p[kept] * ROWS).numpy()).pvalue > 0.001
+    z, seeds = masks(joint, ROWS)
+    assert fit(AncestralSampler(steps=2).sample(toy().denoiser, z, seeds), joint) > 0.001
+    # A visible position's logits are never drawn from; marginals are its one-hot, whose log is −∞ elsewhere.
+    plain = plain_loop.sample(
+        lambda z: toy().marginals(z).clamp(min=1e-300).log(), z, 2, 2, torch.Generator().manual_seed(1)
+    )
+    assert fit(Sample(tokens=plain, nfe=seeds, max_nfe=2), joint) > 0.001

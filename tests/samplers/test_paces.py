@@ -11,8 +11,7 @@ from scipy.stats import binom, chisquare
 from atat_zoo.noise import CosineNoise, LinearNoise
 from atat_zoo.samplers.pace import BinomialPace, FixedPace
 from atat_zoo.samplers.pace.predicted import AdaptivePace, ExtendedPace
-from atat_zoo.testing.sampling import assemble, example_step
-from atat_zoo.testing.toys import Hashed
+from atat_zoo.testing.sampling import example_step
 from atat_zoo.uncertainty import EntropyUncertainty
 
 
@@ -112,14 +111,6 @@ def test_extended_ends_in_as_many_steps_as_it_planned_and_never_in_more_than_its
 
 
 # 16 positions by 4, 2, 2 and then 1: the plan is of 5 steps, 8, 11 and then 12, of which rounding up saves one.
-@pytest.mark.parametrize(("sharpness", "nfe"), [(0.0, 11), (1e4, 2)])
-def test_extended_adds_steps_to_what_is_uncertain(sharpness, nfe):
-    pace = ExtendedPace(min_steps=2, max_steps=12, added=3, uncertainty=EntropyUncertainty())
-    made = assemble(pace=pace).sample(Hashed(50, sharpness=sharpness), torch.full((3, 16), 50), torch.arange(3))
-    assert made.nfe.tolist() == [nfe] * 3
-    assert made.max_nfe == 12
-
-
 def test_the_plan_of_a_row_is_its_own():
     pace = ExtendedPace(min_steps=2, max_steps=8, added=2, threshold=0.5, uncertainty=EntropyUncertainty())
     step = Fake(torch.ones(2, 8, dtype=torch.bool), torch.tensor([8, 8]), torch.tensor([[0.75], [0.25]]))

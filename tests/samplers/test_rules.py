@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,43 +65,34 @@ def test_no_more_and_no_fewer_than_the_bound_allows(confidences, gamma):
     assert k == len(h) or sum(h[: k + 1]) - max(h[: k + 1]) >= gamma - 1e-12
 
 
-def test_a_prediction_must_keep_still_for_the_whole_history():
-    pace, memory = KLStablePace(confidence=0.6, kl=0.01, history=2), {}
-    seen = [
-        binary(0.95, 0.95, 0.55),
-        binary(0.951, 0.8, 0.551),
-        # Twice still and confident; moved in the step before; still, but not confident.
-        binary(0.951, 0.8, 0.551),
-        binary(0.951, 0.8, 0.551),
-    ]
-    found = []
-    for number, p in enumerate(seen):
-        step = step_of(p, ranking=[2, 1, 0], number=number)
+@pytest.mark.parametrize(
+    ("history", "seen", "found"),
+    [
+        # Where nothing is stable, the first of the order goes. Position 0 is twice still and confident; 1 moved in the
+        # step before; 2 is still, but not confident.
+        (
+            2,
+            [
+                (0, (0.95, 0.95, 0.55)),
+                (1, (0.951, 0.8, 0.551)),
+                (2, (0.951, 0.8, 0.551)),
+                (3, (0.951, 0.8, 0.551)),
+            ],
+            [[2], [2], [0], [0, 1]],
+        ),
+        # A row that sat out step 2, and a position that was hidden again, begin anew.
+        (1, [(0, (0.9, 0.9)), (1, (0.9, 0.9)), (3, (0.9, 0.9)), (4, (0.9, 0.9))], [[1], [0, 1], [1], [0, 1]]),
+        (1, [(0, (0.9, 0.9)), (1, (0.9,)), (2, (0.9, 0.9)), (3, (0.9, 0.9))], [[1], [0], [0], [0, 1]]),
+    ],
+)
+def test_a_prediction_must_keep_still_for_the_whole_history(history, seen, found):
+    pace, memory, length = KLStablePace(confidence=0.6, kl=0.01, history=history), {}, len(seen[0][1])
+    for (number, confidences), expected in zip(seen, found, strict=True):
+        step = step_of(binary(*confidences, *[0.5] * (length - len(confidences))), [*range(length)][::-1], number)
+        step.open = torch.arange(length)[None] < len(confidences)
+        step.remaining, step.log_probs = step.open.sum(1), step.log_probs[: len(confidences)]
         step.memory = memory
-        found.append(taken(pace, step))
-    # Where nothing is stable, the first of the order goes.
-    assert found == [[2], [2], [0], [0, 1]]
-
-
-def test_a_row_that_sat_out_a_step_begins_anew():
-    pace, memory, found = KLStablePace(confidence=0.6, kl=0.01, history=1), {}, []
-    for number in (0, 1, 3, 4):
-        step = step_of(binary(0.9, 0.9), number=number)
-        step.memory = memory
-        found.append(taken(pace, step))
-    assert found == [[0], [0, 1], [0], [0, 1]]
-
-
-def test_a_position_that_was_hidden_again_begins_anew():
-    pace, memory, found = KLStablePace(confidence=0.6, kl=0.01, history=1), {}, []
-    for number, open_ in enumerate(([1, 1], [1, 0], [1, 1], [1, 1])):
-        step = step_of(binary(0.9, 0.9), number=number)
-        step.open = torch.tensor([open_], dtype=torch.bool)
-        step.remaining = step.open.sum(1)
-        step.log_probs = step.log_probs[: int(step.remaining)]
-        step.memory = memory
-        found.append(taken(pace, step))
-    assert found == [[0], [0], [0], [0, 1]]
+        assert taken(pace, step) == expected
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.randoms(use_true_random=False))

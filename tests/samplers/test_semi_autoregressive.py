@@ -44,9 +44,8 @@ def test_beyond_the_training_length(use):
     blocks = 5 * L // (SIZE if use == "block" else 1) - (use == "autoregressive")
     # The first block of three has two to fill.
     assert made.max_nfe == (blocks * 3 - 1 if use == "block" else blocks)
-    for row in range(4):
-        alone = sampler.sample(built.denoiser(), z[:1], torch.tensor([row]))
-        assert torch.equal(alone.tokens[0], made.tokens[row])
+    alone = sampler.sample(built.denoiser(), z[:1], torch.tensor([3]))
+    assert torch.equal(alone.tokens[0], made.tokens[3])
 
 
 class Windows(Hashed):
@@ -87,12 +86,9 @@ def test_within_the_training_length_it_sees_the_whole_text():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "within",
-    ["uncertainty_guided", "remdm_cap", "learned_order", "confidence_history"],
-)
+@pytest.mark.parametrize("within", ["uncertainty_guided", "remdm_cap", "confidence_history"])
 def test_it_is_a_sampler_whatever_is_within(within):
-    check_sampler(SemiAutoregressiveSampler(size=3, within=within), 15)
+    check_sampler(SemiAutoregressiveSampler(size=3, within=within), 8)
 
 
 BOS, EOS = 7, 8
@@ -110,10 +106,9 @@ def framed(denoiser, frame=((BOS,), (EOS,))):
     return denoiser
 
 
-@pytest.mark.parametrize("size", [1, 4, 5])
-def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text(size):
+def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text():
     """Of every block but the first ones the last position is the last that is seen, where every sequence had EOS."""
-    sampler = SemiAutoregressiveSampler(size=size, within=AncestralSampler(steps=2))
+    sampler, size = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2)), 5
     z = torch.full((3, 37), 9)
     bare = sampler.sample(FunctionDenoiser(ending, 9, window=8), z, torch.arange(3)).tokens
     last = torch.tensor([stop - 1 for stop in [*range(size, 37, size), 37] if stop >= 8])
@@ -151,7 +146,7 @@ def test_the_window_that_slides_stands_between_its_ends():
         torch.testing.assert_close(forced.nats[0, text], nll)
 
 
-@pytest.mark.parametrize("size", [L - 2, L - 1, L, L + 1])
+@pytest.mark.parametrize("size", [L - 1, L + 1])
 def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size):
     z = torch.full((2, 2 * L), 9)
     denoiser = framed(Hashed(9), ((1,), (2,)))
@@ -162,8 +157,8 @@ def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size)
     assert torch.equal(made.tokens, as_it_fits.tokens)
 
 
-@pytest.mark.parametrize("length", [L + 1, 2 * L - 2, 3 * L + 1])
-@pytest.mark.parametrize(("use", "size"), [("block", 3), ("block", 12), ("autoregressive", 1)])
+@pytest.mark.parametrize("length", [L + 1, 3 * L + 1])
+@pytest.mark.parametrize(("use", "size"), [("block", 3), ("autoregressive", 1)])
 def test_with_cached_keys_a_full_row_is_followed_by_one_with_half_of_its_text(use, size, length):
     """Greedy, against rows that are read anew for every token: BOS, the text so far, masks, EOS."""
     built = module(use, size=size)
@@ -234,15 +229,8 @@ def test_a_sampler_that_jumps_ahead_is_refused_once_before_the_first_evaluation(
 
 
 def experiment(objective, sampler):
-    return from_table(
-        {
-            "name": "x",
-            "objective": objective,
-            "backbone": {"use": "dit", "preset": "nano"},
-            "data": {"length": 32},
-            "sampler": sampler,
-        }
-    )
+    about = {"name": "x", "backbone": {"use": "dit", "preset": "nano"}, "data": {"length": 32}}
+    return from_table(about | {"objective": objective, "sampler": sampler})
 
 
 def test_objectives_that_write_block_by_block_take_it():

@@ -73,13 +73,14 @@ def test_the_text_is_that_of_a_loop_without_a_cache():
     z[2, 0] = z[2, STRIDE] = 3  # a part of one
     z[3, ::STRIDE] = z[3, 1::STRIDE] = 1
     z[4] = 5
-    made = GREEDY.sample(built.denoiser(), z, torch.arange(5))
+    made, trace = traced(GREEDY, built.denoiser(), z, torch.arange(5))
     assert torch.equal(made.tokens, anew(built.denoiser(), z, STRIDE))
+    assert [{i % STRIDE for i in record["positions"]} for record in trace] == [{0}, {1}, {2}, {3}]
     assert made.nfe.tolist() == [4, 3, 4, 2, 0]
     assert made.max_nfe == 4
 
 
-@pytest.mark.parametrize(("stride", "length", "passes"), [(4, 14, 4), (16, 5, 5), (1, 9, 1)])
+@pytest.mark.parametrize(("stride", "length", "passes"), [(4, 14, 4), (16, 5, 5)])
 def test_every_position_is_read_once_and_a_class_is_one_evaluation(stride, length, passes):
     built = model(stride, length)
     sizes = []
@@ -94,10 +95,9 @@ def test_every_position_is_read_once_and_a_class_is_one_evaluation(stride, lengt
     assert not sizes
 
 
-@pytest.mark.parametrize("stride", [2, 4])
-def test_texts_are_drawn_from_the_likelihood(stride):
+def test_texts_are_drawn_from_the_likelihood():
     """With the bound that is reported as perplexity: what is measured is what is written."""
-    built = model(stride, 4, 2, std=0.7)
+    built = model(2, 4, 2, std=0.7)
     x = torch.cartesian_prod(*[torch.arange(2)] * 4)
     bound = Zoo.load().spec("bound", "exact_k")
     with torch.no_grad():
@@ -109,18 +109,6 @@ def test_texts_are_drawn_from_the_likelihood(stride):
     made = StridedSampler().sample(built.denoiser(), *masks(joint, 20_000))
     assert fit(made, joint) > 0.001
     assert fit(made, Joint(torch.ones(16), 4, 2)) < 1e-6
-
-
-def test_rows_and_records():
-    built, z = model(), torch.full((4, L), V)
-    z[2, ::STRIDE] = 1
-    made, trace = traced(StridedSampler(), built.denoiser(), z, torch.arange(4))
-    assert [record["step"] for record in trace] == [0, 1, 2, 3]
-    replayed = z.clone()
-    for turn, record in enumerate(trace):
-        assert {position % STRIDE for position in record["positions"]} == {turn}
-        replayed[record["rows"], record["positions"]] = torch.tensor(record["tokens"])
-    assert torch.equal(replayed, made.tokens)
 
 
 def test_a_given_token_that_would_not_be_seen_is_refused():
