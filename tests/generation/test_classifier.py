@@ -85,11 +85,9 @@ def test_tokens_that_are_no_candidates_say_nothing_of_the_class():
     plain = writer.denoiser(z, None, where)
     guided = ClassifierGuidance(classifier=bag(), candidates=3).guide(writer).denoiser(z, None, where)
     ratio = (guided - plain)[0]
-    outside = torch.ones(27, dtype=torch.bool)
-    outside[plain[0].topk(3).indices] = False
-    rest = ratio[outside & plain[0].isfinite()]
-    assert torch.allclose(rest, rest[0].expand_as(rest), atol=1e-5)
-    assert not torch.allclose(ratio[~outside], rest[0].expand(3), atol=1e-2)
+    outside = plain[0].isfinite().index_fill(0, plain[0].topk(3).indices, False)
+    assert ratio[outside].max() - ratio[outside].min() < 1e-5
+    assert (ratio[plain[0].topk(3).indices] - ratio[outside][0]).abs().max() > 1e-2
 
 
 def test_first_order_is_exact_where_the_log_probability_is_linear():
@@ -97,14 +95,13 @@ def test_first_order_is_exact_where_the_log_probability_is_linear():
     writer = toy_writer()
     z = torch.full((2, 5), 27)
     where = z == 27
-    far = bag(bias=-40.0)
-    one = ClassifierGuidance(classifier=far, candidates=27).guide(writer).denoiser(z, None, where)
-    two = ClassifierGuidance(classifier=far, method="first_order").guide(writer).denoiser(z, None, where)
-    assert torch.allclose(one.exp(), two.exp(), atol=1e-5)
+    exact, linear = (
+        ClassifierGuidance(classifier=bag(bias=-40.0), candidates=27, method=method).guide(writer).denoiser
+        for method in ("exact", "first_order")
+    )
+    assert torch.allclose(exact(z, None, where).exp(), linear(z, None, where).exp(), atol=1e-5)
     with torch.inference_mode():
-        assert torch.equal(
-            ClassifierGuidance(classifier=far, method="first_order").guide(writer).denoiser(z, None, where), two
-        )
+        assert torch.allclose(exact(z, None, where).exp(), linear(z, None, where).exp(), atol=1e-5)
 
 
 def test_many_candidates_are_scored_in_parts(monkeypatch):
@@ -172,52 +169,41 @@ def test_a_gradient_needs_an_embedding():
 
 # The classifiers that ship.
 
+BYTES = BytesTokenizer().train(lambda: iter(()))
 PEACE = "let us keep the peace with all nations and sign treaties "
 MONEY = "the banks of the country hold gold and pay their debts in coin "
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    (tmp_path / "train.txt").write_text("\n".join(f"{text}{i}" for i in range(20) for text in (PEACE, MONEY)))
-    held_out = tmp_path / "validation.txt"
+    train, held_out = tmp_path / "train.txt", tmp_path / "validation.txt"
+    train.write_text("\n".join(f"{text}{i}" for i in range(20) for text in (PEACE, MONEY)))
     held_out.write_text("something else altogether")
-    return Zoo.load().spec(
-        "corpus",
-        {"use": "files", "train": [str(tmp_path / "train.txt")], "validation": [str(held_out)], "document": "line"},
-    )
+    files = {"train": [str(train)], "validation": [str(held_out)], "document": "line"}
+    return Zoo.load().spec("corpus", {"use": "files", **files})
 
 
 def test_naive_bayes_learns_the_words_that_go_with_the_topic(corpus):
-    tokenizer = BytesTokenizer().train(lambda: iter(()))
-    length = 50
-    model = NaiveBayesClassifier(words=("peace",), corpus=corpus).build(tokenizer, length)
+    model = NaiveBayesClassifier(words=("peace",), corpus=corpus).build(BYTES, 50)
     assert isinstance(model, Differentiable)
 
     def probability(text):
-        return float(model(torch.tensor([tokenizer.encode(text)])).exp())
+        return float(model(torch.tensor([BYTES.encode(text)])).exp())
 
     # Neither has the word that the passages were told apart by.
     assert probability("sign treaties with nations") > 0.5 > probability("banks hold gold and pay debts")
-    nothing = torch.full((1, 9), tokenizer.vocabulary_size)
-    named = [PEACE in document for document in corpus.documents("train")]
-    assert float(model(nothing).exp()) == pytest.approx(sum(named) / len(named))
-    prior = NaiveBayesClassifier(words=("peace",), corpus=corpus, prior=0.1).build(tokenizer, length)
+    nothing = torch.full((1, 9), BYTES.vocabulary_size)
+    started = [document.startswith(PEACE) for document in corpus.documents("train")]
+    assert float(model(nothing).exp()) == pytest.approx(sum(started) / len(started))
+    prior = NaiveBayesClassifier(words=("peace",), corpus=corpus, prior=0.1).build(BYTES, 50)
     assert float(prior(nothing).exp()) == pytest.approx(0.1)
 
+    # w_v = log of (n_v + 1)/(N + V) in the topic over the same outside.
+    def log_share(text, passages):
+        return math.log((passages * text[:50].count("t") + 1) / (passages * 50 + BYTES.vocabulary_size))
 
-def test_naive_bayes_weights_are_log_ratios_of_counts(corpus):
-    """Golden: w_v = log of (n_v + 1)/(N + V) in the topic over the same outside."""
-    tokenizer = BytesTokenizer().train(lambda: iter(()))
-    length = 50
-    model = NaiveBayesClassifier(words=("peace",), corpus=corpus).build(tokenizer, length)
-    v = tokenizer.vocabulary_size
-
-    def log_share(text):
-        passages = sum(document.startswith(text) for document in corpus.documents("train"))
-        return math.log((passages * text[:length].count("t") + 1) / (passages * length + v))
-
-    wanted = log_share(PEACE) - log_share(MONEY)
-    assert float(model.table[tokenizer.encode("t")[0], 0]) == pytest.approx(wanted, abs=1e-5)
+    wanted = log_share(PEACE, started.count(True)) - log_share(MONEY, started.count(False))
+    assert float(model.table[BYTES.encode("t")[0], 0]) == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -226,41 +212,42 @@ def test_naive_bayes_weights_are_log_ratios_of_counts(corpus):
 )
 def test_naive_bayes_says_what_it_cannot_learn(corpus, words, says):
     with pytest.raises(UserError, match=says):
-        NaiveBayesClassifier(words=words, corpus=corpus).build(BytesTokenizer().train(lambda: iter(())), 50)
+        NaiveBayesClassifier(words=words, corpus=corpus).build(BYTES, 50)
+
+
+FUNCTIONS = """
+def shout(texts): return [0.0 if "A" in t else -3.0 for t in texts]
+def positive(texts): return [1.0] * len(texts)
+def short(texts): return []
+def words(texts): return texts
+NUMBER = 3
+"""
 
 
 def test_a_function_is_followed_only_if_a_person_names_it(tmp_path, monkeypatch):
-    (tmp_path / "my_scores.py").write_text(
-        "def shout(texts):\n    return [0.0 if 'A' in t else -3.0 for t in texts]\n"
-        "def positive(texts):\n    return [1.0] * len(texts)\n"
-        "def short(texts):\n    return []\n"
-        "def words(texts):\n    return texts\n"
-        "NUMBER = 3\n"
-    )
+    (tmp_path / "my_scores.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    tokenizer = BytesTokenizer().train(lambda: iter(()))
-    tokens = torch.tensor(
-        [[*tokenizer.encode("xA"), tokenizer.vocabulary_size], [*tokenizer.encode("ab"), tokenizer.vocabulary_size]]
-    )
+    tokens = torch.tensor([[*BYTES.encode(text), BYTES.vocabulary_size] for text in ("xA", "ab")])
+
+    def scores(path, **options):
+        return FunctionClassifier(path=path, **options).build(BYTES, 3)(tokens).tolist()
 
     monkeypatch.delenv("ATAT_ZOO_FUNCTIONS", raising=False)
     with pytest.raises(UserError, match="put ATAT_ZOO_FUNCTIONS=my_scores:shout before the command"):
-        FunctionClassifier(path="my_scores:shout").build(tokenizer, 3)
-    monkeypatch.setenv("ATAT_ZOO_FUNCTIONS", "my_scores:shout, my_scores:positive,my_scores:short")
+        scores("my_scores:shout")
+    names = ("shout", "positive", "short", "words", "NUMBER", "none")
+    monkeypatch.setenv("ATAT_ZOO_FUNCTIONS", ", ".join([f"my_scores:{name}" for name in names] + ["no_such:x"]))
     check_classifier(FunctionClassifier(path="my_scores:shout"))
-    assert FunctionClassifier(path="my_scores:shout").build(tokenizer, 3)(tokens).tolist() == [0.0, -3.0]
-    assert FunctionClassifier(path="my_scores:shout", blank="A").build(tokenizer, 3)(tokens).tolist() == [0.0, 0.0]
-    for name in ("positive", "short"):
-        with pytest.raises(UserError, match="must return a log-probability"):
-            FunctionClassifier(path=f"my_scores:{name}").build(tokenizer, 3)(tokens)
-
-    monkeypatch.setenv("ATAT_ZOO_FUNCTIONS", "my_scores:words,my_scores:NUMBER,my_scores:none,no_such:x")
-    with pytest.raises(UserError, match="must return a log-probability"):
-        FunctionClassifier(path="my_scores:words").build(tokenizer, 3)(tokens)
-    with pytest.raises(UserError, match="is no function"):
-        FunctionClassifier(path="my_scores:NUMBER").build(tokenizer, 3)
-    for path in ("my_scores:none", "no_such:x"):
-        with pytest.raises(UserError, match="cannot be imported"):
-            FunctionClassifier(path=path).build(tokenizer, 3)
-    with pytest.raises(UserError, match="expected module:function"):
-        FunctionClassifier(path="my_scores").build(tokenizer, 3)
+    assert scores("my_scores:shout") == [0.0, -3.0]
+    assert scores("my_scores:shout", blank="A") == [0.0, 0.0]
+    for path, says in (
+        ("my_scores:positive", "must return a log-probability, at most 0"),
+        ("my_scores:short", "must return a log-probability, at most 0"),
+        ("my_scores:words", "must return a log-probability for each text"),
+        ("my_scores:NUMBER", "is no function"),
+        ("my_scores:none", "cannot be imported"),
+        ("no_such:x", "cannot be imported"),
+        ("my_scores", "expected module:function"),
+    ):
+        with pytest.raises(UserError, match=says):
+            scores(path)

@@ -99,10 +99,8 @@ def test_given_text_stays_and_gaps_have_their_lengths():
     for text, fills in zip(TEXTS, made.filled, strict=True):
         template = parse(text)
         for filled in fills:
-            pieces = [*template.pieces[:-1]]
-            assert (
-                filled.text == "".join(p + f for p, f in zip(pieces, filled.fills, strict=True)) + template.pieces[-1]
-            )
+            *pieces, last = template.pieces
+            assert filled.text == "".join(p + f for p, f in zip(pieces, filled.fills, strict=True)) + last
             assert all(g.shortest <= n <= g.longest for g, n in zip(template.gaps, filled.lengths, strict=True))
             assert len(Letters().encode(filled.text)) <= 20
             assert 1 <= filled.nfe <= made.max_nfe <= 4
@@ -112,15 +110,15 @@ def test_given_text_stays_and_gaps_have_their_lengths():
 
 
 def test_a_fill_depends_on_its_seed_and_its_text_alone():
-    many = infill(letters(), AncestralSampler(steps=4), TEXTS, number=6, seed=3)
-    few = infill(letters(), AncestralSampler(steps=4), TEXTS[:3], number=2, seed=3, batch_size=1)
-    assert [[f.text for f in each] for each in few.filled] == [[f.text for f in each[:2]] for each in many.filled[:3]]
-    assert [[f.nfe for f in each] for each in few.filled] == [[f.nfe for f in each[:2]] for each in many.filled[:3]]
-    again = infill(letters(), AncestralSampler(steps=4), TEXTS, number=6, seed=4)
-    assert again.texts != many.texts
+    def filled(texts, number, **options):
+        return infill(letters(), AncestralSampler(steps=4), texts, number=number, **{"seed": 3} | options).filled
+
+    many = filled(TEXTS, 6)
+    assert filled(TEXTS[:3], 2, batch_size=1) == [each[:2] for each in many[:3]]
+    assert filled(TEXTS, 6, seed=4) != many
     # The same text twice is filled differently.
-    twice = infill(letters(), AncestralSampler(steps=4), TEXTS[:1] * 2, number=3, seed=3)
-    assert twice.filled[0] != twice.filled[1]
+    first, second = filled(TEXTS[:1] * 2, 3)
+    assert first != second
 
 
 def test_two_bounded_gaps_are_weighed_together():
@@ -206,13 +204,10 @@ def test_a_banned_space_gives_way():
         log_probs = Hashed(17)(tokens, t, where)
         return log_probs.index_fill(1, torch.arange(8, 17), -torch.inf).log_softmax(-1)
 
-    z = torch.full((1, 3), 17)
-    found = require_leading_space(
-        letters(denoiser=FunctionDenoiser(bare, 17)), (1,), SpaceAwareTokenizer(Letters())
-    ).denoiser(z, None, z == 17)
+    z, writer = torch.full((1, 3), 17), letters(denoiser=FunctionDenoiser(bare, 17))
+    found = require_leading_space(writer, (1,), SpaceAwareTokenizer(Letters())).denoiser(z, None, z == 17)
     assert torch.equal(found, bare(z, None, z == 17))
-    made = infill(letters(denoiser=FunctionDenoiser(bare, 17)), LeftToRightSampler(), ["ab [MASK:2] c"])
-    assert made.texts[0].startswith("ab ")
+    assert infill(writer, LeftToRightSampler(), ["ab [MASK:2] c"]).texts[0].startswith("ab ")
 
 
 def test_evaluations_of_two_passes_count_as_two():

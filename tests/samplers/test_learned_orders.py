@@ -1,0 +1,223 @@
+"""Orders that a model learns, as samplers: by its reverse weights, and by importance as in training."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from exactness import fit, masks
+from scipy import stats
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.randomness import fold, to_unit
+from atat_zoo.experiment import from_table
+from atat_zoo.masking.visible_text import RevealMasking
+from atat_zoo.measure.policy import policy_nats
+from atat_zoo.samplers.loop import run
+from atat_zoo.samplers.order import ImportanceOrder, LearnedOrder, UncertaintyOrder
+from atat_zoo.samplers.pace import FixedPace, OneAtATimePace
+from atat_zoo.samplers.published import LearnedOrderSampler, PolicySampler
+from atat_zoo.testing.sampling import assemble, example_step, traced
+from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, toy
+from tests.adaptive_exact import look_everywhere, order_likelihood
+
+ROWS = 20_000
+
+
+class Ordered(Denoiser):
+    """The exact denoiser of a joint with reverse weights of the position."""
+
+    gives_order_weights = True
+
+    def __init__(self, joint, log_w):
+        self.mask_id = joint.mask_id
+        self.joint, self.log_w = joint, torch.tensor(log_w, dtype=torch.float64)
+
+    def __call__(self, tokens, t, where):
+        return self.joint.denoiser(tokens, t, where)
+
+    def ordered(self, tokens, t, where):
+        return self(tokens, t, where), self.log_w.expand(len(tokens), -1)[where]
+
+
+def plackett_luce(log_w):
+    """Every order of the positions and its probability."""
+    w = [math.exp(v) for v in log_w]
+    for order in itertools.permutations(range(len(w))):
+        left, p = list(range(len(w))), 1.0
+        for i in order:
+            p *= w[i] / sum(w[j] for j in left)
+            left.remove(i)
+        yield order, p
+
+
+def orders_of(trace, rows):
+    """The order in which each row was filled, from its trace."""
+    order = [[] for _ in range(rows)]
+    for record in trace:
+        for row, position in zip(record["rows"], record["positions"], strict=True):
+            order[row].append(position)
+    return [tuple(o) for o in order]
+
+
+LOG_W = (1.2, -0.4, 0.3)
+
+
+def test_with_the_exact_conditionals_it_reproduces_the_joint_in_the_order_of_its_weights():
+    joint = toy()
+    sample, trace = traced(LearnedOrderSampler(), Ordered(joint, LOG_W), *masks(joint, ROWS))
+    assert fit(sample, joint) > 0.001
+    assert (sample.nfe == 3).all()
+    assert sample.max_nfe == 3
+    found = orders_of(trace, ROWS)
+    expected = dict(plackett_luce(LOG_W))
+    counts = [found.count(order) for order in expected]
+    assert sum(counts) == ROWS
+    assert stats.chisquare(counts, [p * ROWS for p in expected.values()]).pvalue > 0.001
+
+
+def test_order_and_tokens_of_a_model_that_reads_z_in_both():
+    """p(x) of the process that the adaptive bound is of, by summing over all orders, against what is drawn."""
+    hashed, joint = Hashed(2), toy()
+
+    def look(z, t, masked, x):
+        log_p, log_reverse = hashed.ordered(z, t, masked)
+        return -log_p.gather(1, x[masked][:, None])[:, 0], log_reverse
+
+    joint.p = order_likelihood(*look_everywhere(look, joint.states, 2)).exp()
+    assert float(joint.p.sum()) == pytest.approx(1)
+    assert fit(LearnedOrderSampler().sample(hashed, *masks(joint, ROWS)), joint) > 0.001
+    # In random order this model is another distribution, so the test above can fail.
+    assert fit(assemble(pace=FixedPace(steps=3)).sample(hashed, *masks(joint, ROWS)), joint) < 1e-6
+
+
+def test_several_at_once_come_without_replacement():
+    """Two of four in the first step: as sets, by Plackett–Luce."""
+    log_w = (*LOG_W, -1.0)
+    hashed = Hashed(2)
+    hashed.ordered = lambda z, t, where: (hashed(z, t, where), torch.tensor(log_w).expand(len(z), 4)[where])
+    sample, trace = traced(LearnedOrderSampler(steps=2), hashed, torch.full((ROWS, 4), 2), torch.arange(ROWS))
+    assert (sample.nfe == 2).all()
+    pairs = torch.tensor(trace[0]["positions"]).view(ROWS, 2).sort(1).values
+    expected = {}
+    for order, p in plackett_luce(log_w):
+        expected[frozenset(order[:2])] = expected.get(frozenset(order[:2]), 0.0) + p
+    counts = [int(((pairs == torch.tensor(sorted(pair))).all(1)).sum()) for pair in expected]
+    assert stats.chisquare(counts, [p * ROWS for p in expected.values()]).pvalue > 0.001
+
+
+def test_in_a_part_of_the_text_the_weights_are_those_of_the_part():
+    """With masks that stay masked the network sees them, and their weights are left out."""
+    fill = torch.tensor([0, 1, 1, 1, 0], dtype=torch.bool).expand(6, 5)
+    z, trace = torch.full((6, 5), 3), []
+    sample = run(LearnedOrderSampler().parts(), Hashed(3), z, torch.arange(6), fill=fill, observe=trace.append)
+    assert torch.equal(sample.tokens == 3, ~fill)
+    assert all(sorted(order) == [1, 2, 3] for order in orders_of(trace, 6))
+
+
+def test_a_model_without_weights_is_refused():
+    joint = toy()
+    with pytest.raises(UserError, match=r'this model has none; train it with objective\.use = "adaptive"'):
+        LearnedOrderSampler().sample(joint.denoiser, *masks(joint, 2))
+    with pytest.raises(RuntimeError, match="order weights"):
+        LearnedOrder()(example_step(frozenset()))
+
+
+def test_an_experiment_whose_objective_learns_no_order_is_refused():
+    order = {"use": "blockwise", "inner": "learned"}  # also of an order within another
+    table = {"name": "wrong", "objective": {"use": "mdlm"}, "sampler": {"use": "combination", "order": order}}
+    with pytest.raises(UserError, match=r"sampler: the order learned needs reverse weights, and objective 'mdlm'"):
+        from_table(table, where="here")
+
+
+V, L = 5, 9
+MASKS = torch.full((4, L), V)
+
+
+def of_z(tokens, masked):
+    """Arbitrary scores of every position, by all of z."""
+    key = torch.zeros_like(tokens[:, 0])
+    for i in range(tokens.shape[1]):
+        key = fold(key, tokens[:, i])
+    return to_unit(fold(key[:, None], torch.arange(tokens.shape[1])))
+
+
+def reading_z(**more):
+    return Hashed(V, importance=of_z, importance_reads="z", **more)
+
+
+@pytest.mark.parametrize("first", ["easy", "hard"])
+def test_positions_come_in_the_order_of_their_scores_under_the_masks_at_that_step(first):
+    sampler = PolicySampler(first=first, pace=FixedPace(steps=3))
+    z = MASKS.clone()
+    _, trace = traced(sampler, reading_z(), MASKS, torch.arange(4))
+    for record in trace[:-1]:
+        score = of_z(z, z == V).masked_fill(z != V, torch.inf if first == "easy" else -torch.inf)
+        chosen = torch.zeros_like(z, dtype=torch.bool)
+        chosen[record["rows"], record["positions"]] = True
+        best = score.argsort(1, descending=first == "hard")[:, :3]
+        assert torch.equal(chosen, torch.zeros_like(chosen).scatter(1, best, True))
+        z[record["rows"], record["positions"]] = torch.tensor(record["tokens"])
+
+
+def test_the_network_predicts_the_chosen_positions_alone():
+    one, all_open = reading_z(), reading_z()
+    PolicySampler(pace=FixedPace(steps=3)).sample(one, MASKS, torch.arange(4))
+    assert (one.calls, one.asked) == (3, 4 * L)
+    # With an order that reads the predictions as well it looks at all of them, and the scores are those of z still.
+    order = UncertaintyOrder(importance=True)
+    assemble(order=order, pace=FixedPace(steps=3)).sample(all_open, MASKS, torch.arange(4))
+    assert (all_open.calls, all_open.asked) == (3, 4 * (9 + 6 + 3))
+
+
+def test_masks_that_are_not_to_be_filled_stay_masks_for_the_estimator():
+    seen = []
+
+    def watched(tokens, masked):
+        seen.append((tokens.clone(), masked.clone()))
+        return of_z(tokens, masked)
+
+    denoiser = Hashed(V, importance=watched, importance_reads="z")
+    Zoo.load().spec("sampler", {"use": "semi_autoregressive", "size": 3, "within": "policy"}).sample(
+        denoiser, MASKS, torch.arange(4)
+    )
+    assert seen
+    for tokens, masked in seen:
+        assert torch.equal(masked, tokens == V)
+
+
+def test_one_at_a_time_is_exact_with_exact_conditionals():
+    joint = toy()
+    denoiser = FunctionDenoiser(joint.denoiser, 2, importance=of_z, importance_reads="z")
+    sampler = PolicySampler(pace=OneAtATimePace())
+    assert fit(sampler.sample(denoiser, *masks(joint, 20_000)), joint) > 0.001
+    seeds = torch.zeros_like(joint.states[:, 0])
+    found = policy_nats(denoiser, sampler, joint.states, torch.ones_like(joint.states, dtype=torch.bool), seeds)
+    assert float((joint.p * found.nats).sum()) == pytest.approx(ENTROPY, abs=5e-7)
+
+
+@pytest.mark.parametrize("first", ["easy", "hard"])
+def test_training_and_sampling_show_the_same_positions_first(first):
+    """From n masks, `reveal` shows those that `policy` fills in a step: one policy in both."""
+    text, shown = torch.arange(L).expand(4, L) % V, 3
+
+    def scores(masked):
+        return of_z(torch.where(masked, V, text), masked)
+
+    everything = torch.ones(4, L, dtype=torch.bool)
+    rate = torch.full((4,), (L - shown) / L)
+    mask = RevealMasking(excess=L / (L - shown), first=first).draw_mask(scores, rate, everything, torch.arange(4))
+    _, trace = traced(PolicySampler(first=first, pace=FixedPace(steps=3)), reading_z(), MASKS, torch.arange(4))
+    filled = torch.zeros_like(everything)
+    filled[trace[0]["rows"], trace[0]["positions"]] = True
+    assert torch.equal(filled, ~mask)
+
+
+def test_without_an_estimator_the_experiment_is_refused():
+    for table in ({}, {"estimator": "frequency"}, {"objective": "sedd"}):
+        with pytest.raises(UserError, match="the order importance follows an estimator"):
+            from_table({"name": "a", "sampler": "policy", **table}, where="here")
+    assert not ImportanceOrder()(example_step(frozenset())).any()  # from Python, all positions are alike
+    table = {"masking": "reveal", "estimator": {"use": "transformer", "reads": "z"}}
+    assert from_table({"name": "a", "sampler": "policy", **table}, where="here").parts["sampler"].name == "policy"
