@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import from_table
 from atat_zoo.generation.guided import Guided
 from atat_zoo.model import Model
 from atat_zoo.registry import Zoo
@@ -146,12 +145,6 @@ def test_parts_that_do_not_go_together_are_refused_in_words(table, words):
     sampler = Zoo.load().spec("sampler", {"use": "combination", **table})
     with pytest.raises(UserError, match=words):
         sampler.sample(Hashed(5), torch.full((1, 4), 5), torch.arange(1))
-
-
-def test_an_experiment_with_parts_that_do_not_go_together_is_refused():
-    table = {"name": "wrong", "sampler": {"use": "combination", "pace": "one_at_a_time", "remask": "remdm_conf"}}
-    with pytest.raises(UserError, match="sampler: the remask remdm_conf follows the pace's grid of mask rates"):
-        from_table(table, where="here")
 
 
 def test_a_remask_without_a_grid_still_needs_an_end():

@@ -178,13 +178,10 @@ def test_masks_that_are_not_to_be_filled_stay_masks_for_the_estimator():
         seen.append((tokens.clone(), masked.clone()))
         return of_z(tokens, masked)
 
-    denoiser = Hashed(V, importance=watched, importance_reads="z")
-    Zoo.load().spec("sampler", {"use": "semi_autoregressive", "size": 3, "within": "policy"}).sample(
-        denoiser, MASKS, torch.arange(4)
-    )
+    sampler = Zoo.load().spec("sampler", {"use": "semi_autoregressive", "size": 3, "within": "policy"})
+    sampler.sample(Hashed(V, importance=watched, importance_reads="z"), MASKS, torch.arange(4))
     assert seen
-    for tokens, masked in seen:
-        assert torch.equal(masked, tokens == V)
+    assert all(torch.equal(masked, tokens == V) for tokens, masked in seen)
 
 
 def test_one_at_a_time_is_exact_with_exact_conditionals():

@@ -51,13 +51,6 @@ def test_steps_without_number_are_said_before_they_are_taken():
         sample(every, z, observe=stop)
 
 
-def test_nothing_to_fill_costs_nothing():
-    z = torch.zeros(3, 4, dtype=torch.int64)
-    made, denoiser = sample(AncestralSampler(), z)
-    assert torch.equal(made.tokens, z)
-    assert (denoiser.calls, made.max_nfe, made.nfe.tolist()) == (0, 0, [0, 0, 0])
-
-
 def test_the_draft_has_the_most_probable_token_at_every_mask():
     z = noisy(4, 10, 9, 3)
     seen = []

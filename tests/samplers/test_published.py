@@ -20,26 +20,24 @@ ROWS = 20_000
 
 
 def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
-    joint, seen = toy(), []
+    joint, (z, seeds) = toy(), masks(toy(), ROWS)
 
-    def denoiser(tokens, t, where):
-        seen.append(t)
-        return joint.denoiser(tokens, t, where)
+    def mean_times(reads_time=True, **steps):
+        seen = []
 
-    sampler = Zoo.load().spec("sampler", "first_hitting")
-    z, seeds = masks(joint, ROWS)
-    told = FunctionDenoiser(denoiser, 2, reads_time=True)
-    made = sampler.sample(told, z, seeds)
-    assert len(seen) == made.max_nfe == 3
+        def denoiser(tokens, t, where):
+            seen.append(t if t is None else t.mean().item())
+            return joint.denoiser(tokens, t, where)
+
+        sampler = Zoo.load().spec("sampler", {"use": "first_hitting", **steps})
+        sampler.sample(FunctionDenoiser(denoiser, 2, reads_time=reads_time), z, seeds)
+        return seen
+
     # The times are the order statistics of three uniforms, from the largest: means 3/4, 2/4, 1/4.
-    assert [t.mean().item() for t in seen] == pytest.approx([0.75, 0.5, 0.25], abs=0.01)
-    seen.clear()
+    assert mean_times() == pytest.approx([0.75, 0.5, 0.25], abs=0.01)
     # Two positions at the first time, and the time of the second of them is that behind which the third comes.
-    Zoo.load().spec("sampler", {"use": "first_hitting", "steps": 2}).sample(told, z, seeds)
-    assert [t.mean().item() for t in seen] == pytest.approx([0.75, 0.25], abs=0.01)
-    seen.clear()
-    sampler.sample(FunctionDenoiser(denoiser, 2), z[:2], seeds[:2])
-    assert seen == [None, None, None]
+    assert mean_times(steps=2) == pytest.approx([0.75, 0.25], abs=0.01)
+    assert mean_times(reads_time=False) == [None] * 3
 
 
 @pytest.mark.slow

@@ -60,28 +60,6 @@ class Windows(Hashed):
         return super().__call__(tokens, t, where)
 
 
-def test_a_bidirectional_model_sees_a_window_that_ends_with_the_block():
-    denoiser = Windows(6)
-    z = torch.full((1, 11), 9)
-    sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
-    made = sampler.sample(denoiser, z, torch.tensor([4]))
-    assert made.nfe.tolist() == [6]
-    assert [tokens.shape[1] for tokens, _ in denoiser.shown] == [6] * 6
-    low = [0, 0, 0, 2, 4, 5]
-    for number, (tokens, asked) in enumerate(denoiser.shown):
-        start, stop = 2 * number, min(2 * number + 2, 11)
-        assert (asked + low[number]).tolist() == list(range(start, stop))
-        # Nothing but finished text before the block.
-        assert torch.equal(tokens[0, : start - low[number]], made.tokens[0, low[number] : start])
-        assert (tokens[0, start - low[number] :] == 9).all()
-
-    # Within the training length it sees the whole text.
-    denoiser, z = Windows(8), torch.full((1, 6), 9)
-    z[0, 5] = 3
-    sampler.sample(denoiser, z, torch.tensor([4]))
-    assert all(tokens.shape[1] == 6 and tokens[0, 5] == 3 for tokens, _ in denoiser.shown)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("within", ["uncertainty_guided", "remdm_cap", "confidence_history"])
 def test_it_is_a_sampler_whatever_is_within(within):
@@ -118,29 +96,36 @@ def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text():
     assert (within[:, -1] == EOS).all()
 
 
-def test_the_window_that_slides_stands_between_its_ends():
-    denoiser = framed(Windows(6), ((1,), (2,)))
+@pytest.mark.parametrize(
+    ("frame", "low"), [(((), ()), [0, 0, 0, 2, 4, 5]), (((1,), (2,)), [0, 0, 2, 4, 6, 7])], ids=["bare", "framed"]
+)
+def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
+    denoiser, begin = framed(Windows(6), frame), len(frame[0])
     z = torch.full((1, 11), 9)
     sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
     made = sampler.sample(denoiser, z, torch.tensor([4]))
     assert made.nfe.tolist() == [6]
-    low = [0, 0, 2, 4, 6, 7]
     for number, (tokens, asked) in enumerate(denoiser.shown):
         start, stop = 2 * number, min(2 * number + 2, 11)
-        assert (tokens[0, 0].item(), tokens[0, -1].item(), tokens.shape[1]) == (1, 2, 6)
-        assert (asked - 1 + low[number]).tolist() == list(range(start, stop))
-        assert torch.equal(tokens[0, 1 : 1 + start - low[number]], made.tokens[0, low[number] : start])
-        assert (tokens[0, 1 + start - low[number] : -1] == 9).all()
+        assert tokens.shape[1] == 6
+        assert (asked - begin + low[number]).tolist() == list(range(start, stop))
+        # Nothing but finished text before the block.
+        finished = made.tokens[0, low[number] : start].tolist()
+        assert tokens[0].tolist() == [*frame[0], *finished, *[9] * (6 - 2 * begin - len(finished)), *frame[1]]
     # The policy NLL of each token is that under the window that was shown.
-    forced = TeacherForcing(made.tokens)
-    steps = []
-    sampler.score_text(framed(Hashed(9, window=6), ((1,), (2,))), z, torch.tensor([4]), forced, observe=steps.append)
+    forced, steps = TeacherForcing(made.tokens), []
+    sampler.score_text(framed(Hashed(9, window=6), frame), z, torch.tensor([4]), forced, observe=steps.append)
     assert [i for step in steps for i in step["positions"]] == list(range(11))
     assert [step["step"] for step in steps] == list(range(6))
     for first, (tokens, asked) in zip(low, denoiser.shown, strict=True):
-        where, text = (torch.zeros_like(asked), asked), asked - 1 + first
+        where, text = (torch.zeros_like(asked), asked), asked - begin + first
         nll = -Hashed(9)(tokens, None, where).gather(1, made.tokens[0, text, None])[:, 0]
         torch.testing.assert_close(forced.nats[0, text], nll)
+    # Within the training length it sees the whole text.
+    denoiser, z = Windows(8), torch.full((1, 6), 9)
+    z[0, 5] = 3
+    sampler.sample(denoiser, z, torch.tensor([4]))
+    assert all(tokens.shape[1] == 6 and tokens[0, 5] == 3 for tokens, _ in denoiser.shown)
 
 
 @pytest.mark.parametrize("size", [L - 1, L + 1])
