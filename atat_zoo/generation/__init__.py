@@ -1,10 +1,138 @@
 """Text from a denoiser: prompts, masks, seeds and decoding around a sampler.
 
 A `Writer` is a denoiser with its tokenizer, from any source; `Model.writer` returns one for a trained model.
-`infill` uses it to fill the gaps of given texts.
+`infill` uses it to fill the gaps of given texts. Legend: B texts in a batch, L tokens in a text.
 """
 
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from atat_zoo.errors import UserError
 from atat_zoo.generation.infilling import Filled, Infilling, infill
-from atat_zoo.generation.writer import Generation, Writer
+from atat_zoo.generation.layout import SpaceAwareTokenizer, ends, prompted, refuse_length, require_leading_space
+from atat_zoo.samplers import Observer, Sample, shifted
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.samplers import Sampler
+    from atat_zoo.tokenizers import TokenizerModel
 
 __all__ = ["Filled", "Generation", "Infilling", "Writer", "infill"]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Generation:
+    """Texts, one for each row of `sample.tokens`, and what they cost: evaluations, and seconds in the sampler."""
+
+    texts: list[str]
+    sample: Sample
+    seconds: float
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Writer:
+    """A denoiser that writes.
+
+    Attributes:
+        denoiser: p_θ.
+        tokenizer: text to ids; the mask is its `vocabulary_size`.
+        length: tokens in a text of its training data.
+        special: as in `[data]`; with "sequence" or "both", BOS and EOS are given at the two ends of a text, or, if it
+            is longer than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
+        cost: passes through a network per evaluation.
+        device: the denoiser's device.
+        bf16: whether its network computes in bf16, by autocast; log-probabilities are always float32.
+    """
+
+    denoiser: Denoiser
+    tokenizer: TokenizerModel
+    length: int
+    special: Literal["none", "document", "sequence", "both"] = "none"
+    cost: int = 1
+    device: str | torch.device = "cpu"
+    bf16: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        """Tell the denoiser what stands at the ends of its windows."""
+        self.denoiser.frame = ends(self.tokenizer, self.special)
+
+    def write(
+        self,
+        sampler: Sampler,
+        *,
+        number: int = 1,
+        length: int | None = None,
+        seed: int = 0,
+        prompt: str = "",
+        suffix: str = "",
+        batch_size: int = 64,
+        observe: Observer | None = None,
+    ) -> Generation:
+        """Write texts between a prompt and a suffix.
+
+        Args:
+            sampler: a sampler's specification.
+            number: how many texts.
+            length: L, tokens in a text, prompt, BOS and EOS included; the training length if None.
+            seed: the same seed writes the same texts. Text n does not depend on their number, except for the rounding
+                of a network that computes several texts at once.
+            prompt: the beginning of every text.
+            suffix: the end of every text.
+            batch_size: texts at once.
+            observe: called with a record of each step; see `Sampler.sample`. Rows are numbered over all texts.
+
+        Raises:
+            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
+                block by block, or prompt and suffix do not fit.
+        """
+        import torch
+
+        for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
+            if value is not None and value < least:
+                raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
+        length = self.length if length is None else length
+        refuse_length(sampler, number, length, self.length)
+        words = SpaceAwareTokenizer(self.tokenizer)
+        row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
+        tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(number, length)
+        started = time.perf_counter()
+        writer = require_leading_space(self, opening, words)
+        sample = writer.fill(sampler, tokens, seed=seed, batch_size=batch_size, observe=observe)
+        texts = [self.tokenizer.decode(ids) for ids in sample.tokens.tolist()]
+        return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
+
+    def fill(
+        self,
+        sampler: Sampler,
+        tokens: Tensor,
+        *,
+        rows: Tensor | None = None,
+        seed: int = 0,
+        batch_size: int = 64,
+        observe: Observer | None = None,
+    ) -> Sample:
+        """Fill masks in int64 [B, L]; see `write`. Row n of `rows`, int64 [B], or of 0, 1, …, draws by (seed, n)."""
+        import torch
+
+        from atat_zoo.diffusion.randomness import row_keys
+
+        refuse_length(sampler, len(tokens), tokens.shape[1], self.length)
+        seeds = row_keys(seed, "sample", torch.arange(len(tokens), device=tokens.device) if rows is None else rows)
+        # One autocast around all batches, so that the weights are cast once.
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.bf16):
+            parts = [
+                sampler.sample(self.denoiser, some, keys, observe=shifted(observe, rows=batch_size * i))
+                for i, (some, keys) in enumerate(zip(tokens.split(batch_size), seeds.split(batch_size), strict=True))
+                if len(some)
+            ]
+        if not parts:
+            return Sample(tokens=tokens, nfe=tokens.new_zeros(0), max_nfe=0)
+        nfe, most = torch.cat([part.nfe for part in parts]), max(part.max_nfe for part in parts)
+        return Sample(tokens=torch.cat([part.tokens for part in parts]), nfe=nfe * self.cost, max_nfe=most * self.cost)

@@ -153,7 +153,7 @@ class FunctionClassifier:
         """Return the function as a classifier of tokens; see `Classifier`."""
         import torch
 
-        function = self._imported()
+        function = _imported(self.path)
         mask_id = tokenizer.vocabulary_size
 
         def text(ids: list[int]) -> str:
@@ -177,22 +177,22 @@ class FunctionClassifier:
 
         return classify
 
-    def _imported(self) -> Any:
-        module, colon, name = self.path.partition(":")
-        if not (module and colon and name):
-            raise UserError(f"guidance.classifier.path: expected module:function, got {self.path!r}")
-        if self.path not in [allowed.strip() for allowed in os.environ.get(ALLOWED, "").split(",")]:
-            raise UserError(
-                f"guidance.classifier.path: {self.path} would run code that nobody here has named; "
-                f"if you trust it, put {ALLOWED}={self.path} before the command"
-            )
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise UserError(
-                f"guidance.classifier.path: {self.path} cannot be imported: {error}; "
-                "correct it, or set PYTHONPATH to its folder"
-            ) from error
-        if not callable(function):
-            raise UserError(f"guidance.classifier.path: {self.path} is no function; name one")
-        return function
+
+def _imported(path: str) -> Any:
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise UserError(f"guidance.classifier.path: expected module:function, got {path!r}")
+    if path not in [allowed.strip() for allowed in os.environ.get(ALLOWED, "").split(",")]:
+        raise UserError(
+            f"guidance.classifier.path: {path} would run code that nobody here has named; "
+            f"if you trust it, put {ALLOWED}={path} before the command"
+        )
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"guidance.classifier.path: {path} cannot be imported: {error}; correct it, or set PYTHONPATH to its folder"
+        ) from error
+    if not callable(function):
+        raise UserError(f"guidance.classifier.path: {path} is no function; name one")
+    return function

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from atat_zoo.generation import Writer
     from atat_zoo.generation.layout import Layout
-    from atat_zoo.generation.writer import Writer
     from atat_zoo.samplers import Sampler
 
 _REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
@@ -82,19 +82,12 @@ def infill(
     batch_size: int = 64,
     weigher: Writer | None = None,
 ) -> Infilling:
-    """Fill the gaps of texts.
+    """Fill gaps of texts, `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b), `number` times each.
 
-    A row is as long as its text, and rows of one length are filled together: nothing is padded.
-
-    Args:
-        writer: a denoiser with its tokenizer.
-        sampler: a sampler's specification.
-        texts: each with gaps `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens).
-        number: fills of each text.
-        seed: a fill is a function of (seed, number of the text, number of the fill) and the text itself.
-        batch_size: rows at once.
-        weigher: a writer without guidance, to compute the probabilities of lengths: the given text was written without
-            it, and a ban on words in it would exclude lengths. The writer itself if None.
+    A fill is a function of (seed, number of the text, number of the fill) and the text itself. A row is as long as its
+    text, and up to `batch_size` of one length are filled together: nothing is padded. The probabilities of lengths are
+    those of `weigher`, a writer without guidance, or of the writer if None: the given text was written without it, and
+    a ban on words in it would exclude lengths.
 
     Raises:
         UserError: when a gap is malformed, there is none, or a text does not fit.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.positions import Where
-    from atat_zoo.generation.writer import Writer
+    from atat_zoo.generation import Writer
     from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
 

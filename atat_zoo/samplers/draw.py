@@ -25,12 +25,8 @@ class Draw(SamplerPart, Protocol):
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature).
 
-        A token of probability zero keeps it. At the temperature 0.0 the highest score has probability 1.
-
-        Args:
-            log_probs: SUBS log-probabilities [M, V].
-            step: the step.
-            rows: which row of the step each distribution belongs to, int64 [M].
+        A token of probability zero keeps it. At the temperature 0.0 the highest score has probability 1. The SUBS
+        log-probabilities are [M, V], and belong to these rows of the step, int64 [M].
         """
         ...
 

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
     Row = tuple[str, int | None, Any]  # name, steps, specification
 
-# Not a sampler by itself: its parts must be named.
-UNNAMED = frozenset({"combination"})
-# The sampler that the others are compared with.
-REFERENCE = "ancestral"
+UNNAMED = frozenset({"combination"})  # no sampler by itself: its parts must be named
+REFERENCE = "ancestral"  # the sampler that the others are compared with
 
 
 def fitting(
@@ -25,10 +23,7 @@ def fitting(
 ) -> tuple[list[Row], dict[str, str]]:
     """Return the samplers that fit an experiment, the reference with the most steps first; and why the others do not.
 
-    Args:
-        experiment: of the model.
-        steps: in ascending order.
-        rows: the samplers; every named one at each number of steps if None.
+    Of `rows`, or, if None, of every named sampler at each number of `steps`, which are in ascending order.
     """
     if rows is None:
         rows = [row for name in Zoo.load().names("sampler") if name not in UNNAMED for row in at_steps(name, steps)]
@@ -45,15 +40,13 @@ def fitting(
 
 def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
     """Return a sampler at each number of steps; once, unchanged, if it has no such parameter."""
-    known = Zoo.load().describe("sampler", name).parameters
+    zoo = Zoo.load()
+    known, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
     cap = next((key for key in ("steps", "max_steps") if key in known), None)
-    spec = Zoo.load().spec("sampler", name)
     if cap is None:
         return [(name, None, spec)]
-    rows: list[Row] = []
-    for number in steps:
-        values: dict[str, Any] = {"use": name, cap: number}
-        if "min_steps" in known:
-            values["min_steps"] = min(spec.min_steps, number)
-        rows.append((name, number, Zoo.load().spec("sampler", values)))
-    return rows
+
+    def fewest(number: int) -> dict[str, int]:
+        return {"min_steps": min(spec.min_steps, number)} if "min_steps" in known else {}
+
+    return [(name, n, zoo.spec("sampler", {"use": name, cap: n, **fewest(n)})) for n in steps]

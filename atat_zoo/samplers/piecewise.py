@@ -60,6 +60,10 @@ def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) ->
 class _Window:
     """Shows a denoiser each of its `blocks` in its window of the text, between the ends that it has learned."""
 
+    decoder: BlockDecoder
+    low = -1  # where the row of the decoder begins
+    read = 0  # how much of the row it has read
+
     def __init__(self, denoiser: Denoiser, size: int | None, length: int) -> None:
         """Lay out a text of L tokens in blocks of a size; if None, of the model's size, or 32."""
         self.denoiser, own = denoiser, denoiser.block_size
@@ -73,32 +77,20 @@ class _Window:
             size = min(size, max(self.room, 1))  # of a larger block, not all positions would be seen
         self.blocks = blocks_of(length, size, self.room, self.begin, cached=own is not None)
 
-    def row(self, z: Tensor, block: Block) -> Tensor:
-        """Return what is seen with a block of z, int64 [B, L]; position i of it is position low − begin + i of z."""
-        row = z[:, block.low : block.high]
+    def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
+        """Return the denoiser of a block, what it sees, int64 [B, S], and the position in z of its first token.
+
+        A model that reads block by block has a decoder, which reads the finished blocks of a row once.
+        """
+        import torch
+
+        row, before, size = z[:, block.low : block.high], block.low - self.begin, self.denoiser.block_size
         if self.framed:
             edge = z.new_tensor([*self.first, *([self.denoiser.mask_id] * self.room), *self.last])
             text, row = row, edge.repeat(len(z), 1)
             row[:, self.begin : self.begin + text.shape[1]] = text
-        return row
-
-    def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
-        """Return the denoiser of a block, what it sees, int64 [B, S], and the position in z of its first token."""
-        return self.denoiser, self.row(z, block), block.low - self.begin
-
-
-class _Cached(_Window):
-    """The same for a model that reads block by block: its decoder reads the finished blocks of a row once."""
-
-    decoder: BlockDecoder
-    low = -1  # where the row of the decoder begins
-    read = 0  # how much of the row it has read
-
-    @override
-    def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
-        import torch
-
-        row, before, size = self.row(z, block), block.low - self.begin, self.denoiser.block_size or 1
+        if size is None:
+            return self.denoiser, row, before
         if block.low != self.low:
             self.decoder, self.low, self.read = self.denoiser.begin(len(z), self.window), block.low, 0
         start = (block.start - before) // size * size
@@ -189,7 +181,7 @@ class SemiAutoregressiveSampler(FillingSampler):
             raise UserError(
                 f"sampler.size = {self.size} does not divide the model's blocks of {own} tokens; leave it out"
             )
-        view = (_Window if own is None else _Cached)(denoiser, self.size, tokens.shape[1])
+        view = _Window(denoiser, self.size, tokens.shape[1])
         masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
         z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0
         for number, block in enumerate(view.blocks):

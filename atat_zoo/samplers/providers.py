@@ -24,17 +24,11 @@ if TYPE_CHECKING:
 
 
 class Provider:
-    """Provides one need. The loop calls its methods in the order of this class; by default they do nothing.
+    """Provides one need. The loop calls its methods in the order of this class; by default they do nothing."""
 
-    Attributes:
-        final: whether it also provides in the last step, which fills everything.
-        asks: whether it evaluates the network itself, in `ask`.
-        everywhere: whether it needs predictions at all masks, including those that are not to be filled.
-    """
-
-    final = False
-    asks = False
-    everywhere = False
+    final = False  # whether it also provides in the last step, which fills everything
+    asks = False  # whether it evaluates the network itself, in `ask`
+    everywhere = False  # whether it needs predictions at all masks, including those that are not to be filled
 
     def __init__(self, denoiser: Denoiser, tokens: Tensor, max_nfe: int) -> None:
         """Begin a run on int64 [B, L], in which a row takes part in at most `max_nfe` evaluations."""

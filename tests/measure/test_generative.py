@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atat_zoo import UserError
-from atat_zoo.generation.writer import Generation
+from atat_zoo.generation import Generation
 from atat_zoo.measure import mauve as mauves
 from atat_zoo.measure.judges import RunJudge
 from atat_zoo.measure.judging import judge_run, score
