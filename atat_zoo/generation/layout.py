@@ -158,9 +158,8 @@ def prompted(
         UserError: when prompt and suffix do not fit.
     """
     tokenizer = words.tokenizer
-    (first, last), (ids, opens) = ([], []), (tokenizer.encode(prompt), False)
-    if length <= seen:
-        (first, last), (ids, opens) = ends(tokenizer, special), words.before_gap(prompt)
+    first, last = ends(tokenizer, special) if length <= seen else ([], [])
+    ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
     before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]
     given = len(before) + len(after) + opens
     if given > length:

@@ -254,8 +254,8 @@ class _Run:
     def remask(self, everyone: Step) -> None:
         """Let the remask mask tokens again, in all rows that had open positions."""
         masked = self.z == self.mask_id
-        changes = {"tokens": self.z, "open": masked & self.free, "fresh": everyone.open & ~masked}
-        after = attrs.evolve(everyone, remaining=self.remaining, **changes)
+        open_, fresh = masked & self.free, everyone.open & ~masked
+        after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
         for provider in self.providers:
             provider.after(after)
         remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)

@@ -158,11 +158,12 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     def parts_of(self, block: int, blocks: int) -> SamplerParts:
         """Return the parts that fill a block, with its share of the steps."""
-        assert isinstance(self.within, CompositeSampler)
-        if self.steps is None:
-            return self.within.parts()
-        share: Any = {"steps": max(1, self.steps * (block + 1) // blocks - self.steps * block // blocks)}
-        return attrs.evolve(self.within, **share).parts()
+        within: Any = self.within
+        if self.steps is not None:
+            share = self.steps * (block + 1) // blocks - self.steps * block // blocks
+            within = attrs.evolve(within, steps=max(1, share))
+        parts: SamplerParts = within.parts()
+        return parts
 
     @override
     def fill(

@@ -24,8 +24,6 @@ STEP.history = torch.tensor([[torch.nan, 0.2, 0.4], [torch.nan, torch.nan, 1.0]]
 @pytest.mark.parametrize(
     "draw",
     [
-        CategoricalDraw(temperature=0),
-        TopKDraw(k=2, temperature=0.0),
         NucleusDraw(p=1e-9, temperature=1e-3),
         NucleusDraw(temperature=0.0),
         MinPDraw(temperature=0.0),

@@ -85,22 +85,6 @@ def test_the_loop_reworks_on_its_plateau_only():
     assert made.max_nfe == 40
 
 
-@pytest.mark.parametrize("name", ["confidence_threshold", "entropy_bounded", "klass"])
-def test_a_rule_keeps_its_steps_without_a_clean_up(name):
-    z, seeds = noisy(20, 30, 8, 3), torch.arange(20)
-    free = Zoo.load().spec("sampler", name).sample(Hashed(8, sharpness=6.0), z, seeds)
-    capped = Zoo.load().spec("sampler", {"use": name, "steps": 4})
-    made, trace = traced(capped, Hashed(8, sharpness=6.0), z, seeds)
-    assert made.max_nfe == 4
-    assert free.max_nfe == 30
-    assert made.nfe.max() <= 4 < free.nfe.max()
-    # At least ⌈30/4⌉, ⌈22/3⌉, … each step: nothing is left over for the last one.
-    filled = [record["rows"].count(0) for record in trace]
-    assert sum(filled) == 30
-    for k, taken in enumerate(filled):
-        assert taken >= -(-(30 - sum(filled[:k])) // (4 - k))
-
-
 def test_remdm_draws_from_the_nucleus_as_published():
     for name in ("remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"):
         assert Zoo.load().spec("sampler", name).parts().draw == NucleusDraw(p=0.9)

@@ -70,16 +70,7 @@ def test_no_more_and_no_fewer_than_the_bound_allows(confidences, gamma):
     [
         # Where nothing is stable, the first of the order goes. Position 0 is twice still and confident; 1 moved in the
         # step before; 2 is still, but not confident.
-        (
-            2,
-            [
-                (0, (0.95, 0.95, 0.55)),
-                (1, (0.951, 0.8, 0.551)),
-                (2, (0.951, 0.8, 0.551)),
-                (3, (0.951, 0.8, 0.551)),
-            ],
-            [[2], [2], [0], [0, 1]],
-        ),
+        (2, [(0, (0.95, 0.95, 0.55)), *((k, (0.951, 0.8, 0.551)) for k in (1, 2, 3))], [[2], [2], [0], [0, 1]]),
         # A row that sat out step 2, and a position that was hidden again, begin anew.
         (1, [(0, (0.9, 0.9)), (1, (0.9, 0.9)), (3, (0.9, 0.9)), (4, (0.9, 0.9))], [[1], [0, 1], [1], [0, 1]]),
         (1, [(0, (0.9, 0.9)), (1, (0.9,)), (2, (0.9, 0.9)), (3, (0.9, 0.9))], [[1], [0], [0], [0, 1]]),

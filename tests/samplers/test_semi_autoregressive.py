@@ -66,34 +66,9 @@ def test_it_is_a_sampler_whatever_is_within(within):
     check_sampler(SemiAutoregressiveSampler(size=3, within=within), 8)
 
 
-BOS, EOS = 7, 8
-
-
-def ending(tokens, t, where):
-    """BOS and EOS are sure at the first and the last position that is seen; of the rest 0 to 6, each the one before."""
-    row, position = pairs(where)
-    likely = torch.where(position == tokens.shape[1] - 1, EOS, torch.where(position == 0, BOS, (position + 1) % 7))
-    return torch.full((len(row), 9), -9.0).scatter(1, likely[:, None], 9.0).log_softmax(-1)
-
-
-def framed(denoiser, frame=((BOS,), (EOS,))):
+def framed(denoiser, frame):
     denoiser.frame = frame
     return denoiser
-
-
-def test_a_model_that_has_learned_ends_writes_none_into_a_longer_text():
-    """Of every block but the first ones the last position is the last that is seen, where every sequence had EOS."""
-    sampler, size = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2)), 5
-    z = torch.full((3, 37), 9)
-    bare = sampler.sample(FunctionDenoiser(ending, 9, window=8), z, torch.arange(3)).tokens
-    last = torch.tensor([stop - 1 for stop in [*range(size, 37, size), 37] if stop >= 8])
-    assert (bare[:, last] == EOS).all()
-    made = sampler.sample(framed(FunctionDenoiser(ending, 9, window=8)), z, torch.arange(3)).tokens
-    assert (made < BOS).all()
-    # Within the training length the ends are the text's own, and none are given.
-    within = sampler.sample(framed(FunctionDenoiser(ending, 9, window=37)), z, torch.arange(3)).tokens
-    assert (within[:, 0] == BOS).all()
-    assert (within[:, -1] == EOS).all()
 
 
 @pytest.mark.parametrize(
@@ -121,8 +96,8 @@ def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
         where, text = (torch.zeros_like(asked), asked), asked - begin + first
         nll = -Hashed(9)(tokens, None, where).gather(1, made.tokens[0, text, None])[:, 0]
         torch.testing.assert_close(forced.nats[0, text], nll)
-    # Within the training length it sees the whole text.
-    denoiser, z = Windows(8), torch.full((1, 6), 9)
+    # Within the training length it sees the whole text, and the ends are the text's own.
+    denoiser, z = framed(Windows(8), frame), torch.full((1, 6), 9)
     z[0, 5] = 3
     sampler.sample(denoiser, z, torch.tensor([4]))
     assert all(tokens.shape[1] == 6 and tokens[0, 5] == 3 for tokens, _ in denoiser.shown)
