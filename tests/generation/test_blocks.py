@@ -60,6 +60,9 @@ def test_beyond_the_training_length_the_condition_goes_out_of_sight():
     z = torch.full((2, 2 * L), V)
     z[:, :3] = torch.tensor(LETTERS.encode("cab"))
     assert (guided.fill(SemiAutoregressiveSampler(within=GREEDY), z).tokens < V).all()
+    decoder = guided.denoiser.begin(2, L)
+    decoder.read(z)
+    assert decoder.text.shape == (2, L)  # as many as the network sees
 
 
 @pytest.mark.slow

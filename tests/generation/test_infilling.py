@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from functools import cache
 
 import attrs
@@ -20,33 +21,21 @@ from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
 
 
 class Letters:
-    """a … h are 0 … 7; "␣x" for x in a … h are 8 … 15, a space alone is 16; V = 17."""
+    """a … h are 0 … 7; "␣x" for x in a … h are 8 … 15, a space alone is 16; V = 17. Others are an error."""
 
     vocabulary_size, bos, eos = 17, None, None
     table = (*"abcdefgh", *(f" {letter}" for letter in "abcdefgh"), " ")
 
     def encode(self, text):
-        ids, i = [], 0
-        while i < len(text):
-            token = text[i : i + 2] if text[i] == " " and text[i + 1 : i + 2].isalpha() else text[i]
-            ids.append(self.table.index(token))
-            i += len(token)
-        return ids
-
-    def decode(self, ids):
-        return "".join("[MASK]" if i == 17 else self.table[i] for i in ids)
-
-
-class Lower(Letters):
-    """The same, which has no capital letters and says so."""
-
-    def encode(self, text):
         if not set(text) <= set("abcdefgh "):
             raise UserError(f"{text!r} has other letters")
-        return super().encode(text)
+        return [self.table.index(token) for token in re.findall(r" ?\w| ", text)]
 
     def byte_counts(self):
         return torch.tensor([len(text) for text in self.table])
+
+    def decode(self, ids):
+        return "".join("[MASK]" if i == 17 else self.table[i] for i in ids)
 
 
 class Symbols:
@@ -155,7 +144,7 @@ def test_fills_and_lengths_are_drawn_from_the_exact_joint():
 
 def test_a_banned_word_that_is_given_leaves_the_lengths_as_they_were():
     text = "ab[MASK:1-3] c de"
-    free, banning = letters(), TokenBiasGuidance(words=(), ban=("c",)).guide(letters(tokenizer=Lower()))
+    free, banning = letters(), TokenBiasGuidance(words=(), ban=("c",)).guide(letters())
     kept, banned = (infill(writer, LeftToRightSampler(), [text], number=4) for writer in (free, banning))
     for choice in kept.lengths[0]:
         assert 0 < banned.lengths[0][choice] < 1
@@ -164,7 +153,7 @@ def test_a_banned_word_that_is_given_leaves_the_lengths_as_they_were():
 
 
 def test_lengths_may_be_weighed_without_the_guidance():
-    free = letters(tokenizer=Lower())
+    free = letters()
     # Of one token, the gap cannot be the middle of the phrase: a ban would leave that length alone.
     banning = TokenBiasGuidance(words=(), ban=("b c d",)).guide(free)
     texts = ["a[MASK:1-3] d"]
@@ -183,8 +172,7 @@ def test_the_first_token_after_a_space_is_drawn_given_that_it_begins_with_one():
     words = SpaceAwareTokenizer(Letters())
     assert words.openers == list(range(8, 17))
     told = require_leading_space(letters(), (3,), words).denoiser
-    z = torch.full((2, 5), 17)
-    where = torch.ones(2, 5, dtype=torch.bool)
+    z, where = torch.full((2, 5), 17), torch.ones(2, 5, dtype=torch.bool)
     plain, given = Hashed(17)(z, None, where), told(z, None, where)
     at = torch.arange(5).repeat(2) == 3
     assert torch.equal(plain[~at], given[~at])

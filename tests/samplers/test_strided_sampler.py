@@ -16,7 +16,7 @@ from atat_zoo.samplers.pace import FixedPace, StridedPace
 from atat_zoo.samplers.piecewise import StridedSampler
 from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
-from atat_zoo.testing.sampling import assemble, check_sampler, noisy, traced
+from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint
 from atat_zoo.tokenizers import CharactersTokenizer
 
@@ -132,17 +132,6 @@ def test_samplers_with_another_order_are_refused():
     z[:] = 1
     z[:, 2::STRIDE] = V
     assert (AncestralSampler(steps=3).sample(built.denoiser(), z, torch.arange(2)).tokens < V).all()
-
-
-def test_any_other_model_is_asked_for_a_class_at_a_time():
-    denoiser, z = Hashed(9), torch.full((2, 7), 9)
-    z[0, 1::3] = 4
-    made, trace = traced(StridedSampler(stride=3), denoiser, z, torch.arange(2))
-    assert made.nfe.tolist() == [2, 3]
-    assert made.max_nfe == 3
-    assert [record["positions"] for record in trace] == [[0, 3, 6] * 2, [1, 4], [2, 5] * 2]
-    assert StridedSampler().sample(Hashed(9), torch.full((2, 40), 9), torch.arange(2)).max_nfe == 16
-    check_sampler(StridedSampler(stride=3), 10)
 
 
 LETTERS = CharactersTokenizer().train(lambda: iter(()))
