@@ -9,7 +9,6 @@ from exactness import fit, masks
 from scipy import stats
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, to_unit
 from atat_zoo.experiment import from_table
 from atat_zoo.masking.visible_text import RevealMasking
@@ -23,22 +22,6 @@ from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, toy
 from tests.adaptive_exact import look_everywhere, order_likelihood
 
 ROWS = 20_000
-
-
-class Ordered(Denoiser):
-    """The exact denoiser of a joint with reverse weights of the position."""
-
-    gives_order_weights = True
-
-    def __init__(self, joint, log_w):
-        self.mask_id = joint.mask_id
-        self.joint, self.log_w = joint, torch.tensor(log_w, dtype=torch.float64)
-
-    def __call__(self, tokens, t, where):
-        return self.joint.denoiser(tokens, t, where)
-
-    def ordered(self, tokens, t, where):
-        return self(tokens, t, where), self.log_w.expand(len(tokens), -1)[where]
 
 
 def plackett_luce(log_w):
@@ -62,19 +45,6 @@ def orders_of(trace, rows):
 
 
 LOG_W = (1.2, -0.4, 0.3)
-
-
-def test_with_the_exact_conditionals_it_reproduces_the_joint_in_the_order_of_its_weights():
-    joint = toy()
-    sample, trace = traced(LearnedOrderSampler(), Ordered(joint, LOG_W), *masks(joint, ROWS))
-    assert fit(sample, joint) > 0.001
-    assert (sample.nfe == 3).all()
-    assert sample.max_nfe == 3
-    found = orders_of(trace, ROWS)
-    expected = dict(plackett_luce(LOG_W))
-    counts = [found.count(order) for order in expected]
-    assert sum(counts) == ROWS
-    assert stats.chisquare(counts, [p * ROWS for p in expected.values()]).pvalue > 0.001
 
 
 def test_order_and_tokens_of_a_model_that_reads_z_in_both():

@@ -7,7 +7,6 @@ from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.remask import (
     NoRemask,
     PlannerRemask,
-    Remask,
     ReMDMCapRemask,
     ReMDMConfRemask,
     ReMDMLoopRemask,
@@ -96,22 +95,6 @@ def test_the_planner_keeps_the_best_down_to_the_share():
     step.free = torch.arange(10)[None] != 9
     step.total = torch.tensor([9])
     assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
-
-
-def test_a_remask_is_told_what_is_new_and_only_that():
-    new = []
-
-    class Watching(Remask):
-        name = "watching"
-
-        def __call__(self, step):
-            new.append((step.fresh & ~step.open).sum() == step.fresh.sum())
-            return torch.zeros_like(step.open)
-
-    sampler = assemble(pace=FixedPace(steps=4), remask=Watching())
-    sampler.sample(Hashed(5), torch.full((3, 9), 5), torch.arange(3))
-    assert len(new) == 3
-    assert all(new)
 
 
 def test_the_share_of_the_grid_is_not_rounded_below():
