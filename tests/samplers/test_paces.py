@@ -15,7 +15,7 @@ from atat_zoo.samplers.loop import run
 from atat_zoo.samplers.pace import BinomialPace, CosinePace, FirstHittingPace, FixedPace, PlateauPace
 from atat_zoo.samplers.pace.predicted import AdaptivePace, ExtendedPace
 from atat_zoo.testing.sampling import assemble, example_step
-from atat_zoo.testing.toys import FunctionDenoiser, Hashed
+from atat_zoo.testing.toys import Hashed
 from atat_zoo.uncertainty import EntropyUncertainty
 
 
@@ -136,25 +136,25 @@ def test_the_cosine_leaves_its_share():
     assert pace.rates(3)[1] == 0
 
 
-@given(st.integers(1, 40), st.integers(1, 40))
-def test_first_hitting_in_steps_takes_evenly_many(n, steps):
-    sampler = assemble(pace=FirstHittingPace(steps=steps, noise=LinearNoise()))
-    made = sampler.sample(Hashed(3), torch.full((1, n), 3), torch.arange(1))
-    assert made.nfe.item() == min(n, steps)
+class Told(Hashed):
+    """Keeps the times that it was told."""
+
+    def __init__(self, v):
+        super().__init__(v)
+        self.reads_time, self.times = True, []
+
+    def __call__(self, tokens, t, where):
+        self.times.append(t.clone())
+        return super().__call__(tokens, t, where)
 
 
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 12) | st.none())
 def test_the_times_fall_and_are_never_zero(seed, n, steps):
-    seen = []
-
-    def denoiser(tokens, t, where):
-        seen.append(t.clone())
-        return Hashed(3)(tokens, t, where)
-
     sampler = assemble(pace=FirstHittingPace(steps=steps, noise=LinearNoise()))
-    told = FunctionDenoiser(denoiser, 3, reads_time=True)
-    sampler.sample(told, torch.full((2, n), 3), torch.tensor([seed, seed + 1]))
-    times = torch.stack(seen)
+    told = Told(3)
+    made = sampler.sample(told, torch.full((2, n), 3), torch.tensor([seed, seed + 1]))
+    assert made.nfe.tolist() == [n if steps is None else min(n, steps)] * 2
+    times = torch.stack(told.times)
     assert (times > 0).all()
     assert (times <= 1).all()
     assert (times.diff(dim=0) <= 0).all()
@@ -163,11 +163,7 @@ def test_the_times_fall_and_are_never_zero(seed, n, steps):
 def test_the_plateau():
     pace = PlateauPace(steps=20, height=0.9, begin=0.55, end=0.05)
     rates = [pace.rates(k)[0] for k in range(20)] + [pace.rates(19)[1]]
-    assert rates[0] == 1
-    assert rates[9] == rates[18] == pytest.approx(0.1)
-    assert rates[19] == pytest.approx(0.1)
-    assert rates[20] == 0
-    assert rates[4] == pytest.approx(1 - 0.9 * 0.2 / 0.45)
+    assert [rates[i] for i in (0, 4, 9, 19, 20)] == pytest.approx([1, 1 - 0.9 * 0.2 / 0.45, 0.1, 0.1, 0])
     assert rates == sorted(rates, reverse=True)
     # Exactly still, since a remask goes by it.
     assert sum(pace.rates(k)[0] == pace.rates(k)[1] for k in range(20)) == 10
@@ -177,22 +173,14 @@ def test_the_plateau():
 @pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()], ids=lambda noise: noise.name)
 def test_a_model_is_told_the_time_at_which_as_much_is_masked(noise):
     """Sixteen of 64 tokens are masked, of which eight are to be filled: not the times of a text that is all masks."""
-    seen = []
-
-    def denoiser(tokens, t, where):
-        seen.append(1 - noise.alpha(t))
-        return Hashed(3)(tokens, t, where)
-
-    rows = 400
-    z = torch.ones(rows, 64, dtype=torch.int64)
-    z[:, 10:26] = 3
-    fill = torch.zeros(rows, 64, dtype=torch.bool)
-    fill[:, 10:18] = True
+    told, position = Told(3), torch.arange(64).expand(400, 64)
+    z = torch.where((position >= 10) & (position < 26), 3, 1)
     parts = assemble(pace=FirstHittingPace(noise=noise)).parts()
-    run(parts, FunctionDenoiser(denoiser, 3, reads_time=True), z, torch.arange(rows), fill=fill)
+    run(parts, told, z, torch.arange(400), fill=(position >= 10) & (position < 18))
+    first, *_, last = (float((1 - noise.alpha(t)).mean()) for t in told.times)
     # The first of eight is hit at 8/9 of its rate on average, the last at 1/9; the other eight masks stay.
-    assert float(seen[0].mean()) == pytest.approx((8 + 8 * 8 / 9) / 64, abs=0.003)
-    assert float(seen[-1].mean()) == pytest.approx((8 + 8 / 9) / 64, abs=0.003)
+    assert first == pytest.approx((8 + 8 * 8 / 9) / 64, abs=0.003)
+    assert last == pytest.approx((8 + 8 / 9) / 64, abs=0.003)
 
 
 def test_a_model_with_another_noise_is_refused():
