@@ -27,7 +27,6 @@ Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 
 from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description, check_imports
 from atat_zoo.testing.examples import EXAMPLES
-from atat_zoo.testing.functions import check_noise, check_rates, check_uncertainty
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.masking import check_masking, check_visible_text_masking
 from atat_zoo.testing.networks import check_backbone
@@ -46,50 +45,20 @@ from atat_zoo.testing.steps import (
     check_curriculum,
     check_estimator,
     check_mask_drawing,
+    check_noise,
     check_position_bias,
+    check_rates,
     check_target,
+    check_uncertainty,
 )
 from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
-__all__ = [
-    "CHECKS",
-    "EXAMPLES",
-    "Case",
-    "cases",
-    "check_adaptive",
-    "check_algorithm",
-    "check_backbone",
-    "check_bound",
-    "check_boundary",
-    "check_callback",
-    "check_classifier",
-    "check_corpus",
-    "check_curriculum",
-    "check_description",
-    "check_detokenizer",
-    "check_draw",
-    "check_estimator",
-    "check_guidance",
-    "check_imports",
-    "check_judge",
-    "check_logger",
-    "check_mask_drawing",
-    "check_masking",
-    "check_noise",
-    "check_objective",
-    "check_optimizer",
-    "check_order",
-    "check_pace",
-    "check_policy",
-    "check_position_bias",
-    "check_rates",
-    "check_remask",
-    "check_sampler",
-    "check_schedule",
-    "check_stop",
-    "check_target",
-    "check_tokenizer",
-    "check_uncertainty",
-    "check_visible_text_masking",
-]
+__all__ = ["CHECKS", "EXAMPLES", "Case", "cases", "check_description", "check_imports"]
+__all__ += ["check_classifier", "check_draw", "check_guidance", "check_order", "check_pace", "check_policy"]
+__all__ += ["check_remask", "check_sampler", "check_stop"]
+__all__ += ["check_backbone", "check_bound", "check_masking", "check_objective", "check_visible_text_masking"]
+__all__ += ["check_adaptive", "check_curriculum", "check_estimator", "check_mask_drawing", "check_noise"]
+__all__ += ["check_position_bias", "check_rates", "check_target", "check_uncertainty"]
+__all__ += ["check_boundary", "check_corpus", "check_detokenizer", "check_judge", "check_tokenizer"]
+__all__ += ["check_algorithm", "check_callback", "check_logger", "check_optimizer", "check_schedule"]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,12 +28,10 @@ LENGTHS = (1, 2, 3, 17, 64, LONGEST)
 
 def context(**changes: Any) -> Context:
     """Return a small context: V = 11, L = 1024, D = 8, 1,000 steps, with token counts."""
-    import numpy as np
-
     # A token that never occurs and a very frequent one, as in a real corpus.
     counts = np.arange(VOCABULARY, dtype=np.int64) ** 4
-    base = Context(vocabulary_size=VOCABULARY, length=LONGEST, width=8, counts=counts, steps=1000)
-    return attrs.evolve(base, **changes)
+    small = {"vocabulary_size": VOCABULARY, "length": LONGEST, "width": 8, "counts": counts, "steps": 1000}
+    return Context(**{**small, **changes})
 
 
 # The share of its examples that every check tries; lower it for speed.
@@ -41,31 +40,18 @@ share = 1.0
 
 def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
     """Call the decorated function at once on `count` examples: the same each time, and nothing is written to disk."""
-    tried = settings(
-        max_examples=max(1, round(count * share)),
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
+    repeatable = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    tried = settings(repeatable, max_examples=max(1, round(count * share)), report_multiple_bugs=False)
     return lambda check: tried(given(**drawn)(check))()
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Rows:
-    """The input of a masking strategy, and a generator for a check's other draws.
+    """The input of a masking strategy, and a generator for a check's other draws."""
 
-    Attributes:
-        importance: [B, L] in [0, 1]: random, all equal, 0 or 1, or on a grid with ties.
-        rate: [B] in [0, 1], with 0, 1 and values close to both.
-        maskable: bool [B, L]: random, all, one, none.
-        generator: seeded, for further draws.
-    """
-
-    importance: Tensor
-    rate: Tensor
-    maskable: Tensor
+    importance: Tensor  # [B, L] in [0, 1]: random, all equal, 0 or 1, or on a grid with ties
+    rate: Tensor  # [B] in [0, 1], with 0, 1 and values close to both
+    maskable: Tensor  # bool [B, L]: random, all, one, none
     generator: torch.Generator
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -102,12 +88,9 @@ def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
     maskable[7] = True
     rate = torch.rand(ROWS, generator=generator)
     kinds = st.sampled_from(["random", "random", "zero", "one", "tiny", "nearly one", "count"])
-    for row in range(ROWS):
-        kind = draw(kinds)
-        rounded = math.floor(float(rate[row]) * length) / length
-        rate[row] = {"zero": 0.0, "one": 1.0, "tiny": 1e-7, "nearly one": 1 - 2.0**-24, "count": rounded}.get(
-            kind, float(rate[row])
-        )
+    for row, random in enumerate(rate.tolist()):
+        ends = {"zero": 0.0, "one": 1.0, "tiny": 1e-7, "nearly one": 1 - 2.0**-24}
+        rate[row] = (ends | {"random": random, "count": math.floor(random * length) / length})[draw(kinds)]
     return Rows(importance=importance.to(dtype), rate=rate, maskable=maskable, generator=generator)
 
 
@@ -124,8 +107,7 @@ def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
     x = (drawn.uniform(*shape) * VOCABULARY).long()
     z, rate = torch.where(masked, VOCABULARY, x), drawn.rate
     step = NoisedBatch(x=x, z=z, masked=masked, maskable=drawn.maskable, t=rate, rate=rate, p=p)
-    loss = -(drawn.uniform(*shape).clamp(min=1e-6).log()) * masked
-    return step, loss
+    return step, -(drawn.uniform(*shape).clamp(min=1e-6).log()) * masked
 
 
 def taught(built: Any, steps: int, drawn: Rows) -> Any:
@@ -140,25 +122,28 @@ def built(spec: Any, **changes: Any) -> Any:
     return spec.build(context(**changes)) if hasattr(spec, "build") else spec
 
 
-def holds(condition: Tensor, promise: str, *shown: Callable[[], object]) -> None:
-    """Raise AssertionError with the broken promise and the observed values."""
-    if not bool(condition.all()):
-        seen = "; ".join(str(s()) for s in shown)
-        raise AssertionError(f"{promise}{': ' + seen if seen else ''}")
+def holds(condition: Tensor, promise: str, shown: object = None) -> None:
+    """Raise AssertionError with the broken promise and what was observed, unless all is true."""
+    assert bool(condition.all()), promise if shown is None else f"{promise}: {shown}"
+
+
+def raises(errors: tuple[type[Exception], ...], call: Callable[[], object], promise: str) -> None:
+    """Raise AssertionError if a call raises none of the errors."""
+    try:
+        call()
+    except errors:
+        return
+    raise AssertionError(promise)
 
 
 def is_tensor(value: Tensor, what: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
     """Raise AssertionError if a tensor has another precision or shape; `what` names it."""
-    found, wanted = (value.dtype, list(value.shape)), (dtype, list(shape))
-    assert found == wanted, f"{what}: {wanted[0]} {wanted[1]}, not {found[0]} {found[1]}".replace("torch.", "")
+    found, wanted = f"{value.dtype} {list(value.shape)}", f"{dtype} {list(shape)}"
+    assert found == wanted, f"{what}: {wanted}, not {found}".replace("torch.", "")
 
 
 def called(part: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Return what a part makes of its arguments, by name here and in their order there, if it leaves them alone.
-
-    Raises:
-        AssertionError: when a tensor among them is changed, or a random number is drawn that no key stands for.
-    """
+    """Return what a part makes of its arguments, by name here and in their order there, if it leaves them alone."""
     before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
     state = torch.get_rng_state()
     result = part(*given.values())

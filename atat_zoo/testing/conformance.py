@@ -19,13 +19,9 @@ from hypothesis.errors import Flaky
 from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.spec import fields_of, structure, unstructure
-from atat_zoo.testing import masking, objectives, sampling, steps
+from atat_zoo.testing import guidance, masking, networks, objectives, sampling, steps, text, training
+from atat_zoo.testing.batches import raises
 from atat_zoo.testing.examples import EXAMPLES
-from atat_zoo.testing.functions import check_noise, check_rates, check_uncertainty
-from atat_zoo.testing.guidance import check_classifier, check_guidance
-from atat_zoo.testing.networks import check_backbone
-from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
-from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,38 +29,13 @@ if TYPE_CHECKING:
     from atat_zoo.registry.manifest import Entry
     from atat_zoo.testing.examples import Example
 
-# The promises of each kind, by name.
-CHECKS: dict[str, dict[str, Callable[..., None]]] = {
-    "corpus": {"contract": check_corpus},
-    "boundary": {"contract": check_boundary},
-    "detokenizer": {"contract": check_detokenizer},
-    "tokenizer": {"contract": check_tokenizer},
-    "backbone": {"contract": check_backbone},
+_MODULES = (guidance, masking, networks, objectives, sampling, steps, text, training)
+_CHECKS = {name: check for module in _MODULES for name, check in vars(module).items() if name.startswith("check_")}
+# The promises of each kind, by name. Where there is one, it is what `check_KIND` tests.
+CHECKS: dict[str, dict[str, Callable[..., None]]] = {kind: {"contract": _CHECKS[f"check_{kind}"]} for kind in KINDS} | {
     "objective": objectives.PROMISES,
-    "bound": {"contract": objectives.check_bound},
     "masking": masking.PROMISES,
-    "position_bias": {"contract": steps.check_position_bias},
-    "mask_drawing": {"contract": steps.check_mask_drawing},
-    "curriculum": {"contract": steps.check_curriculum},
-    "target": {"contract": steps.check_target},
-    "uncertainty": {"contract": check_uncertainty},
-    "noise": {"contract": check_noise},
-    "rates": {"contract": check_rates},
-    "estimator": {"contract": steps.check_estimator},
     "sampler": {"invariants": sampling.check_sampler, "policy": sampling.check_policy},
-    "order": {"contract": sampling.check_order},
-    "pace": {"contract": sampling.check_pace},
-    "remask": {"contract": sampling.check_remask},
-    "stop": {"contract": sampling.check_stop},
-    "draw": {"contract": sampling.check_draw},
-    "guidance": {"contract": check_guidance},
-    "classifier": {"contract": check_classifier},
-    "judge": {"contract": check_judge},
-    "optimizer": {"contract": check_optimizer},
-    "schedule": {"contract": check_schedule},
-    "logger": {"contract": check_logger},
-    "callback": {"contract": check_callback},
-    "algorithm": {"contract": check_algorithm},
 }
 
 
@@ -122,27 +93,23 @@ def _example(error: BaseException) -> str:
 def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None) -> list[Case]:
     """Return every promise of every part.
 
+    A part is tested with its example (see `example_of`), or with its defaults. One that has required parameters and no
+    example has only its description tested.
+
     Args:
         zoo: the parts; the installed zoo by default.
         distribution: only parts of this distribution, as `atat zoo plugins` names it.
         kind: only parts of this kind.
 
-    A part is tested with its example (see `example_of`), or with its defaults. One that has required parameters and no
-    example has only its description tested.
-
     Raises:
         ValueError: when there are no cases, so that a test with a wrong name does not pass.
     """
     zoo = zoo or Zoo.load()
-    found = []
-    for each in [kind] if kind else list(KINDS):
-        for name in zoo.names(each):
-            entry = zoo.describe(each, name)
-            if distribution in (None, entry.distribution):
-                found += _of_entry(zoo, entry)
-    if not found:
+    entries = [zoo.describe(key, name) for key in ([kind] if kind else KINDS) for name in zoo.names(key)]
+    promises = [case for entry in entries if distribution in (None, entry.distribution) for case in _of(entry, zoo)]
+    if not promises:
         raise ValueError(f"no part of {distribution or 'the zoo'} in {kind or 'any kind'} is installed")
-    return found
+    return promises
 
 
 def example_of(entry: Entry) -> Example | None:
@@ -173,23 +140,24 @@ def is_held_by_description_alone(entry: Entry) -> bool:
     return any(parameter.get("required") for parameter in entry.parameters.values()) and not example_of(entry)
 
 
-def _of_entry(zoo: Zoo, entry: Entry) -> list[Case]:
-    kind, name = entry.kind, entry.name
+def _of(entry: Entry, zoo: Zoo) -> list[Case]:
     example = example_of(entry)
 
     def made(folder: Path) -> Any:
-        return zoo.spec(kind, {"use": name, **(example(folder) if example else {})})
+        return zoo.spec(entry.kind, {"use": entry.name, **(example(folder) if example else {})})
 
-    promises: dict[str, tuple[Callable[..., None], Callable[[Path], Any]]] = {
-        "description": (functools.partial(check_description, kind, zoo=zoo), lambda _: entry.load()),
-        "imports": (check_imports, lambda _: [entry.path]),
-    }
-    if not is_held_by_description_alone(entry):
-        # The kind masking has two contracts.
-        by_visible_text = hasattr(entry.load(), "draw_mask")
-        checks = masking.PROMISES_OF_VISIBLE_TEXT if by_visible_text else CHECKS[kind]
-        promises |= {promise: (check, made) for promise, check in checks.items()}
-    return [Case(kind=kind, name=name, promise=key, check=value[0], makes=value[1]) for key, value in promises.items()]
+    case = functools.partial(Case, kind=entry.kind, name=entry.name)
+    described = functools.partial(check_description, entry.kind, zoo=zoo)
+    found = [
+        case(promise="description", check=described, makes=lambda _: entry.load()),
+        case(promise="imports", check=check_imports, makes=lambda _: [entry.path]),
+    ]
+    if is_held_by_description_alone(entry):
+        return found
+    # The kind masking has two contracts.
+    by_visible_text = hasattr(entry.load(), "draw_mask")
+    checks = masking.PROMISES_OF_VISIBLE_TEXT if by_visible_text else CHECKS[entry.kind]
+    return found + [case(promise=promise, check=check, makes=made) for promise, check in checks.items()]
 
 
 _PROBE = """
@@ -223,21 +191,13 @@ def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
         return  # nothing to build without its parameters
     spec, problems = structure(cls, {}, kind, zoo)
     assert not problems, f"{where} does not accept its own defaults: {problems}"
-    check_round_trip(kind, spec, zoo)
-
-
-def check_round_trip(kind: str, spec: Any, zoo: Zoo | None = None) -> None:
-    """Check that a specification, written as a TOML table and read back, is the same, and that it is frozen."""
     table = unstructure(spec)
-    assert table["use"] == spec.name, f"{kind} {spec.name}: its table begins with its name"
-    again, problems = structure(type(spec), {k: v for k, v in table.items() if k != "use"}, kind, zoo or Zoo.load())
+    assert table.pop("use") == spec.name, f"{kind} {spec.name}: its table begins with its name"
+    again, problems = structure(cls, table, kind, zoo)
     assert not problems, f"{kind} {spec.name}: its own table is refused: {problems}"
     assert again == spec, f"{kind} {spec.name}: its table reads back as something else"
-    try:
-        spec.name_of_no_field = 1
-    except AttributeError:
-        return
-    raise AssertionError(f"{kind} {spec.name} can be changed after it is made; decorate it with @component")
+    promise = f"{kind} {spec.name} can be changed after it is made; decorate it with @component"
+    raises((AttributeError,), lambda: setattr(spec, "name_of_no_field", 1), promise)
 
 
 def check_imports(paths: Iterable[str]) -> None:

@@ -15,29 +15,24 @@ Example = Callable[[Path], dict[str, Any]]
 _WORDS = ("the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states")
 
 
-def _lines(count: int) -> list[str]:
+def _written(path: Path, lines: int = 80, end: str = "\n") -> str:
     draw = random.Random(0)
-    return [" ".join(draw.choices(_WORDS, k=12)) for _ in range(count)]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(end.join(" ".join(draw.choices(_WORDS, k=12)) for _ in range(lines)), encoding="utf-8")
+    return str(path)
 
 
-def _text_files(folder: Path) -> dict[str, Any]:
-    (folder / "text.txt").write_text("\n".join(_lines(80)), encoding="utf-8")
-    return {"train": [str(folder / "text.txt")], "document": "line"}
+def _files(folder: Path) -> dict[str, Any]:
+    return {"train": [_written(folder / "text.txt")], "document": "line"}
 
 
-def _folder(folder: Path) -> dict[str, Any]:
-    (folder / "set").mkdir()
-    (folder / "set" / "train.txt").write_text("\n".join(_lines(80)), encoding="utf-8")
+def _huggingface(folder: Path) -> dict[str, Any]:
+    _written(folder / "set" / "train.txt")
     return {"path": str(folder / "set"), "cache": str(folder / "cache")}
 
 
 def _mixture(folder: Path) -> dict[str, Any]:
-    return {"of": [{"use": "sotu", "first_year": 2010}, {"use": "files", **_text_files(folder)}], "weights": [3.0, 1.0]}
-
-
-def _text8(folder: Path) -> dict[str, Any]:
-    (folder / "text8").write_text(" ".join(_lines(80)), encoding="utf-8")
-    return {"path": str(folder / "text8")}
+    return {"of": [{"use": "sotu", "first_year": 2010}, {"use": "files", **_files(folder)}], "weights": [3.0, 1.0]}
 
 
 def _shards(folder: Path) -> dict[str, Any]:
@@ -46,12 +41,13 @@ def _shards(folder: Path) -> dict[str, Any]:
 
     data = {"root": str(folder / "shards"), "length": 16, "lanes": 2}
     data |= {"sequences_per_member": 4, "sequences_per_shard": 8}
-    corpus = {"use": "files", **_text_files(folder)}
+    corpus = {"use": "files", **_files(folder)}
     return {"path": str(build(from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data})))}
 
 
 def _pretrained(folder: Path) -> dict[str, Any]:
-    BPETokenizer(vocabulary_size=300).train(lambda: iter(_lines(20))).save(folder)
+    text = Path(_written(folder / "text.txt", 20)).read_text(encoding="utf-8").splitlines()
+    BPETokenizer(vocabulary_size=300).train(lambda: iter(text)).save(folder)
     return {"path": str(folder / "tokenizer.json"), "bos": "<bos>", "eos": "<eos>"}
 
 
@@ -63,10 +59,10 @@ def _run(folder: Path) -> dict[str, Any]:
 
 # By kind and name.
 EXAMPLES: Mapping[tuple[str, str], Example] = {
-    ("corpus", "files"): _text_files,
-    ("corpus", "huggingface"): _folder,
+    ("corpus", "files"): _files,
+    ("corpus", "huggingface"): _huggingface,
     ("corpus", "mixture"): _mixture,
-    ("corpus", "text8"): _text8,
+    ("corpus", "text8"): lambda folder: {"path": _written(folder / "text8", end=" ")},
     ("corpus", "shards"): _shards,
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,

@@ -72,8 +72,7 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         assert bool((after[before == -torch.inf] == -torch.inf).all()), "a token without probability was given one"
         assert torch.equal(guided.denoiser(z, None, pairs(where)), after), "pairs gave something else"
         for row in range(rows):
-            cut = slice(row, row + 1)
-            alone = guided.denoiser(z[cut], None, where[cut])
+            alone = guided.denoiser(z[row : row + 1], None, where[row : row + 1])
             mine = after[where.nonzero()[:, 0] == row]
             assert torch.allclose(alone.exp(), mine.exp(), atol=1e-5), "a row depends on its batch"
 
@@ -92,7 +91,11 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         assert torch.equal(guided.fill(AncestralSampler(steps=4), z, seed=seed).tokens, made.tokens), "another text"
         assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of passes through the network"
 
-    _check_nothing(guidance)
+    # A strength of 0 returns the given writer, unless words are banned.
+    part: Any = guidance
+    if attrs.has(type(part)) and hasattr(part, "strength") and not getattr(part, "ban", ()):
+        writer = toy_writer()
+        assert attrs.evolve(part, strength=0.0).guide(writer) is writer, "a strength of 0 changes the writer"
 
 
 def _same_writer(writer: Writer, guided: Writer) -> None:
@@ -103,15 +106,6 @@ def _same_writer(writer: Writer, guided: Writer) -> None:
         assert getattr(guided.denoiser, name) == getattr(writer.denoiser, name), f"guidance has changed {name}"
     assert isinstance(guided.cost, int), "cost is a whole number of passes"
     assert guided.cost >= writer.cost, "guidance does not make an evaluation cheaper"
-
-
-def _check_nothing(guidance: Any) -> None:
-    """Check that a strength of 0 returns the given writer, unless words are banned."""
-    banned: Any = getattr(guidance, "ban", ())
-    if not attrs.has(type(guidance)) or not hasattr(guidance, "strength") or banned:
-        return
-    writer = toy_writer()
-    assert attrs.evolve(guidance, strength=0.0).guide(writer) is writer, "a strength of 0 changes the writer"
 
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:
@@ -125,12 +119,12 @@ def check_classifier(classifier: Classifier, examples: int = 30) -> None:
     def holds(rows: int, length: int, seed: int) -> None:
         z = noisy(rows, length, writer.tokenizer.vocabulary_size, seed)
         kept = z.clone()
-        found = model(z)
+        log_prob = model(z)
         assert torch.equal(z, kept), "the caller's tokens were written to"
-        assert found.shape == (rows,), "one log-probability a text"
-        assert bool((found <= 0).all()), "a log-probability is at most 0, and a number"
+        assert log_prob.shape == (rows,), "one log-probability a text"
+        assert bool((log_prob <= 0).all()), "a log-probability is at most 0, and a number"
         alone = torch.cat([model(z[i : i + 1]) for i in range(rows)])
-        assert torch.allclose(alone, found, atol=1e-4), "a row depends on its batch"
+        assert torch.allclose(alone, log_prob, atol=1e-4), "a row depends on its batch"
         if isinstance(model, Differentiable):
-            x = model.table[z]
-            assert torch.allclose(model.embedded(x), found, atol=1e-4), "the embedding says something else"
+            embedded = model.embedded(model.table[z])
+            assert torch.allclose(embedded, log_prob, atol=1e-4), "the embedding says something else"

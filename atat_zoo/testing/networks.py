@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atat_zoo.testing.batches import VOCABULARY as V
 from atat_zoo.testing.batches import context, holds
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 B, L, HALF = 3, 12, 6
 _TOLERANCE = 1e-4
@@ -21,10 +18,13 @@ _TOLERANCE = 1e-4
 def check_backbone(backbone: Any) -> None:
     """Check the contract of a backbone: independent rows, gradients, and the attention mask unless it takes none.
 
-    Args:
-        backbone: a specification. The check of a small one takes a second; a large one takes longer.
+    The check of a small one takes a second; a large one takes longer.
     """
-    module = randomised(_made(backbone)).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        built = backbone.build(context(length=L))
+    assert isinstance(built, nn.Module), "a backbone's build returns an nn.Module"
+    module = randomised(built).eval()
     tokens = torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(1))
     t = torch.rand(B, generator=torch.Generator().manual_seed(2)) if module.reads_time else None
     D = module.embedding.embedding_dim
@@ -36,18 +36,15 @@ def check_backbone(backbone: Any) -> None:
     (logits * torch.linspace(-1, 1, V)).square().sum().backward()
     holds_gradients(module)
     with torch.no_grad():
-        _holds_head(module, hidden, logits)
-        _holds_text(module, tokens, t, hidden)
-        both_ways = getattr(backbone, "both_ways_only", False)
-        if not both_ways:
+        _holds_text(module, tokens, t, hidden, logits)
+        if not getattr(backbone, "both_ways_only", False):
             _holds_attention(module, tokens, t)
-        if not both_ways and "cache" in inspect.signature(module.forward).parameters:
-            _holds_cache(module, tokens, t)
-        if module.reads_time:
-            later = module(tokens, t / 2 if t is not None else None)
-            assert not torch.allclose(later, hidden), "a backbone that reads the time changes with it"
-        else:
+            if "cache" in inspect.signature(module.forward).parameters:
+                _holds_cache(module, tokens, t)
+        if t is None:
             _near(module(tokens, torch.rand(B)), hidden, "a backbone that does not read the time ignores it")
+        else:
+            assert not torch.allclose(module(tokens, t / 2), hidden), "a backbone that reads the time changes with it"
 
 
 def holds_gradients(module: nn.Module) -> None:
@@ -68,25 +65,14 @@ def randomised(module: nn.Module, seed: int = 0) -> Any:
     return module
 
 
-def _made(backbone: Any) -> Any:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        module = backbone.build(context(length=L))
-    assert isinstance(module, nn.Module), "a backbone's build returns an nn.Module"
-    return module
-
-
 def _near(found: Tensor, wanted: Tensor, promise: str) -> None:
     difference = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1))
     assert difference <= _TOLERANCE, f"{promise}: differs by {difference:.2g}"  # NaN fails too
 
 
-def _holds_head(module: Any, hidden: Tensor, logits: Tensor) -> None:
-    where = torch.arange(B * L).view(B, L) % 3 == 0
-    _near(module.head(hidden[where]), logits[where], "the head looks at one position, and can be asked for some alone")
-
-
-def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor) -> None:
+def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, logits: Tensor) -> None:
+    some = torch.arange(B * L).view(B, L) % 3 == 0
+    _near(module.head(hidden[some]), logits[some], "the head looks at one position, and can be asked for some alone")
     alone = module(tokens[1:2], None if t is None else t[1:2])
     _near(alone, hidden[1:2], "a row does not depend on the others of its batch")
     _near(module(tokens, t, positions=torch.arange(L)), hidden, "positions are 0 … L - 1 where they are not given")
@@ -101,9 +87,8 @@ def _changed(tokens: Tensor) -> Tensor:
 
 def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     causal = module(tokens, t, attention="causal")
-    _near(
-        module(_changed(tokens), t, attention="causal")[:, :HALF], causal[:, :HALF], "causal attention sees no future"
-    )
+    other = module(_changed(tokens), t, attention="causal")
+    _near(other[:, :HALF], causal[:, :HALF], "causal attention sees no future")
     lower = torch.ones(L, L).tril().bool()
     _near(module(tokens, t, attention=lower), causal, "a mask of the past is causal attention")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.measure.policy import policy_nats
@@ -30,7 +29,12 @@ if TYPE_CHECKING:
     from atat_zoo.samplers.remask import Remask
     from atat_zoo.samplers.stop import Stop
 
-LENGTHS, VOCABULARIES, ROWS = 12, 6, 5
+# What every check draws: the seed, how sharp the denoiser's distributions are, and whether it has an importance.
+_DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "seed": st.integers(-(2**63), 2**63 - 1),
+    "sharpness": st.sampled_from([0.0, 3.0, 20.0]),
+    "weighed": st.booleans(),
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -69,15 +73,7 @@ def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, l
 def check_sampler(sampler: Sampler, examples: int = 20) -> None:
     """Check a sampler: given tokens, no masks left, counted evaluations, seeds, no leak between rows."""
 
-    @for_examples(
-        examples,
-        rows=st.integers(0, ROWS),
-        length=st.integers(1, LENGTHS),
-        v=st.integers(1, VOCABULARIES),
-        seed=st.integers(-(2**63), 2**63 - 1),
-        sharpness=st.sampled_from([0.0, 3.0, 20.0]),
-        weighed=st.booleans(),
-    )
+    @for_examples(examples, rows=st.integers(0, 5), length=st.integers(1, 12), v=st.integers(1, 6), **_DRAWN)
     def holds(rows: int, length: int, v: int, seed: int, sharpness: float, weighed: bool) -> None:
         importance = hashed_importance if weighed else None
         z, seeds = noisy(rows, length, v, seed), fold(torch.arange(rows), seed)
@@ -93,15 +89,9 @@ def check_policy(sampler: Sampler, examples: int = 20) -> None:
     if sampler.no_policy_bound_because:
         return
 
-    @for_examples(
-        examples,
-        free=st.lists(st.booleans(), min_size=1, max_size=4),
-        v=st.integers(1, 3),
-        seed=st.integers(-(2**63), 2**63 - 1),
-        sharpness=st.sampled_from([0.0, 3.0, 20.0]),
-        weighed=st.booleans(),
-        orders=st.integers(1, 2),
-    )
+    texts_of = {"free": st.lists(st.booleans(), min_size=1, max_size=4), "v": st.integers(1, 3)}
+
+    @for_examples(examples, **texts_of, orders=st.integers(1, 2), **_DRAWN)
     def holds(free: list[bool], v: int, seed: int, sharpness: float, weighed: bool, orders: int) -> None:
         denoiser = Hashed(v, sharpness=sharpness, importance=hashed_importance if weighed else None)
         texts = torch.tensor(list(itertools.product(*(range(v) if may else [0] for may in free))))
@@ -116,22 +106,11 @@ def check_policy(sampler: Sampler, examples: int = 20) -> None:
             assert torch.equal(other.nats, priced.nats), "a deterministic choice of positions depends on the seed"
 
 
-class Asked(Denoiser, Protocol):
-    """A denoiser that counts the rows it has evaluated."""
+def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
+    """Check what holds for every sampler on one batch z, int64 [B, L], with seeds, int64 [B].
 
-    evaluated: int
-
-
-def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
-    """Check what holds for every sampler on one batch.
-
-    Args:
-        sampler: the sampler.
-        make: returns a new denoiser.
-        z: int64 [B, L].
-        seeds: int64 [B].
-        alone: whether a row alone must give the same text as in the batch; not for a network in float32, which sums in
-            another order.
+    `make` returns a new denoiser that counts the rows it has `evaluated`. With `alone`, a row by itself must give
+    the same text as in the batch; not so for a network in float32, which sums in another order.
     """
     denoiser, kept = make(), z.clone()
     v = denoiser.mask_id
@@ -163,7 +142,6 @@ def check_sample(sampler: Sampler, make: Callable[[], Asked], z: Tensor, seeds: 
 
 
 def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tensor:
-    """Replay the trace on z."""
     tokens = tokens.clone()
     for record in trace:
         if "hidden" in record:
@@ -180,9 +158,7 @@ def example_step(
     """Return a step in the middle of a run, with everything in `needs` filled in, for rows with open positions."""
     z = noisy(rows + 1, length, vocabulary_size, seed)[[0, *range(2, rows + 1)]]
     z[:, 0] = vocabulary_size
-    keys = fold(torch.arange(rows), seed)
-    open_ = z == vocabulary_size
-    denoiser = Hashed(vocabulary_size)
+    keys, open_, denoiser = fold(torch.arange(rows), seed), z == vocabulary_size, Hashed(vocabulary_size)
     step = Step(
         number=2,
         final=False,
@@ -223,8 +199,8 @@ def check_order(order: Order, examples: int = 50) -> None:
     is_tensor(score, "a score per position", score.dtype, step.open.shape)
     assert not bool(score[step.open].isnan().any()), "a score is not a number"
     assert torch.equal(order(step), score), "the same step gave other scores"
-    known = {"log_probs", "importance", "order_weights", "drawn", "history"}
-    _holds_in_a_sampler(order.needs, known, examples, order=order)
+    available = {"log_probs", "importance", "order_weights", "drawn", "history"}
+    _holds_in_a_sampler(order.needs, available, examples, order=order)
 
 
 def check_pace(pace: Pace, examples: int = 50) -> None:
@@ -251,8 +227,7 @@ def check_remask(remask: Remask, examples: int = 50) -> None:
     step.fresh = torch.zeros_like(step.open)
     rate = torch.as_tensor(remask.rate(step))
     assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate is a share"
-    hidden = remask(step)
-    is_tensor(hidden, "what is hidden", torch.bool, step.open.shape)
+    is_tensor(remask(step), "what is hidden", torch.bool, step.open.shape)
     _holds_in_a_sampler(remask.needs, {"confidence", "rescored"}, examples, remask=remask)
 
 
@@ -283,24 +258,23 @@ def check_draw(draw: Draw, examples: int = 50) -> None:
         is_tensor(drawn, "one token per distribution", torch.int64, keys.shape)
         assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token without probability was drawn"
         assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
-        check_frequencies(draw, log_probs[0], step, seed)
+        _holds_frequencies(draw, log_probs[0], step, seed)
 
     _holds_in_a_sampler(draw.needs, {"history"}, examples, draw=draw)
 
 
-def check_frequencies(draw: Draw, log_probs: Tensor, step: Step, seed: int, number: int = 512) -> None:
+def _holds_frequencies(draw: Draw, log_probs: Tensor, step: Step, seed: int) -> None:
     """Check that a draw draws from what it says, for one distribution [V]: within six standard errors and six."""
-    many, rows = log_probs.expand(number, -1), torch.zeros(number, dtype=torch.int64)
-    counts = draw(many, fold(torch.arange(number), seed), step, rows).bincount(minlength=len(log_probs))
-    each = torch.arange(len(log_probs))
-    said = draw.log_prob(each, log_probs.expand(len(each), -1), step, torch.zeros_like(each)).exp()
+    V, number = len(log_probs), torch.arange(512)
+    counts = draw(log_probs.expand(512, V), fold(number, seed), step, 0 * number).bincount(minlength=V)
+    said = draw.log_prob(number[:V], log_probs.expand(V, V), step, 0 * number[:V]).exp()
     assert abs(float(said.sum()) - 1) < 1e-9, "what is drawn from does not sum to 1"
-    spread = (number * said * (1 - said)).clamp(min=0).sqrt()
-    assert bool(((counts - number * said).abs() <= 6 * spread + 6).all()), "a draw is not from what it says"
+    spread = (512 * said * (1 - said)).clamp(min=0).sqrt()
+    assert bool(((counts - 512 * said).abs() <= 6 * spread + 6).all()), "a draw is not from what it says"
 
 
-def _holds_in_a_sampler(needs: frozenset[str], known: set[str], examples: int, **part: Any) -> None:
+def _holds_in_a_sampler(needs: frozenset[str], available: set[str], examples: int, **part: Any) -> None:
     """Check that a part needs what a step has for its kind, and a sampler with it."""
-    assert needs <= known, f"unknown needs: {', '.join(sorted(needs - known))}"
+    assert needs <= available, f"unknown needs: {', '.join(sorted(needs - available))}"
     check_sampler(assemble(**part), examples)
     check_policy(assemble(**part), examples)

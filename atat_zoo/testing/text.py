@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atat_zoo.corpora import Corpus
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
-from atat_zoo.testing.batches import close, holds, is_tensor
+from atat_zoo.testing.batches import close, for_examples, holds, is_tensor, raises
 from atat_zoo.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -32,11 +31,7 @@ _FIRST = 100
 
 
 def check_corpus(corpus: Any) -> None:
-    """Check the contract of a corpus: texts, the same each time, none of them in two splits.
-
-    Args:
-        corpus: a specification; its text must be there.
-    """
+    """Check the contract of a corpus whose text is there: texts, the same each time, none of them in two splits."""
     assert Corpus in corpus.__class__.__mro__, "a corpus inherits from atat_zoo.corpora.Corpus"
     fingerprint = corpus.fingerprint()
     assert isinstance(fingerprint, dict), "a fingerprint is a table"
@@ -53,33 +48,27 @@ def check_corpus(corpus: Any) -> None:
             assert isinstance(document, str), f"a document is a str, not {type(document).__name__}"
         again = list(itertools.islice(corpus.documents(split), _FIRST))
         assert again == documents[:_FIRST], f"{split} has the same documents in the same order each time"
-    for one, other in itertools.combinations(SPLITS, 2):
-        both = set(texts[one]) & set(texts[other]) - {""}
-        assert not both, f"no document is in {one} and in {other} too: {min(both)!r:.60}"
+    for split, other in itertools.combinations(SPLITS, 2):
+        both = set(texts[split]) & set(texts[other]) - {""}
+        assert not both, f"no document is in {split} and in {other} too: {min(both)!r:.60}"
     _refuses(corpus, "no such split", "a split that there is not is refused")
 
 
 def check_boundary(boundary: Any, examples: int = 50) -> None:
     """Check the contract of a boundary: no word of a file is lost or doubled, and no document is too long."""
 
-    @settings(max_examples=examples, deadline=None, database=None)
-    @given(st.lists(st.sampled_from(_LINES), max_size=12), st.booleans())
-    def check(lines: list[str], ends: bool) -> None:
+    @for_examples(examples, lines=st.lists(st.sampled_from(_LINES), max_size=12), ends=st.booleans())
+    def holds_words(lines: list[str], ends: bool) -> None:
         text = "\n".join(lines) + "\n" * ends
-        found = list(boundary.documents(io.StringIO(text), len(text) + 1))
-        assert all(isinstance(document, str) for document in found), "a document is a str"
-        assert " ".join(found).split() == text.split(), "no word is lost, doubled or divided"
-        again = list(boundary.documents(io.StringIO(text), len(text) + 1))
-        assert again == found, "a file has the same documents each time"
-        longest = max(map(len, found), default=0)
+        documents, again = (list(boundary.documents(io.StringIO(text), len(text) + 1)) for _ in range(2))
+        assert all(isinstance(document, str) for document in documents), "a document is a str"
+        assert " ".join(documents).split() == text.split(), "no word is lost, doubled or divided"
+        assert again == documents, "a file has the same documents each time"
+        longest = max(map(len, documents), default=0)
         if longest > 1:
-            try:
-                list(boundary.documents(io.StringIO(text), (longest - 1) // 2))
-            except MemoryError:
-                return
-            raise AssertionError("a document of more characters than are allowed raises MemoryError")
-
-    check()
+            half = partial(boundary.documents, io.StringIO(text), (longest - 1) // 2)
+            promise = "a document of more characters than are allowed raises MemoryError"
+            raises((MemoryError,), lambda: list(half()), promise)
 
 
 _LINES = ("", " ", "one word", "two  words ", " = Title = ", " = = Part = = ", "\ta", "= a = b =", "é 日本")
@@ -88,18 +77,14 @@ _LINES = ("", " ", "one word", "two  words ", " = Title = ", " = = Part = = ", "
 def check_detokenizer(detokenizer: Any) -> None:
     """Check the contract of a detokenizer: any text to a text, the same each time, and nothing from nothing."""
     for text in (*TEXTS, *_LINES, " @-@ ".join("abc"), "He said , \" it 's ' here ' \" ."):
-        found = detokenizer(text)
-        assert isinstance(found, str), f"a text is a str, not {type(found).__name__}"
-        assert detokenizer(text) == found, f"a text is the same each time: {text!r}"
-        assert bool(found.strip()) == bool(text.strip()), f"a text stays one, and nothing stays nothing: {text!r}"
+        made = detokenizer(text)
+        assert isinstance(made, str), f"a text is a str, not {type(made).__name__}"
+        assert detokenizer(text) == made, f"a text is the same each time: {text!r}"
+        assert bool(made.strip()) == bool(text.strip()), f"a text stays one, and nothing stays nothing: {text!r}"
 
 
 def _refuses(corpus: Any, split: str, promise: str) -> None:
-    try:
-        next(iter(corpus.documents(split)), None)
-    except (UserError, ValueError, KeyError):
-        return
-    raise AssertionError(promise)
+    raises((UserError, ValueError, KeyError), lambda: next(iter(corpus.documents(split)), None), promise)
 
 
 def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
@@ -123,12 +108,17 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     for name, i in special.items():
         assert i is None or sizes[i] == 0, f"{name} stands for no text, so its byte count is 0"
 
-    encoded = {text: ids for text in texts if (ids := _encoded(model, text, text == texts[0])) is not None}
+    encoded: dict[str, list[int]] = {}
+    for text in texts:
+        try:
+            encoded[text] = list(model.encode(text))
+        except UserError:  # as it says of a text that it cannot write
+            assert text != texts[0], f"this text can be written: {text!r}"
     for text, ids in encoded.items():
         assert all(0 <= i < V for i in ids), f"the ids of a text are from 0 to V - 1, and the mask is no text: {text!r}"
         assert not set(ids) & set(special.values()), f"BOS and EOS are no text: {text!r}"
-        found = model.decode(ids)
-        assert found == text, f"a text is decoded from its ids: {text!r} became {found!r}"
+        decoded = model.decode(ids)
+        assert decoded == text, f"a text is decoded from its ids: {text!r} became {decoded!r}"
         size = len(text.encode())
         assert sizes[ids].sum() == size, f"byte counts add up to the bytes of the text: {text!r} has {size}"
     assert model.encode_batch(list(encoded)) == list(encoded.values()), "several texts have the ids of each alone"
@@ -142,15 +132,6 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
         _same(tokenizer.load(Path(folder)), model, encoded, "what is saved is loaded as it was")
-
-
-def _encoded(model: Any, text: str, must: bool) -> list[int] | None:
-    """Return the ids, or None for a text that the tokenizer says it cannot write."""
-    try:
-        return list(model.encode(text))
-    except UserError:
-        assert not must, f"this text can be written: {text!r}"
-        return None
 
 
 def _same(model: Any, wanted: Any, encoded: dict[str, list[int]], promise: str) -> None:
@@ -171,18 +152,13 @@ JUDGED = (
 
 
 def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
-    """Check the contract of a judge: nonnegative nats of each text independently, and more for longer texts.
-
-    Args:
-        judge: a specification; its model must be there.
-        texts: what it is tried with.
-    """
+    """Check the contract of a judge whose model is there: nonnegative nats of each text alone, more for longer ones."""
     made = judge.build("cpu")
     assert str(made.title).strip(), "a judge has a title"
     nats, tokens = made.nats(texts)
     is_tensor(nats, "nats", torch.float64, (len(texts),))
     is_tensor(tokens, "counts of tokens", torch.int64, (len(texts),))
-    holds(nats.isfinite() & (nats >= 0), "nats are finite and not negative", lambda: nats)
+    holds(nats.isfinite() & (nats >= 0), "nats are finite and not negative", nats)
     holds(tokens >= 0, "there are no fewer than 0 tokens")
     again, _ = judge.build("cpu").nats(texts)
     close(again, nats, 0, "the same judge says the same of the same texts")
@@ -196,8 +172,8 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
         close(counted, tokens[i : i + 1], 0, "nor does the count of its tokens")
         close(made.features([text]), features[i : i + 1], 1e-3, "nor does its feature")
         longer, more = made.nats([f"{text} {text} {text}"])
-        holds(longer > nats[i], "a longer text costs more", partial(str, text))
-        holds(more > tokens[i], "a longer text has more tokens", partial(str, text))
+        holds(longer > nats[i], "a longer text costs more", text)
+        holds(more > tokens[i], "a longer text has more tokens", text)
     nothing, none = made.nats(["", texts[0]])
     holds((nothing[:1] == 0) & (none[:1] == 0), "an empty text has no tokens and costs nothing")
     close(nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty text changes nothing for the others")

@@ -60,13 +60,12 @@ class Joint:
 
     def __init__(self, weights: Tensor | list[float], length: int, vocabulary_size: int) -> None:
         """Normalise `weights` [S], one for each sequence: 0…00, 0…01, … in base V."""
-        self.length, self.vocabulary_size = length, vocabulary_size
+        self.length, self.vocabulary_size, self.mask_id = length, vocabulary_size, vocabulary_size
         weights = torch.as_tensor(weights, dtype=torch.float64)
         self.states = torch.tensor(list(itertools.product(range(vocabulary_size), repeat=length)), dtype=torch.int64)
         if weights.shape != self.states.shape[:1]:
             raise ValueError(f"expected {len(self.states)} weights for V = {vocabulary_size}, L = {length}")
         self.p = weights / weights.sum()
-        self.mask_id = vocabulary_size
         self.denoiser = FunctionDenoiser(self.log_probs, self.mask_id)
 
     @property
@@ -129,41 +128,30 @@ class ExactBackbone(nn.Module):
             seen = torch.ones(tokens.shape[1], tokens.shape[1]).bool()
             attention = seen if attention is None else seen.tril()
         place = torch.arange(tokens.shape[1]) if positions is None else positions
-        found = []
+        hidden = []
         for i in range(tokens.shape[1]):
             z = torch.full((len(tokens), L), m)
             for j in attention[i].nonzero()[:, 0].tolist():
                 k = place[j] - int(shifted)
                 z[:, k] = torch.where(tokens[:, j] != m, tokens[:, j], z[:, k])
-            found.append(self.joint.marginals(z)[:, place[i]].log() + self.shift)
-        return torch.stack(found, 1)
+            hidden.append(self.joint.marginals(z)[:, place[i]].log() + self.shift)
+        return torch.stack(hidden, 1)
 
 
 class Hashed(FunctionDenoiser):
     """An arbitrary denoiser: every log-probability is a hash of all of the row's z, the position and the token.
 
     It changes wherever z changes, works for any V and L, and gives a row the same numbers in any batch, so that any
-    leak between rows shows. It counts its `calls`, the rows in them (`evaluated`) and the positions (`asked`).
+    leak between rows shows. It counts its `calls`, and the rows in them (`evaluated`).
     """
 
     gives_order_weights = scores_visible_tokens = True
 
-    def __init__(
-        self,
-        vocabulary_size: int,
-        *,
-        sharpness: float = 3.0,
-        seed: int = 0,
-        window: int | None = None,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-        importance_reads: Literal["x", "z"] = "x",
-    ) -> None:
-        """Draw logits from [0, sharpness); `importance`, such as `hashed_importance`, makes it an estimator."""
-        super().__init__(
-            self.hashed, vocabulary_size, window=window, importance=importance, importance_reads=importance_reads
-        )
+    def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0, **facts: Any) -> None:
+        """Draw logits from [0, sharpness); `facts` are those of a `FunctionDenoiser`."""
+        super().__init__(self.hashed, vocabulary_size, **facts)
         self.vocabulary_size, self.sharpness, self.seed = vocabulary_size, sharpness, seed
-        self.calls = self.evaluated = self.asked = 0
+        self.calls = self.evaluated = 0
 
     def hashed(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return log-probabilities, float64 [N, V]; refuses to be asked at a visible position."""
@@ -171,7 +159,6 @@ class Hashed(FunctionDenoiser):
             raise ValueError("the denoiser is asked at a position that is not masked")
         self.calls += 1
         self.evaluated += len(tokens)
-        self.asked += len(pairs(where)[0])
         return self._hashed(tokens, where)
 
     def _hashed(self, tokens: Tensor, where: Where) -> Tensor:
