@@ -1,24 +1,19 @@
 """Batches with all edge cases, drawn by hypothesis."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import Tensor
 
 from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hypothesis.strategies import DrawFn
-    from torch import Tensor
 
 LONGEST = 1024
 VOCABULARY = 11

@@ -1,7 +1,5 @@
 """Every promise of every part, as a list to parametrise a test with; and those of any kind: description and import."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re
@@ -9,25 +7,21 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from hypothesis.errors import Flaky
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
+from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.testing import guidance, masking, networks, objectives, sampling, steps, text, training
 from atat_zoo.testing.batches import raises
-from atat_zoo.testing.examples import EXAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from atat_zoo.registry.manifest import Entry
-    from atat_zoo.testing.examples import Example
+from atat_zoo.testing.examples import EXAMPLES, Example
 
 _MODULES = (guidance, masking, networks, objectives, sampling, steps, text, training)
 _CHECKS = {name: check for module in _MODULES for name, check in vars(module).items() if name.startswith("check_")}
@@ -180,8 +174,7 @@ def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
         assert isinstance(text, str), f"{where} has no text {word!r}"
         assert text.strip() == text != "", f"{where}: {word} is empty or has spaces around it"
         assert "\n" not in text, f"{where}: {word} is one line"
-    refs = getattr(cls, "refs", None)
-    assert isinstance(refs, tuple), f"{where}: refs is a tuple of sources, () if there is none"
+    assert isinstance(getattr(cls, "refs", None), tuple), f"{where}: refs is a tuple of sources, () if there is none"
     assert (cls.__doc__ or "").strip(), f"{where} has no docstring"
     assert attrs.has(cls), f"{where} is no attrs class; decorate it with @component"
     assert all(field.kw_only for field in attrs.fields(cls)), f"{where}: parameters are keyword-only"

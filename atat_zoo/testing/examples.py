@@ -1,7 +1,5 @@
 """A small example of each part that needs parameters or files, or that is large by default."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,28 +1,24 @@
 """Guidance and classifiers, with the denoiser `Hashed` over the symbols of text8; some tokens have probability 0."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
-from atat_zoo.diffusion.positions import pairs
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.generation import Writer
+from atat_zoo.generation.classifiers import Classifier, Differentiable
+from atat_zoo.generation.guidance import Guidance
+from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.sampling import noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from atat_zoo.tokenizers import CharactersTokenizer
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.generation.classifiers import Classifier
-    from atat_zoo.generation.guidance import Guidance
-
-LONGEST, ROWS = 16, 4
+LONGEST = 16
+_DRAWN = {"rows": st.integers(1, 4), "seed": st.integers(0, 2**31)}
 
 
 class Gappy(Hashed):
@@ -46,15 +42,8 @@ def toy_writer(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
     """Check the contract of a guidance: a valid guided denoiser, unchanged given tokens; rows begin with `start`."""
-    from atat_zoo.samplers.published import AncestralSampler
 
-    @for_examples(
-        examples,
-        rows=st.integers(1, ROWS),
-        length=st.integers(max(1, len(start) + 1), LONGEST),
-        seed=st.integers(0, 2**31),
-        weighed=st.booleans(),
-    )
+    @for_examples(examples, length=st.integers(len(start) + 1, LONGEST), weighed=st.booleans(), **_DRAWN)
     def holds(rows: int, length: int, seed: int, weighed: bool) -> None:
         writer = toy_writer(weighed=weighed, seed=seed)
         guided = guidance.guide(writer)
@@ -110,12 +99,10 @@ def _same_writer(writer: Writer, guided: Writer) -> None:
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:
     """Check the contract of a classifier: log-probabilities of rows with masks, and a matching gradient."""
-    from atat_zoo.generation.classifiers import Differentiable
-
     writer = toy_writer()
     model = classifier.build(writer.tokenizer, LONGEST)
 
-    @for_examples(examples, rows=st.integers(1, ROWS), length=st.integers(1, LONGEST), seed=st.integers(0, 2**31))
+    @for_examples(examples, length=st.integers(1, LONGEST), **_DRAWN)
     def holds(rows: int, length: int, seed: int) -> None:
         z = noisy(rows, length, writer.tokenizer.vocabulary_size, seed)
         kept = z.clone()

@@ -1,24 +1,17 @@
 """Checks of masking strategies: (a)–(f) of `atat_zoo.masking`, or that a mask is drawn by visible tokens alone."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
 from atat_zoo.diffusion.randomness import fold, mix, row_keys, to_unit
-from atat_zoo.testing.batches import VOCABULARY, called, close, for_examples, holds, is_tensor, rows, temperatures
+from atat_zoo.testing.batches import VOCABULARY, Rows, called, close, for_examples, holds, is_tensor, rows, temperatures
 from atat_zoo.testing.steps import check_adaptive, variants
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from atat_zoo.testing.batches import Rows
 
 _ROUNDING = 1e-6  # of p in float32, where a promise is exact in real numbers
 _HOT, _COLD = 1e6, 1e-5

@@ -1,13 +1,12 @@
 """Checks of backbones. B rows, L tokens, D width, V predictable tokens."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from atat_zoo.backbones.cache import Cache
 from atat_zoo.testing.batches import VOCABULARY as V
 from atat_zoo.testing.batches import context, holds
 
@@ -86,8 +85,7 @@ def _changed(tokens: Tensor) -> Tensor:
 
 
 def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
-    causal = module(tokens, t, attention="causal")
-    other = module(_changed(tokens), t, attention="causal")
+    causal, other = (module(text, t, attention="causal") for text in (tokens, _changed(tokens)))
     _near(other[:, :HALF], causal[:, :HALF], "causal attention sees no future")
     lower = torch.ones(L, L).tril().bool()
     _near(module(tokens, t, attention=lower), causal, "a mask of the past is causal attention")
@@ -95,8 +93,6 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     """Compare two halves, the first cached, with one pass in which the first half does not see the second."""
-    from atat_zoo.backbones.cache import Cache
-
     cache, position = Cache(), torch.arange(L)
     cache.grows = True
     module(tokens[:, :HALF], t, positions=position[:HALF], cache=cache)

@@ -4,12 +4,12 @@ An objective is tested with a small network with random weights, and with an exa
 second reveals leaks: no bound is below the entropy of the text, unless the model has seen the tokens that it predicts.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.bounds import average, enumerate_masks, from_denoiser
@@ -21,11 +21,6 @@ from atat_zoo.registry.hookspecs import TABLES
 from atat_zoo.testing.batches import close, holds, is_tensor
 from atat_zoo.testing.networks import holds_gradients, randomised
 from atat_zoo.testing.toys import ExactBackbone, Hashed, Joint, toy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 V, L, N = 7, 6, 8  # of the small network: vocabulary, length, rows of a global batch
 _SMALL: dict[str, Any] = {
@@ -215,10 +210,9 @@ def _holds_bound(joint: Joint, nelbo: Tensor, name: str) -> None:
     """Check that estimates [R·S], R of each state in turn, are not below the entropy."""
     mean, error = _mean(nelbo, len(joint.p))
     expected, off = float((joint.p * mean).sum()), float((joint.p * error).square().sum().sqrt())
-    assert expected >= joint.entropy - _ERRORS * off - 1e-6, (
-        f"{name}: a bound is not below the entropy of the text: {expected:.4f} ± {off:.4f} nats, "
-        f"and the entropy is {joint.entropy:.4f}"
-    )
+    seen = f"{expected:.4f} ± {off:.4f} nats, and the entropy is {joint.entropy:.4f}"
+    promise = f"{name}: a bound is not below the entropy of the text: {seen}"
+    assert expected >= joint.entropy - _ERRORS * off - 1e-6, promise
 
 
 def _mean(nelbo: Tensor, states: int) -> tuple[Tensor, Tensor]:

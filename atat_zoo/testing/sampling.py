@@ -1,33 +1,28 @@
 """Checks of samplers and their parts (docs/mathematics.md), with the denoiser `Hashed`."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
 from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.measure.policy import policy_nats
+from atat_zoo.samplers import Sample, Sampler
+from atat_zoo.samplers.draw import Draw
+from atat_zoo.samplers.order import Order
+from atat_zoo.samplers.pace import Pace
 from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.samplers.remask import Remask
+from atat_zoo.samplers.stop import Stop
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.toys import Hashed, hashed_importance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from atat_zoo.samplers import Sample, Sampler
-    from atat_zoo.samplers.draw import Draw
-    from atat_zoo.samplers.order import Order
-    from atat_zoo.samplers.pace import Pace
-    from atat_zoo.samplers.remask import Remask
-    from atat_zoo.samplers.stop import Stop
 
 # What every check draws: the seed, how sharp the denoiser's distributions are, and whether it has an importance.
 _DRAWN: dict[str, st.SearchStrategy[Any]] = {
@@ -51,8 +46,6 @@ class Assembled(CompositeSampler):
 
 def assemble(**parts: Any) -> Assembled:
     """Return a sampler of these parts, by the fields of `SamplerParts`; the others are those of `ancestral`."""
-    from atat_zoo.samplers.published import AncestralSampler
-
     return Assembled(parts=attrs.evolve(AncestralSampler(steps=6).parts(), **parts))
 
 
@@ -113,9 +106,8 @@ def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Te
     the same text as in the batch; not so for a network in float32, which sums in another order.
     """
     denoiser, kept = make(), z.clone()
-    v = denoiser.mask_id
     made, trace = traced(sampler, denoiser, z, seeds)
-    masked = kept == v
+    v, masked = denoiser.mask_id, kept == denoiser.mask_id
     assert torch.equal(z, kept), "the caller's tokens were written to"
     assert torch.equal(made.tokens[~masked], kept[~masked]), "a given token was changed"
     assert bool((made.tokens >= 0).all()), "a token is negative"

@@ -1,8 +1,7 @@
 """Checks of the parts of a training step, which are functions of tensors: from the noise to the estimators."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 
 from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.curricula.weighting import tilt
-from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels, StatefulPart
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.registry import Zoo
 from atat_zoo.testing.batches import (
     DTYPES,
     VOCABULARY,
+    Rows,
     built,
     called,
     close,
@@ -28,13 +28,8 @@ from atat_zoo.testing.batches import (
     taught,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from atat_zoo.diffusion.contracts import NoiseLevels
-    from atat_zoo.testing.batches import Rows
-
 _DRAWN = 20_000
+_PROGRESS = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 _POINTS, _INTERVALS = 2**16, 16
 # Rates of an interval are compared where this share of the rows is in it: elsewhere there are too few points.
 _ENOUGH = 0.005
@@ -85,13 +80,10 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
         only = torch.full((2, size), -torch.inf).index_fill(-1, torch.tensor([1]), 0.0)
         close(metric(only), torch.zeros(2), 0, f"{size - 1} of {size} tokens excluded: the uncertainty is 0")
 
-    @for_examples(
-        examples,
-        seed=st.integers(0, 2**32 - 1),
-        size=st.sampled_from([1, 2, 3, 50, 1000]),
-        spread=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]),
-        dtype=st.sampled_from(sorted(DTYPES)),
-    )
+    spreads, dtypes = st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]), st.sampled_from(sorted(DTYPES))
+    sizes = st.sampled_from([1, 2, 3, 50, 1000])
+
+    @for_examples(examples, seed=st.integers(0, 2**32 - 1), size=sizes, spread=spreads, dtype=dtypes)
     def holds_invariance(seed: int, size: int, spread: float, dtype: str) -> None:
         draw = torch.Generator().manual_seed(seed)
         logits = (torch.randn(3, 4, size, generator=draw) * spread).to(DTYPES[dtype])
@@ -116,12 +108,9 @@ def check_rates(rates: Any, examples: int = 20) -> None:
     """
     assert isinstance(getattr(rates, "finite_variance", None), bool), "`finite_variance` states whether ∫ 1/f is finite"
 
-    @for_examples(
-        examples,
-        drawn=rows(),
-        progress=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1)),
-        schedule=st.sampled_from(["linear", "cosine", "polynomial"]),
-    )
+    schedules = st.sampled_from(["linear", "cosine", "polynomial"])
+
+    @for_examples(examples, drawn=rows(), progress=_PROGRESS, schedule=schedules)
     def holds_law(drawn: Rows, progress: float, schedule: str) -> None:
         noise = Zoo.load().spec("noise", schedule)
         u = (torch.arange(_POINTS, dtype=torch.float64) + 0.5) / _POINTS
@@ -195,7 +184,7 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
 def check_curriculum(curriculum: Any, examples: int = 50) -> None:
     """Check the contract of a curriculum: positive weights with mean 1 over each row's maskable tokens."""
 
-    @for_examples(examples, drawn=rows(), progress=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1)))
+    @for_examples(examples, drawn=rows(), progress=_PROGRESS)
     def holds_mean(drawn: Rows, progress: float) -> None:
         step, _ = masked_step(drawn)
         for ready in variants(curriculum, drawn):

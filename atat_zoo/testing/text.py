@@ -1,14 +1,12 @@
 """Checks of corpora, tokenizers and judges."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
 import tempfile
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +17,6 @@ from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from atat_zoo.testing.batches import close, for_examples, holds, is_tensor, raises
 from atat_zoo.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The first can be written by every tokenizer: letters and spaces alone.
 PLAIN = "the people of this nation keep a just peace with all the states of the world"
@@ -66,9 +61,8 @@ def check_boundary(boundary: Any, examples: int = 50) -> None:
         assert again == documents, "a file has the same documents each time"
         longest = max(map(len, documents), default=0)
         if longest > 1:
-            half = partial(boundary.documents, io.StringIO(text), (longest - 1) // 2)
             promise = "a document of more characters than are allowed raises MemoryError"
-            raises((MemoryError,), lambda: list(half()), promise)
+            raises((MemoryError,), lambda: list(boundary.documents(io.StringIO(text), (longest - 1) // 2)), promise)
 
 
 _LINES = ("", " ", "one word", "two  words ", " = Title = ", " = = Part = = ", "\ta", "= a = b =", "é 日本")
@@ -88,12 +82,10 @@ def _refuses(corpus: Any, split: str, promise: str) -> None:
 
 
 def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
-    """Check the contract of a tokenizer: decoding restores every byte, and no text has a special id.
+    """Check the contract of a tokenizer whose files are there: decoding restores every byte; no text has a special id.
 
-    Args:
-        tokenizer: a specification; the files that it reads must be there.
-        texts: what it is tried with; the first must be a text that it can write, others may raise `UserError`. Its own
-            `texts` when empty, if it has any, and else English.
+    It must be able to write the first of the texts; others may raise `UserError`. Its own `texts` are tried when none
+    are given, if it has any, and else English.
     """
     assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer inherits from atat_zoo.tokenizers.Tokenizer"
     texts = texts or tokenizer.texts or TEXTS
@@ -101,11 +93,10 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     model = tokenizer.train(lambda: iter(documents))
     V = model.vocabulary_size
     special = {"bos": model.bos, "eos": model.eos}
-    for name, i in special.items():
-        assert i is None or 0 <= i < V, f"{name} is an id from 0 to V - 1, not {i} (V = {V}); the mask alone is V"
     sizes = model.byte_counts()
     is_tensor(torch.from_numpy(sizes), "byte counts", torch.int64, (V,))
     for name, i in special.items():
+        assert i is None or 0 <= i < V, f"{name} is an id from 0 to V - 1, not {i} (V = {V}); the mask alone is V"
         assert i is None or sizes[i] == 0, f"{name} stands for no text, so its byte count is 0"
 
     encoded: dict[str, list[int]] = {}

@@ -3,11 +3,10 @@
 S states of the joint, V tokens, L positions; the mask is id V.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,6 @@ from torch import Tensor, nn
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Entropy in nats of the toy of docs/mathematics.md, which every bound with exact weights must reach.
 ENTROPY = 1.910914
@@ -124,12 +120,12 @@ class ExactBackbone(nn.Module):
     ) -> Tensor:
         """Return hidden states [B, L, V]."""
         m, L, shifted = self.joint.mask_id, self.joint.length, self.shifted or isinstance(attention, str)
+        length, hidden = tokens.shape[1], []
         if attention is None or isinstance(attention, str):
-            seen = torch.ones(tokens.shape[1], tokens.shape[1]).bool()
+            seen = torch.ones(length, length).bool()
             attention = seen if attention is None else seen.tril()
-        place = torch.arange(tokens.shape[1]) if positions is None else positions
-        hidden = []
-        for i in range(tokens.shape[1]):
+        place = torch.arange(length) if positions is None else positions
+        for i in range(length):
             z = torch.full((len(tokens), L), m)
             for j in attention[i].nonzero()[:, 0].tolist():
                 k = place[j] - int(shifted)

@@ -1,7 +1,5 @@
 """Checks of optimizers, schedules, loggers, callbacks and algorithms."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os
@@ -16,6 +14,7 @@ from unittest import mock
 import torch
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import DataLoader
 
 from atat_zoo.testing.batches import for_examples
 
@@ -51,11 +50,7 @@ def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
 
 
 def check_optimizer(optimizer: Any, examples: int = 20) -> None:
-    """Check the contract of an optimizer.
-
-    It steps each parameter that takes a gradient, and no other; it lowers a convex loss; its state continues bit for
-    bit; and a step is a function of the parameters, not of the order in which they are registered.
-    """
+    """Check the contract of an optimizer: the parameters that it steps, a falling loss, and a state that continues."""
     installed(optimizer)
 
     @for_examples(examples, seed=st.integers(0, 2**32 - 1))
@@ -111,7 +106,7 @@ def check_schedule(schedule: Any, examples: int = 10) -> None:
 
 
 def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) -> tuple[list[list[float]], Any]:
-    """Return the rates of two groups, peaks 1 and 0.25, at every step from that of `state` to `to`, and the state."""
+    """Return the rates of two groups, peaks 1 and 1/4, at every step from that of `state` to `to`, and the state."""
     groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.25)]
     optimizer = torch.optim.SGD(groups)
     made = schedule.build(optimizer, steps)
@@ -143,8 +138,7 @@ def check_callback(callback: Any) -> None:
     """Check the contract of a callback: a training runs with it, and a checkpoint restores its state."""
     installed(callback)
     made = callback.build()
-    weights = _train((made,))
-    assert torch.equal(weights, _train()), "a callback does not change what is learned"
+    assert torch.equal(_train((made,)), _train()), "a callback does not change what is learned"
     other = callback.build()
     other.load_state_dict(copy.deepcopy(made.state_dict()))
     _train((other,))
@@ -175,7 +169,6 @@ def _train(callbacks: tuple[Any, ...] = (), **parts: Any) -> torch.Tensor:
     """Train a bowl for 4 steps under Composer, with curves to log, and return its weights."""
     from composer import Callback, Trainer
     from composer.models import ComposerModel
-    from torch.utils.data import DataLoader
 
     class TinyModel(ComposerModel):
         def __init__(self) -> None:
