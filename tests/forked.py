@@ -5,8 +5,6 @@ end, in a fraction of the time. That the console scripts start by themselves is 
 `tests/cli`).
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import resource
@@ -16,52 +14,32 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any
 
 # What the commands import only when they need it.
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "atat_zoo.cli",
-        "atat_zoo.training.trainer",
-        "atat_zoo.model.model",
-        "atat_zoo.measure.likelihood",
-        "atat_zoo.measure.judging",
-    ]
-)
+_NEEDED = ("cli", "training.trainer", "model.model", "measure.likelihood", "measure.judging")
+_SERVER.set_forkserver_preload([f"atat_zoo.{module}" for module in _NEEDED])
 # The exit code of a process can be read once, and every start reads those of all that have ended.
 _ONE_READER = threading.Lock()
 
 
 class Atat:
-    """A process that runs `atat`; used like `subprocess.Popen`.
-
-    Args:
-        words: The arguments of `atat`.
-        cwd: The folder that it runs in.
-        env: Variables besides those of this process.
-        code: Python that runs in place of `atat`, with the same arguments.
-        file_limit: Bytes that a file may have: how a full disk looks to a writer.
-        space: Bytes of address space that it may have: what it asks for beyond them fails at once.
-        merged: Whether standard error goes where standard output goes.
-
-    """
+    """A process that runs `atat` with `words` as its arguments in the folder `cwd`; used like `subprocess.Popen`."""
 
     def __init__(
         self,
         words: Sequence[str],
         cwd: Path,
         *,
-        env: Mapping[str, str] | None = None,
-        code: str | None = None,
-        file_limit: int | None = None,
-        space: int | None = None,
-        merged: bool = False,
+        env: Mapping[str, str] | None = None,  # variables besides those of this process
+        code: str | None = None,  # Python that runs in place of `atat`, with the same arguments
+        file_limit: int | None = None,  # bytes that a file may have: how a full disk looks to a writer
+        space: int | None = None,  # bytes of addresses that it may have: what it asks for beyond them fails at once
+        merged: bool = False,  # whether standard error goes where standard output goes
     ) -> None:
         self.words, self.merged = list(words), merged
         self.memory = 0  # bytes, at most, once it has ended by itself
@@ -84,16 +62,13 @@ class Atat:
             return self._process.exitcode
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended."""
         return self.returncode
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end; returns whether it has ended."""
         wait([self._process.sentinel], timeout)
         return self.returncode is not None
 
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
-        """Wait for the end; returns standard output and standard error."""
         late = not self.wait(timeout)
         out, err = self.kill() if late else self._read()
         assert not late, f"atat {' '.join(self.words)} takes more than {timeout} s: {out}{err}"
@@ -107,7 +82,6 @@ class Atat:
         return out, "" if self.merged else err
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process alone."""
         os.kill(self.pid, number)
 
     def kill(self) -> tuple[str, str]:
@@ -117,42 +91,28 @@ class Atat:
         return self._read()
 
 
-def run(
-    words: Sequence[str],
-    cwd: Path,
-    *,
-    env: Mapping[str, str] | None = None,
-    code: str | None = None,
-    file_limit: int | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run `atat …` to its end."""
-    process = Atat(words, cwd, env=env, code=code, file_limit=file_limit)
+def run(words: Sequence[str], cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run `atat …` to its end; `how` is as for `Atat`."""
+    process = Atat(words, cwd, **how)
     out, err = process.communicate()
     assert process.returncode is not None
     return subprocess.CompletedProcess(["atat", *words], process.returncode, out, err)
 
 
 def ranks(
-    number: int, words: Sequence[str], cwd: Path, *, env: Mapping[str, str] | None = None, code: str | None = None
+    number: int, words: Sequence[str], cwd: Path, *, env: Mapping[str, str] | None = None, **how: Any
 ) -> list[Atat]:
-    """Begin `atat …` on several ranks, told of each other as a launcher tells them."""
+    """Begin `atat …` on several ranks, told of each other as a launcher tells them; `how` is as for `Atat`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "NODE_RANK": 0, "MASTER_PORT": port}
-    told = [{**shared, "MASTER_ADDR": "127.0.0.1", "RANK": rank, "LOCAL_RANK": rank} for rank in range(number)]
-    variables = [{**(env or {}), **{key: str(value) for key, value in each.items()}} for each in told]
-    return [Atat(words, cwd, env=each, code=code, merged=True) for each in variables]
+    shared = {"WORLD_SIZE": f"{number}", "LOCAL_WORLD_SIZE": f"{number}", "NODE_RANK": "0", "MASTER_PORT": f"{port}"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", **(env or {})}
+    told = [{**shared, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(number)]
+    return [Atat(words, cwd, env=variables, merged=True, **how) for variables in told]
 
 
-def _run(
-    words: list[str],
-    folder: str,
-    env: dict[str, str],
-    code: str | None,
-    limits: dict[int, int | None],
-    files: list[str],
-) -> None:
+def _run(words: list[str], folder: str, env: dict[str, str], code: str | None, limits: dict, files: list[str]) -> None:
     """Become the process that was asked for; runs in the child."""
     multiprocessing.set_start_method(None, force=True)  # what it starts, it starts as it would by itself
     os.setsid()

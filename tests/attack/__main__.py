@@ -1,7 +1,5 @@
 """`python -m tests.attack [KIND …]`: attack, print the table and the failures; exit code 1 if there are any."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -10,7 +8,6 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Parse the words, run the kinds, and print."""
     from tests.attack import KINDS, __doc__, driver
 
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__.splitlines()[0])

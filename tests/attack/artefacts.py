@@ -1,22 +1,18 @@
 """Files of runs and of shards are damaged: a command that reads them gives the same result, or a sentence."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.attack import moments
 from tests.attack.damage import damage, forge
 from tests.attack.driver import FAILED, Ended, Verdict, atat, judge, one_by_one
-from tests.tiny import TINY, Tiny
-
-if TYPE_CHECKING:
-    import random
+from tests.tiny import Tiny
 
 TRAIN = [
     *("train.steps=4", "train.save_every=2", "data.sequences_per_shard=256", "evaluation.samples=0", "sampler.steps=2"),
@@ -43,7 +39,6 @@ def printed(out: str, work: Path) -> str:
 
 
 def parsed(read: Callable[[Any], Any]) -> Result:
-    """Return what reads JSON that is printed."""
     return lambda out, work: read(json.loads(out))
 
 
@@ -59,7 +54,6 @@ def page(out: str) -> Result:
 
 
 def weights(run: str) -> Result:
-    """Return what reads the weights of a run."""
     return lambda _, work: hashlib.sha256((work / run / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
@@ -109,14 +103,11 @@ def prepare(base: Path) -> None:
     """Train two runs, interrupt a third, and keep what each command says of them."""
     files = base / "files"
     files.mkdir()
-    Tiny(files).path.write_text(TINY.format(root="."))
-    for run in ("run", "other"):
-        ended = atat(["train", "tiny.toml", "--out", run, *TRAIN], files)
+    Tiny(files, ".")
+    watch = {"env": moments.plan(log=base / "all"), "code": moments.CODE}
+    for run, how in (("run", {}), ("other", {}), ("cut", watch)):
+        ended = atat(["train", "tiny.toml", "--out", run, *TRAIN], files, **how)
         assert ended.code == 0, ended
-    watched = atat(
-        ["train", "tiny.toml", "--out", "cut", *TRAIN], files, env=moments.plan(log=base / "all"), code=moments.CODE
-    )
-    assert watched.code == 0, watched
     shutil.rmtree(files / "cut")
     last_step = max(i for i, name in enumerate(moments.read(base / "all")) if name == "step")
     kill = moments.plan("kill", last_step, base / "cut")
@@ -138,7 +129,6 @@ def prepare(base: Path) -> None:
 
 
 def words_of(name: str, place: Path) -> list[str]:
-    """Return the words of a command, with the name of the folder of shards."""
     shards = next((place / "shards").glob("files-*[0-9a-f]"))
     return [str(shards.relative_to(place)) if word == "SHARDS" else word for word in COMMANDS[name][0]]
 
@@ -157,7 +147,6 @@ def listing(files: Path, folder: str) -> list[Path]:
 
 
 def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
-    """Damage a file in a copy of the prepared folder and run a command that reads it."""
     shutil.copytree(base / "files", work, dirs_exist_ok=True)
     folder = draw.choice(list(READERS))
     name = draw.choice(READERS[folder])
@@ -189,4 +178,4 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
     return verdict
 
 
-KIND = one_by_one("artefacts", 20, prepare, attack)
+KIND = one_by_one("artefacts", 20, attack, prepare)

@@ -1,22 +1,18 @@
 """Random words for every command: good values, hostile ones, options that are not there."""
 
-from __future__ import annotations
-
 import functools
+import random
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
+from atat_zoo.cli import atat as group
 from tests import forked
 from tests.attack import hostile
 from tests.attack.driver import Verdict, atat, judge, one_by_one
-from tests.tiny import TINY, Tiny
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.tiny import Tiny
 
 CODES = (0, 2, 130)
 SECONDS = 10  # then it is asked to stop
@@ -66,7 +62,7 @@ Command = tuple[tuple[str, ...], tuple[click.Parameter, ...]]
 
 def prepare(base: Path) -> None:
     """Make a run that is finished, one that is not, and a folder of shards."""
-    Tiny(base).path.write_text(TINY.format(root="."))
+    Tiny(base, ".")
     (base / "study.toml").write_text(STUDY)
     words = ["train", "tiny.toml", "train.steps=3", "data.sequences_per_shard=256", "sampler.steps=2", "--out"]
     for name in ("run", "again"):
@@ -78,9 +74,6 @@ def prepare(base: Path) -> None:
 
 @functools.cache
 def commands() -> tuple[Command, ...]:
-    """Return every command that does something by itself."""
-    from atat_zoo.cli import atat as group
-
     def inside(command: click.Command, words: tuple[str, ...]) -> Iterator[Command]:
         if isinstance(command, click.Group):
             context = click.Context(command)
@@ -98,7 +91,6 @@ def commands() -> tuple[Command, ...]:
 
 
 def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
-    """Run a command line in a copy of the prepared folder."""
     shutil.copytree(base, work, dirs_exist_ok=True)
     words = command_line(draw)
     verdict = judge(atat(words, work, seconds=SECONDS), CODES)
@@ -107,7 +99,6 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
 
 
 def command_line(draw: random.Random) -> list[str]:
-    """Return the words of a command line."""
     of_command, parameters = draw.choice(commands())
     words = list(of_command)
     if draw.random() < 0.03:
@@ -145,4 +136,4 @@ def value(draw: random.Random, parameter: click.Parameter, strange: float) -> st
     return draw.choice(GOOD.get(name, NUMBERS))
 
 
-KIND = one_by_one("command_lines", 20, prepare, attack)
+KIND = one_by_one("command_lines", 20, attack, prepare)

@@ -1,28 +1,22 @@
 """Strange text is built into shards: whole and the same each time, or a sentence."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
+import random
 import zipfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import zstandard
 
 from tests.attack.damage import CHANGES
 from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
+from tests.tiny import WORDS
 
-if TYPE_CHECKING:
-    import random
-    from pathlib import Path
-
-WORDS = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
 EXPERIMENT = """\
-[backbone]
-layers = 1
-width = 32
-heads = 2
-max_length = 64
+backbone = {{layers = 1, width = 32, heads = 2, max_length = 64}}
 [data]
 root = "shards"
 length = {length}
@@ -33,20 +27,11 @@ special = "{special}"
 remainder = "{remainder}"
 rows = "{rows}"
 """
-TOKENIZERS = (
-    'use = "bytes"',
-    'use = "bpe"\nvocabulary_size = 300',
-    'use = "characters"\nunknown = "space"',
-    'use = "characters"',
-)
-
-
-def prepare(base: Path) -> None:
-    """Nothing is needed."""
+CHARACTERS = 'use = "characters"'
+TOKENIZERS = ('use = "bytes"', 'use = "bpe"\nvocabulary_size = 300', f'{CHARACTERS}\nunknown = "space"', CHARACTERS)
 
 
 def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
-    """Build a corpus, twice if it can be built."""
     story = f"\n  {compose(draw, work)}"
     ended = atat(["data", "build", "x.toml"], work)
     verdict = judge(ended, (0, 2, 130))  # 130: too large for the time there is, and stopped
@@ -102,12 +87,11 @@ def compose(draw: random.Random, work: Path) -> str:
         remainder=draw.choice(("drop", "pad")),
         rows=draw.choice(("packed", "document")),
     )
-    (work / "x.toml").write_text(f"[corpus]\n{corpus}\n[tokenizer]\n{tokenizer}\n{settings}")
+    (work / "x.toml").write_text(f"{settings}[corpus]\n{corpus}\n[tokenizer]\n{tokenizer}\n")
     return f"{', '.join(story)}; {corpus!r}; {tokenizer!r}"
 
 
 def packed(data: bytes, suffix: str) -> bytes:
-    """Compress."""
     if suffix == ".gz":
         return gzip.compress(data, mtime=0)
     if suffix == ".zip":
@@ -115,8 +99,6 @@ def packed(data: bytes, suffix: str) -> bytes:
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(zipfile.ZipInfo("text8"), data, zipfile.ZIP_DEFLATED)
         return buffer.getvalue()
-    import zstandard
-
     return zstandard.compress(data)
 
 
@@ -176,7 +158,6 @@ TEXTS: dict[str, Make] = {
 
 
 def json_lines(draw: random.Random) -> bytes:
-    """JSON lines, and strange shapes among them."""
     odd: tuple[Any, ...] = (
         *("5", "null", "[]", '"text"', "{}", '{"text": 5}', '{"text": null}', '{"text": {"text": "x"}}', "NaN"),
         *('{"text": "\\ud800"}', '{"text": "a", "text": "b"}', '{"text": "x"', "[" * 50_000, "9" * 5000),
@@ -188,9 +169,6 @@ def json_lines(draw: random.Random) -> bytes:
     return "\n".join(lines).encode()
 
 
-LINES: dict[str, Make] = {
-    "JSON": json_lines,
-    "more JSON": json_lines,
-    **{name: TEXTS[name] for name in ("noise", "empty", "much in little")},
-}
-KIND = one_by_one("corpora", 2, prepare, attack)
+LINES: dict[str, Make] = {"JSON": json_lines, "more JSON": json_lines}
+LINES |= {name: TEXTS[name] for name in ("noise", "empty", "much in little")}
+KIND = one_by_one("corpora", 2, attack)

@@ -1,18 +1,14 @@
 """Ways to damage a file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import pickle
+import random
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 SHAPES = (
     *(b"", b" ", b"null", b"5", b'"x"', b"[]", b"{}", b"[[]]", b'{"format": 1}', b'{"step": -1}', b"[1, 2"),
@@ -70,7 +66,6 @@ def nines(draw: random.Random, data: bytes) -> bytes:
 
 
 def numbered(draw: random.Random, data: bytes) -> bytes:
-    """Put another number in the place of one."""
     digits = list(re.finditer(rb"(?<![\w.])-?\d[\d.e+-]*", data))
     if not digits:
         return shaped(draw, data)
@@ -148,9 +143,8 @@ def forge(path: Path, before: bytes) -> bool:
     for note in (*path.parent.glob("*.json"), *path.parent.parent.glob("*.json")):
         with_old = note.read_text(errors="replace") if note.is_file() and note != path else ""
         if old in with_old:
-            text = re.sub(
-                rf'("bytes": ){len(before)}(,\s*"sha256": "{old}")', rf"\g<1>{path.stat().st_size}\2", with_old
-            )
+            size = rf'("bytes": ){len(before)}(,\s*"sha256": "{old}")'
+            text = re.sub(size, rf"\g<1>{path.stat().st_size}\2", with_old)
             note.write_text(text.replace(old, new))
             forged = True
     return forged

@@ -1,7 +1,5 @@
 """Run the cases of a kind, judge how each ended, and count."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
@@ -9,17 +7,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
 from tests import forked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 MEMORY = 2 << 30  # bytes that a process may use
 SPACE = 8 << 30  # bytes of addresses that it may reserve, 4 GB of them for libraries: more endangers the machine
@@ -47,31 +43,26 @@ class Verdict(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of cases.
+    """A kind of cases, of which `share` are run at a scale of 1.
 
-    `share` of them are run at a scale of 1. `prepare` makes files once, in a folder that `attack` then only reads.
-    `attack` gets the numbers of up to `batch` cases, the seed, that folder and an empty one; it returns their verdicts.
+    `attack` gets the numbers of up to `batch` cases, the seed, the folder in which `prepare` has made files once, and
+    an empty one; it returns their verdicts.
     """
 
     name: str
     share: int
-    batch: int
-    prepare: Callable[[Path], None]
     attack: Callable[[Sequence[int], int, Path, Path], list[Verdict]]
+    prepare: Callable[[Path], None] = lambda base: None
+    batch: int = 1
 
 
-def one_by_one(
-    name: str,
-    share: int,
-    prepare: Callable[[Path], None],
-    attack: Callable[[random.Random, int, int, Path, Path], Verdict],
-) -> Kind:
+def one_by_one(name: str, share: int, attack: Callable[..., Verdict], *prepare: Callable[[Path], None]) -> Kind:
     """Return a kind whose cases are attacked alone: with source, number, seed, prepared folder and one of their own."""
 
     def attack_all(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
         return [attack(source(name, seed, number), number, seed, base, work) for number in numbers]
 
-    return Kind(name, share, 1, prepare, attack_all)
+    return Kind(name, share, attack_all, *prepare)
 
 
 def source(kind: str, seed: int, number: int) -> random.Random:
@@ -116,12 +107,10 @@ def judge(ended: Ended, codes: Sequence[int] = (0, 2)) -> Verdict:
 
 def unreadable(message: str) -> str:
     """Say what makes a message no list of sentences, or return an empty text."""
-    lines = message.rstrip("\n").split("\n")
     if not message.strip():
         return "refused without a word"
-    for line in lines:
-        strange = [c for c in line if not c.isprintable() and c not in "\t\r"]
-        if strange:
+    for line in message.rstrip("\n").split("\n"):
+        if strange := [c for c in line if not c.isprintable() and c not in "\t\r"]:
             return f"a message with {strange[0]!r} in it: {line[:200]!r}"
         if len(line) > LONG:
             return f"a sentence of {len(line)} characters: {line[:200]!r}"
@@ -138,24 +127,19 @@ def last_words(text: str) -> str:
 
 @attrs.define
 class Tally:
-    """The verdicts of a kind."""
-
     name: str
     verdicts: dict[int, Verdict] = attrs.field(factory=dict)
     seconds: float = 0.0
 
     def count(self, outcome: str) -> int:
-        """Return how many cases had this outcome."""
         return sum(verdict.outcome == outcome for verdict in self.verdicts.values())
 
     @property
     def failures(self) -> dict[int, str]:
-        """Why each case that failed did."""
         return {n: verdict.why for n, verdict in sorted(self.verdicts.items()) if verdict.outcome == FAILED}
 
     @property
     def row(self) -> str:
-        """The line of the table."""
         memory = max((verdict.memory for verdict in self.verdicts.values()), default=0) / 2**30
         counts = "".join(f"{self.count(outcome):>10,}" for outcome in (REFUSED, FINE, FAILED))
         return f"{self.name:<14}{len(self.verdicts):>8,}{counts}{memory:>9.2f} GB{self.seconds:>8.0f} s"
@@ -189,12 +173,10 @@ def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: P
 
         chunks = [numbers[start : start + kind.batch] for start in range(0, len(numbers), kind.batch)]
         with ThreadPoolExecutor(jobs) as pool:
-            for _ in pool.map(attack, chunks):
-                pass
+            list(pool.map(attack, chunks))  # which raises what one of them has raised
     tally.seconds = time.monotonic() - began
     return tally
 
 
 def reproduction(kind: str, seed: int, number: int) -> str:
-    """Return the command that repeats a case."""
     return f"python -m tests.attack {kind} --seed {seed} --only {number}"

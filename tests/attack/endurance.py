@@ -1,33 +1,18 @@
 """One training that is killed twenty times, continued each time, and compared with one that was left alone."""
 
-from __future__ import annotations
-
+import random
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.attack import kills, moments
 from tests.attack.driver import REFUSED, Verdict, one_by_one
-
-if TYPE_CHECKING:
-    import random
-    from pathlib import Path
 
 # A kill comes eight new steps after the last checkpoint at most, so the sixteen before the end do not reach it.
 LONG = ["train.steps=72", "train.save_every=2", "train.evaluate_every=4"]
 BEFORE_THE_END = {"build": 1, "step": 4, "checkpoint": 3, "evaluation": 2}  # stage -> moments of it to choose from
 EACH = 4  # kills at each of the five stages
-
-
-def prepare(base: Path) -> None:
-    """Train on one rank and on two without an interruption."""
-    for variant in ("one", "two ranks"):
-        kills.begun(base / variant)
-        ended = begin(variant, base / variant, moments.plan(log=base / variant / "moments"))
-        assert ended.code == 0, f"the training that is left alone: {ended}"
-
-
-begin = partial(kills.train, extra=LONG)
+VARIANTS = ("one", "two ranks")
 
 
 def order(draw: random.Random) -> list[tuple[str, int]]:
@@ -39,7 +24,7 @@ def order(draw: random.Random) -> list[tuple[str, int]]:
 
 def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
     """Kill a training again and again; an even number has one rank, an odd one two."""
-    variant = ("one", "two ranks")[number % 2]
+    variant, begin = VARIANTS[number % 2], partial(kills.train, extra=LONG)
     shutil.rmtree(work)
     kills.begun(work)
     story: list[str] = []
@@ -60,4 +45,4 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
     return kills.failure(why, story, ended, memory) if why else Verdict(REFUSED, "", memory)
 
 
-KIND = one_by_one("endurance", 2, prepare, attack)
+KIND = one_by_one("endurance", 2, attack, partial(kills.prepare, variants=VARIANTS, extra=LONG))

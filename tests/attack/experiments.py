@@ -1,11 +1,10 @@
 """Experiments mutated from those that ship and those of the tests: accepted, or refused in sentences."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -13,38 +12,27 @@ import sys
 import tempfile
 import tomllib
 import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.attack import hostile
+import tomli_w
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table, load
+from tests.attack import driver, hostile
 from tests.attack.damage import CHANGES
-from tests.attack.driver import (
-    FAILED,
-    FINE,
-    MEMORY,
-    REFUSED,
-    Kind,
-    Verdict,
-    atat,
-    judge,
-    last_words,
-    source,
-    unreadable,
-)
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator, Sequence
+from tests.attack.driver import FAILED, FINE, MEMORY, REFUSED, Kind, Verdict, atat, judge
+from tests.bad_input import BASE
+from tests.golden.experiments import BASE as GOLDEN
+from tests.golden.experiments import RUNS
+from tests.tiny import tiny_toml
 
 Table = dict[str, Any]
 SHIPPED = Path(__file__).parents[2] / "experiments"
 CODE = "from tests.attack.experiments import child; child()"
 SECONDS = 10  # for one experiment
 TRAINED = 0.02  # of those that are accepted and tiny
-
-
-def prepare(base: Path) -> None:
-    """Nothing is needed."""
 
 
 def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
@@ -54,22 +42,20 @@ def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Ve
         told = {"ATTACK": json.dumps({"seed": seed, "numbers": left})}
         ended = atat(["check"], work, env=told, code=CODE, seconds=SECONDS * len(left))
         for line in ended.out.splitlines():
-            said = json.loads(line)
-            verdict = Verdict(said["outcome"], said["why"], said["memory"])
-            if said["tiny"] and source("training", seed, said["number"]).random() < TRAINED:
-                verdict = trained(seed, said["number"], work)
-            verdicts[said["number"]] = verdict
+            number, tiny, *verdict = json.loads(line)
+            verdicts[number] = Verdict(*verdict)
+            if tiny and driver.source("training", seed, number).random() < TRAINED:
+                verdicts[number] = trained(seed, number, work)
         if ended.code != 0:
             missing = next(number for number in left if number not in verdicts)
-            why = f"the process ends with {ended.code}: {last_words(ended.err)}"
+            why = f"the process ends with {ended.code}: {driver.last_words(ended.err)}"
             verdicts[missing] = Verdict(FAILED, why, ended.memory)
     return [verdicts[number] for number in numbers]
 
 
 def trained(seed: int, number: int, work: Path) -> Verdict:
-    """Train an accepted experiment for a step."""
     folder = work / f"training-{number}"
-    name, overrides = compose(source("experiments", seed, number), folder)
+    name, overrides = compose(driver.source("experiments", seed, number), folder)
     small = ["train.steps=1", "--out", "run"]
     verdict = judge(atat(["train", name, *overrides, *small], folder, seconds=60), (0, 2, 130))
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,8 +69,11 @@ class TooLong(BaseException):
     """An experiment takes too long to read."""
 
 
+def stop(*_: object) -> None:
+    raise TooLong(f"takes more than {SECONDS} s")
+
+
 def child() -> None:
-    """Check experiments, and print a line of JSON for each."""
     told = json.loads(os.environ["ATTACK"])
     signal.signal(signal.SIGALRM, stop)
     for number in told["numbers"]:
@@ -94,21 +83,14 @@ def child() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.chdir(folder.parent)
         shutil.rmtree(folder, ignore_errors=True)
-        print(json.dumps({"number": number, "tiny": tiny, **verdict._asdict()}), flush=True)
+        print(json.dumps([number, tiny, *verdict]), flush=True)
         if verdict.memory > MEMORY:
             sys.exit(0)  # the next one begins in a process that is small again
 
 
-def stop(*_: object) -> None:
-    raise TooLong(f"takes more than {SECONDS} s")
-
-
 def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
     """Check one experiment; returns the verdict and whether it is small enough to be trained."""
-    from atat_zoo.errors import UserError
-    from atat_zoo.experiment import from_table, load
-
-    name, overrides = compose(source("experiments", seed, number), folder)
+    name, overrides = compose(driver.source("experiments", seed, number), folder)
     os.chdir(folder)
     outcome, why, tiny = FINE, "", False
     try:
@@ -121,9 +103,9 @@ def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
             why = f"a part of an override is dropped: {double}"
     except UserError as error:
         said = str(error).encode(errors="backslashreplace").decode()  # as standard error does
-        outcome, why = REFUSED, unreadable("".join(f"error: {line}\n" for line in said.splitlines()))
+        outcome, why = REFUSED, driver.unreadable("".join(f"error: {line}\n" for line in said.splitlines()))
     except (Exception, TooLong):
-        why = last_words(traceback.format_exc())
+        why = driver.last_words(traceback.format_exc())
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     if memory > MEMORY:
         why = why or f"{memory >> 20} MiB of memory"
@@ -131,7 +113,6 @@ def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
 
 
 def small(table: Table) -> bool:
-    """Whether an experiment can be trained for a step in a moment."""
     numbers = [value for path, value in leaves(table) if type(value) is int and path != ("seed",)]
     own = table["corpus"]["use"] == "files" and not table["train"]["compile"] and "init_from" not in table
     few = table["data"]["workers"] <= 2 and table.get("backbone", {}).get("layers", 1) <= 4
@@ -160,25 +141,17 @@ def compose(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
 
 @functools.cache
 def originals() -> tuple[str, ...]:
-    """Return the experiments that are mutated, as they are written and with every parameter in full."""
-    from atat_zoo.experiment import load
-    from tests.bad_input import BASE
-    from tests.golden.experiments import BASE as GOLDEN
-    from tests.golden.experiments import RUNS
-    from tests.tiny import TINY
-
     files = sorted(path for path in SHIPPED.rglob("*.toml") if path.parent.name != "studies")
     written = [path.read_text() for path in files]
-    runnable = [path.relative_to(SHIPPED) for path in files if path.relative_to(SHIPPED).parts[0] != "base"]
-    full = [load(str(path)).to_toml() for path in runnable]
-    tiny = TINY.format(root=".")
+    names = [path.relative_to(SHIPPED) for path in files]
+    full = [load(str(name)).to_toml() for name in names if name.parts[0] != "base"]
     # The golden runs differ in their objectives, optimizers and schedules.
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as place:
         place.write(GOLDEN.replace("corpus/", ""))
         place.flush()
         golden = [load(place.name, overrides).to_toml() for overrides in RUNS.values()]
     bad = BASE.replace("text.txt", "train.txt").replace("held-out.txt", "validation.txt")
-    return (*written, *full, *golden, *golden, *[tiny, bad] * 8)
+    return (*written, *full, *golden, *golden, *[tiny_toml(), bad] * 8)
 
 
 def leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -190,9 +163,6 @@ def leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
 
 
 def mutated_table(draw: random.Random, text: str) -> str:
-    """Change values, keys and tables of an experiment."""
-    import tomli_w
-
     table = tomllib.loads(text)
     raw: dict[str, str] = {}
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
@@ -226,18 +196,18 @@ def mutated_text(draw: random.Random, data: bytes) -> bytes:
     """Change the text of an experiment: a line of it, its encoding or line ends, or bytes as files are damaged."""
     lines = data.splitlines(keepends=True)
     at = draw.randrange(len(lines) + 1)
-    change = draw.randrange(10)
+    before, after, change = b"".join(lines[:at]), b"".join(lines[at:]), draw.randrange(10)
     if change == 0:
-        return b"".join([*lines[:at], draw.choice([*lines, b"\n"]), *lines[at:]])
+        return before + draw.choice([*lines, b"\n"]) + after
     if change == 1:
-        return b"".join([*lines[:at], *lines[at + 1 :]])
+        return before + b"".join(lines[at + 1 :])
     if change == 2:
         return data.decode().encode(draw.choice(("utf-16", "utf-32", "utf-8-sig", "cp037")))
     if change == 3:
         return data.replace(b"\n", draw.choice((b"\r\n", b"\r", b"\0", b"\x0b", "\u2028".encode(), b"\n\n")))
     if change == 4:
         keys = ("x", "a.b.c", '"' + "k" * 5000 + '"', ".".join("a" * 2000), "[[x]]\ny", "[a.b]\n[a]\nb", "''")
-        return b"".join([*lines[:at], f"{draw.choice(keys)} = {hostile.snippet(draw)}\n".encode(), *lines[at:]])
+        return before + f"{draw.choice(keys)} = {hostile.snippet(draw)}\n".encode() + after
     return draw.choice(CHANGES)(draw, data)
 
 
@@ -275,4 +245,4 @@ def override(draw: random.Random, text: str) -> str:
     return f"{draw.choice(paths or ['seed'])}={value}"
 
 
-KIND = Kind("experiments", 200, 250, prepare, attack)
+KIND = Kind("experiments", 200, attack, batch=250)

@@ -1,12 +1,11 @@
 """Values that nobody should give, for experiments and for command lines."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+import random
+from typing import Any
 
-if TYPE_CHECKING:
-    import random
+from atat_zoo import Zoo
+from atat_zoo.registry import KINDS
 
 # Overrides with more than one value: whatever is accepted must be the whole of it.
 DOUBLE = ("train.steps=7 # no, 9", "train.steps=7\nseed=9")
@@ -22,19 +21,7 @@ STRINGS = (
     *('"' + "x" * 300 + '"', '"' + "x" * 5000 + '"', '"' + "a/" * 3000 + '"', '"' + "../" * 1500 + 'x"', "'''x'''"),
 )
 SHAPES = (
-    *(
-        "[]",
-        "{}",
-        "[[]]",
-        '[""]',
-        "[1]",
-        '[1, "a", {}]',
-        "[[[[]]]]",
-        "{a = 1}",
-        "{use = 1}",
-        '{use = "x"}',
-        "{use = []}",
-    ),
+    *("[]", "{}", "[[]]", '[""]', "[1]", '[1, "a", {}]', "[[[[]]]]", "{a = 1}", "{use = 1}", '{use = "x"}', "{use=[]}"),
     *("1970-01-01", "07:32:00", "1979-05-27T07:32:00Z", "[" * 200 + "]" * 200, "[" * 3000 + "]" * 3000),
     *("{a=" * 100 + "1" + "}" * 100, "{a=" * 1500 + "1" + "}" * 1500, "[" + "0," * 5000 + "]"),
 )
@@ -50,7 +37,6 @@ TEXTS = (
 
 
 def snippet(draw: random.Random) -> str:
-    """Return a value as TOML writes it."""
     choices: Any = draw.choice((NUMBERS, NUMBERS, STRINGS, SHAPES, part_names()))
     chosen: str = draw.choice(choices)
     return chosen
@@ -58,9 +44,5 @@ def snippet(draw: random.Random) -> str:
 
 @functools.cache
 def part_names() -> tuple[str, ...]:
-    """Return the names of all parts, and tables that use them."""
-    from atat_zoo import Zoo
-    from atat_zoo.registry import KINDS
-
     names = [name for kind in KINDS for name in Zoo.load().names(kind)]
     return tuple(f'"{name}"' for name in names) + tuple(f'{{use = "{name}"}}' for name in names)

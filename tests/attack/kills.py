@@ -1,23 +1,18 @@
 """Trainings that are stopped at a moment, continued, and compared with one that was left alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests import forked
 from tests.attack import moments
 from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Verdict, atat, judge, last_words, one_by_one, unreadable
-from tests.tiny import TINY, Tiny
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from tests.tiny import CLOCK, Tiny
 
 BEGIN = [
     *("train", "tiny.toml", "--out", "run", "train.steps=9", "train.save_every=4", "train.evaluate_every=6"),
@@ -42,19 +37,19 @@ STOPPED = {
 ATTEMPTS = 4
 
 
-def prepare(base: Path) -> None:
+def prepare(base: Path, variants: Sequence[str] = tuple(VARIANTS), extra: Sequence[str] = ()) -> None:
     """Train each variant without an interruption, and write down its moments."""
-    for variant in VARIANTS:
+    for variant in variants:
         folder = base / variant
         begun(folder)
-        ended = train(variant, folder, moments.plan(log=folder / "moments"))
+        ended = train(variant, folder, moments.plan(log=folder / "moments"), extra=extra)
         assert ended.code == 0, f"the training that is left alone: {ended}"
 
 
 def begun(folder: Path) -> None:
     """Make a folder with the corpus and the experiment; its paths are relative, so that all runs may be the same."""
     folder.mkdir(parents=True)
-    Tiny(folder).path.write_text(TINY.format(root="."))
+    Tiny(folder, ".")
 
 
 def train(
@@ -70,7 +65,7 @@ def train(
         if all(rank.wait(0.02) for rank in together) or any(rank.returncode for rank in together):
             break
     for rank in together:  # as a launcher does when one of them has ended badly
-        if rank.poll() is None:
+        if rank.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(rank.pid, signal.SIGKILL)
     said = [rank.communicate()[0] for rank in together]
@@ -80,7 +75,6 @@ def train(
 
 
 def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
-    """Stop a training once or several times, continue it, and compare."""
     variant = TEN[number % 10]
     rank = draw.randrange(VARIANTS[variant][1])
     known = moments.read(base / variant / "moments", rank)
@@ -89,14 +83,12 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
     turn = number // 10 * TEN.count(variant) + TEN[: number % 10].count(variant)
     shutil.rmtree(work)
     begun(work)
-    story: list[str] = []
-    memory = 0
+    story, memory = list[str](), 0
     for attempt in range(ATTEMPTS + 1):
         act = draw.choice(ACTS[variant]) if not attempt or draw.random() < 0.5 else ""
         if attempt == ATTEMPTS:
             act = ""
-        at = order[turn % len(known)] if not attempt else draw.randrange(len(known) // 2)
-        limit = None
+        at, limit = draw.randrange(len(known) // 2) if attempt else order[turn % len(known)], None
         if act == "full" and draw.random() < 0.5:
             act, limit = "small", int(10 ** draw.uniform(2, 5.5))
         log = work / f"moments-{attempt}"
@@ -105,8 +97,7 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
         memory = max(memory, ended.memory)
         reached = moments.read(log, rank)[-1:] if planned else []
         story.append(f"{variant}: {act or 'left alone'} at {limit or f'{at} {reached}'}: exit code {ended.code}")
-        why = wrong(ended, act, variant)
-        if why:
+        if why := wrong(ended, act, variant):
             return failure(why, story, ended, memory)
         if ended.code == 0:
             break
@@ -126,7 +117,6 @@ def wrong(ended: Ended, act: str, variant: str) -> str:
 
 
 def failure(why: str, story: list[str], ended: Ended, memory: int) -> Verdict:
-    """Return the verdict on a case that failed, with what led to it."""
     return Verdict(FAILED, "\n  ".join([why, *story, f"{ended.out[-500:]}{ended.err[-1500:]}"]), memory)
 
 
@@ -163,8 +153,7 @@ def alike(one: Path, other: Path) -> bool:
 def records(path: Path) -> list[dict[str, object]]:
     """Return the lines of a record without what a clock or the memory says."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    clocks = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
-    return [{k: v for k, v in line.items() if k not in clocks} for line in lines]
+    return [{k: v for k, v in line.items() if k not in CLOCK} for line in lines]
 
 
-KIND = one_by_one("kills", 3, prepare, attack)
+KIND = one_by_one("kills", 3, attack, prepare)

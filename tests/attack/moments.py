@@ -11,8 +11,6 @@ What happens at the chosen one:
     full         from here on the disk is full
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import importlib
@@ -20,12 +18,10 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 CODE = "from tests.attack.moments import main; main()"
 VARIABLE = "ATTACK"
@@ -65,7 +61,6 @@ class Moments:
             setattr(place, last, self.watched(getattr(place, last), lambda *_, stage=stage, **__: self.moment(stage)))
 
     def watched(self, call: Callable[..., Any], before: Callable[..., None]) -> Callable[..., Any]:
-        """Return a call that tells of itself first."""
 
         @functools.wraps(call)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -76,7 +71,6 @@ class Moments:
         return watched
 
     def durable(self, call: str, what: Any, *args: Any, **kwargs: Any) -> None:
-        """Act before something becomes durable."""
         path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
         named = re.sub(r"\.\d+\.part$", ".part", os.path.basename(path))
         if len(self.seen) == self.at and self.act == "tear" and call == "fsync" and os.path.isfile(path):
@@ -86,7 +80,6 @@ class Moments:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def moment(self, name: str) -> None:
-        """Count a moment, and act if it is the chosen one."""
         if self.stage not in ("", name):
             return
         number = len(self.seen)
@@ -118,7 +111,6 @@ def read(log: Path, rank: int = 0) -> list[str]:
 
 
 def main() -> None:
-    """Run `atat`, watched."""
     moments = Moments(**json.loads(os.environ[VARIABLE]))
     from atat_zoo.cli import main as atat
 

@@ -28,7 +28,6 @@ def test_nothing_is_lost_and_nothing_trusted(name):
 
 
 def test_a_case_follows_from_its_seed_and_number(tmp_path):
-    """What a failure is repeated by."""
     from tests.attack import command_lines, experiments
 
     for number in range(20):

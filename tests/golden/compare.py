@@ -9,16 +9,12 @@ AVX2 in place of AVX-512, and 199 without either). Muon orthogonalises in bfloat
 own way: elsewhere its run is compared to a hundredth, and its weights by their norms, for their sums cancel.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 TOLERANCE = 1e-4
 SAME_TEXTS = 0.75
@@ -28,7 +24,11 @@ IN_BF16 = {"training.everything": 1e-2}
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return a line for each difference of two records."""
     found = list(_walk(old["shards"], new["shards"], "shards"))
-    then, now = complete(old["resolved"]), complete(new["resolved"])
+    # By name, each with what it shares with the others.
+    then, now = (
+        {name: part["common"] | paths for name, paths in part["each"].items()}
+        for part in (old["resolved"], new["resolved"])
+    )
     # An experiment that is new has nothing to differ from.
     found += _walk(then, {name: paths for name, paths in now.items() if name in then}, "resolved")
     same = same_machine(old["machine"], new["machine"])
@@ -50,11 +50,6 @@ def _texts(texts: dict[str, dict[str, list[Any]]]) -> Iterator[tuple[str, list[i
             yield f"texts.{model}.{part}", [len(seeds)]
             for i, rows in enumerate(seeds):
                 yield from ((f"texts.{model}.{part}[{i}][{j}]", row) for j, row in enumerate(rows))
-
-
-def complete(resolved: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return a record's resolved experiments by name, each with what it shares with the others."""
-    return {name: {**resolved["common"], **paths} for name, paths in resolved["each"].items()}
 
 
 def same_machine(old: dict[str, str], new: dict[str, str]) -> bool:

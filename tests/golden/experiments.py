@@ -1,39 +1,22 @@
 """The tiny experiments of the golden record: one of every objective, with every optimizer and schedule between them."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-WORDS = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
+from tests.tiny import lines
 
 # Everything that changes the arithmetic is stated, so that no default can move a number unseen.
 BASE = """
 name = "golden"
 seed = 5
-[corpus]
-use = "files"
-train = ["corpus/train.txt"]
-validation = ["corpus/validation.txt"]
-document = "line"
-[tokenizer]
-use = "bytes"
-[backbone]
-use = "dit"
-layers = 1
-width = 32
-heads = 2
-max_length = 32
-dropout = 0.1
-[data]
-root = "shards"
-length = 16
-sequences_per_member = 8
-sequences_per_shard = 32
-lanes = 4
+corpus = {use = "files", train = ["corpus/train.txt"], validation = ["corpus/validation.txt"], document = "line"}
+tokenizer = "bytes"
+backbone = {use = "dit", layers = 1, width = 32, heads = 2, max_length = 32, dropout = 0.1}
+data = {root = "shards", length = 16, sequences_per_member = 8, sequences_per_shard = 32, lanes = 4}
+optimizer = {learning_rate = 3e-3}
+schedule = {warmup_steps = 4}
+evaluation = {sequences = 8, draws = 2, samples = 0}
+sampler = {use = "ancestral", steps = 4}
 [train]
 steps = 20
 batch_size = 8
@@ -42,17 +25,6 @@ precision = "fp32"
 device = "cpu"
 log_every = 1
 save_every = 20
-[optimizer]
-learning_rate = 3e-3
-[schedule]
-warmup_steps = 4
-[evaluation]
-sequences = 8
-draws = 2
-samples = 0
-[sampler]
-use = "ancestral"
-steps = 4
 """
 
 # A run with all that has a state: a learned estimator, masking by a running mean, a curriculum that adapts.
@@ -98,6 +70,5 @@ def write_corpus(folder: Path) -> None:
     """Write the text that all of them read: 200 lines of twelve words, drawn from twelve."""
     draw = random.Random(0)
     (folder / "corpus").mkdir()
-    for split, lines in (("train", 200), ("validation", 20)):
-        text = "\n".join(" ".join(draw.choices(WORDS, k=12)) for _ in range(lines))
-        (folder / "corpus" / f"{split}.txt").write_text(text + "\n")
+    for split, count in (("train", 200), ("validation", 20)):
+        (folder / "corpus" / f"{split}.txt").write_text(lines(count, draw))

@@ -6,16 +6,25 @@ It goes through the public names only, so that the same record can be made by a 
 after it; `make golden OLD=revision` does that on one machine.
 """
 
-from __future__ import annotations
-
+import contextlib
 import hashlib
 import json
-import os
 import platform
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from atat_zoo import Model, Zoo
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import EvaluationSpec, load
+from atat_zoo.measure.likelihood import evaluate_run
+from atat_zoo.testing.toys import Hashed, hashed_importance
+from atat_zoo.training import train
+from tests.golden.experiments import BASE, RUNS, write_corpus
 
 SEEDS = (1, 2)
 # Named samplers that go only with a model of their own.
@@ -35,82 +44,55 @@ SINCE = ("curriculum_strength", "mask_rates")
 
 def machine() -> dict[str, str]:
     """Return what the numbers depend on to the bit: the processor, its instructions and torch."""
-    import torch
-
-    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
         "processor": names[0] if names else platform.processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "bf16": " ".join(sorted({flag for line in _cpuinfo() for flag in line.split() if flag.endswith("_bf16")})),
+        "bf16": " ".join(sorted({flag for line in lines for flag in line.split() if flag.endswith("_bf16")})),
         "torch": torch.__version__,
     }
 
 
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-
-
 def record() -> dict[str, Any]:
-    """Return the whole record; works in a temporary folder."""
-    import torch
-
-    from tests.golden.experiments import RUNS, write_corpus
-
     torch.set_num_threads(1)
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            os.chdir(folder)
-            write_corpus(Path())
-            trained = {name: _train(name) for name in RUNS}
-            return {
-                "machine": machine(),
-                "shards": _shards(),
-                "training": trained,
-                "texts": _texts(),
-                "drawn": drawn(),
-                "bounds": _bounds(),
-                "resolved": _resolved(),
-            }
-        finally:
-            os.chdir(before)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_corpus(Path())
+        trained = {name: _train(name) for name in RUNS}
+        return {
+            "machine": machine(),
+            "shards": _shards(),
+            "training": trained,
+            "texts": _texts(),
+            "drawn": drawn(),
+            "bounds": {run: bounds(Path("runs") / run) for run in RUNS},
+            "resolved": _resolved(),
+        }
 
 
 def _train(name: str) -> dict[str, Any]:
     """Train one of the runs in `runs/`; return its metrics and its weights."""
-    from safetensors.torch import load_file
-
-    from atat_zoo.experiment import load
-    from atat_zoo.training import train
-    from tests.golden.experiments import BASE, RUNS
-
     Path("golden.toml").write_text(BASE)
     out = Path("runs") / name
     train(load("golden.toml", RUNS[name]), out)
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     file = out / "model" / "model.safetensors"
+    tensors = dict(sorted(load_file(file).items()))
     weights = {
         key: [float(tensor.double().sum()), float(tensor.double().norm())]
-        for key, tensor in sorted(load_file(file).items())
+        for key, tensor in tensors.items()
         if tensor.is_floating_point()
     }
+    hashes = [[key, _digest(tensor.numpy().tobytes())] for key, tensor in tensors.items()]
     lines = [{key: value for key, value in line.items() if key not in CLOCK + SINCE} for line in metrics]
-    # The first, the middle and the last step: what goes wrong anywhere is in the last one.
-    kept = [lines[i] for i in (0, 9, 19)]
     return {
-        "metrics": kept,
+        # The first, the middle and the last step: what goes wrong anywhere is in the last one.
+        "metrics": [lines[i] for i in (0, 9, 19)],
         "all_metrics_sha256": _digest(json.dumps(lines, sort_keys=True).encode()),
         "weights": weights,
-        "weights_sha256": _digest(json.dumps(_tensors(file)).encode()),
+        "weights_sha256": _digest(json.dumps(hashes).encode()),
     }
-
-
-def _tensors(file: Path) -> list[list[str]]:
-    """Return name and hash of each tensor, whatever order the file has them in."""
-    from safetensors.torch import load_file
-
-    return [[name, _digest(tensor.numpy().tobytes())] for name, tensor in sorted(load_file(file).items())]
 
 
 def _digest(data: bytes) -> str:
@@ -118,7 +100,6 @@ def _digest(data: bytes) -> str:
 
 
 def _shards() -> dict[str, str]:
-    """Return the hash of each split's shards, in their order."""
     found = sorted(Path("shards").rglob("*.tar"))
     splits = sorted({path.name.partition("-")[0] for path in found})
     return {
@@ -128,35 +109,29 @@ def _shards() -> dict[str, str]:
 
 def _wanted() -> list[tuple[str, str, Any]]:
     """Return model, name and value of every named sampler, and of every part that a sampler can have."""
-    from atat_zoo import Zoo
-
     named = Zoo.load().names("sampler")
     wanted: list[tuple[str, Any]] = [(OWN_MODEL.get(name, "mdlm"), name) for name in named]
     wanted += [(model, sampler) for model, samplers in WRITTEN.items() for sampler in samplers]
     # Every part in the place of the one that `combination` has by itself.
-    for kind in CHOICES:
-        for part in Zoo.load().names(kind):
-            wanted.append(("mdlm", {"use": "combination", kind: part}))
+    wanted += [("mdlm", {"use": "combination", kind: part}) for kind in CHOICES for part in Zoo.load().names(kind)]
     return [
-        (model, each if isinstance(each, str) else " ".join(map(str, each.values())), each) for model, each in wanted
+        (model, spec if isinstance(spec, str) else " ".join(map(str, spec.values())), spec) for model, spec in wanted
     ]
 
 
 def _texts() -> dict[str, dict[str, list[Any]]]:
-    """Return what every named sampler writes, by model, sampler and seed."""
+    """Return what every named sampler writes, by model, sampler and seed; nothing where the sampler is refused."""
     found: dict[str, dict[str, list[Any]]] = {}
-    for model, name, sampler in _wanted():
-        found.setdefault(model, {})[name] = texts(Path("runs") / model, sampler)
+    for name, part, sampler in _wanted():
+        model, texts = Model.from_run(Path("runs") / name), []
+        with contextlib.suppress(UserError):
+            texts = [model.sample(2, sampler=sampler, seed=seed, precision="fp32") for seed in SEEDS]
+        found.setdefault(name, {})[part] = [generation.sample.tokens.tolist() for generation in texts]
     return found
 
 
 def drawn() -> dict[str, list[Any]]:
     """Return what every sampler draws from logits that are a hash in float64, the same on every processor."""
-    import torch
-
-    from atat_zoo import Zoo
-    from atat_zoo.testing.toys import Hashed, hashed_importance
-
     found: dict[str, list[Any]] = {}
     for _, name, sampler in _wanted():
         model, spec = Hashed(9, importance=hashed_importance), Zoo.load().spec("sampler", sampler)
@@ -164,33 +139,8 @@ def drawn() -> dict[str, list[Any]]:
     return found
 
 
-def texts(run: Path, sampler: Any) -> list[Any]:
-    """Return the tokens of a text for each of the seeds; empty if the sampler is refused."""
-    from atat_zoo import Model
-    from atat_zoo.errors import UserError
-
-    model = Model.from_run(run)
-    try:
-        made = [model.sample(2, sampler=sampler, seed=seed, precision="fp32") for seed in SEEDS]
-    except UserError:
-        return []
-    return [generation.sample.tokens.tolist() for generation in made]
-
-
-def _bounds() -> dict[str, dict[str, dict[str, float]]]:
-    """Return every bound of every run: run -> method -> name -> nats per token."""
-    from tests.golden.experiments import RUNS
-
-    return {run: bounds(Path("runs") / run) for run in RUNS}
-
-
 def bounds(run: Path) -> dict[str, dict[str, float]]:
     """Return the bounds of one run by every method that its objective and noise take."""
-    from atat_zoo import Model, Zoo
-    from atat_zoo.errors import UserError
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.measure.likelihood import evaluate_run
-
     model, found = Model.from_run(run), {}
     for method in BOUNDS:
         bound = Zoo.load().spec("bound", method)
@@ -206,8 +156,6 @@ def bounds(run: Path) -> dict[str, dict[str, float]]:
 
 def _resolved() -> dict[str, Any]:
     """Return every shipped experiment, resolved: what most share once, and by name what differs."""
-    from atat_zoo.experiment import load
-
     folder = Path(__file__).parents[2] / "experiments"
     tables = {}
     for path in sorted(folder.rglob("*.toml")):

@@ -1,7 +1,5 @@
 """What the zoo computes is what it computed when the record was made."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

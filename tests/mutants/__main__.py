@@ -1,7 +1,5 @@
 """`python -m tests.mutants`: test a sample of mutants, print the rates and the survivors; exit code 1 below the bar."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib
@@ -136,7 +134,6 @@ def test(room: str, number: int | None, seed: int, jobs: int, equivalent: list[d
 
 
 def main() -> int:
-    """Parse the words, test room by room, and print."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"{', '.join(ROOMS)}; all when absent")
     parser.add_argument("--number", default="200", help='mutants in all, as many of each room, or "all"')
