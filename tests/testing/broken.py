@@ -24,20 +24,6 @@ class Changed:
         return self.changes["call"](self.good, *arguments) if "call" in self.changes else self.good(*arguments)
 
 
-def building(good, **changes):
-    """Return a part that builds a module with some methods replaced, by functions of the original and its arguments."""
-
-    def build(original, *arguments):
-        module = original(*arguments)
-        for name, change in changes.items():
-            method = getattr(module, name)
-            # A module's own attributes come before those of its class.
-            module.__dict__[name] = functools.wraps(method)(functools.partial(change, method))
-        return module
-
-    return Changed(good, build=build)
-
-
 def having_built(good, breaks):
     """Return a part that hands the module that it builds to a function that breaks it."""
 
@@ -47,6 +33,18 @@ def having_built(good, breaks):
         return module
 
     return Changed(good, build=build)
+
+
+def building(good, **changes):
+    """Return a part that builds a module with some methods replaced, by functions of the original and its arguments."""
+
+    def breaks(module):
+        for name, change in changes.items():
+            method = getattr(module, name)
+            # A module's own attributes come before those of its class.
+            module.__dict__[name] = functools.wraps(method)(functools.partial(change, method))
+
+    return having_built(good, breaks)
 
 
 def parameters(check, broken):

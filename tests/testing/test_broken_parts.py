@@ -57,48 +57,29 @@ class Textbook(ByScores):
         return (weights * rate.unsqueeze(-1) * maskable.sum(-1, keepdim=True)).clamp(max=1)
 
 
-class WrongWay(ByScores):
-    def scores(self, importance, rate):
-        return -importance / self.temperature
+def by(scores):
+    """Return a strategy by scores, a function of importance, rate and temperature."""
+    return type("By", (ByScores,), {"scores": lambda self, *at: scores(*at, self.temperature)})
 
 
-class NotNested(ByScores):
-    """Prefers other tokens at high rates."""
-
-    def scores(self, importance, rate):
-        return importance * (1 - 2 * rate).unsqueeze(-1) / self.temperature
-
-
-class Lukewarm(ByScores):
-    """Does not listen to its temperature."""
-
-    def scores(self, importance, rate):
-        return importance
-
-
-class FirstsFirst(ByScores):
-    """Prefers early tokens and does not say so."""
-
-    def scores(self, importance, rate):
-        return importance / self.temperature - torch.arange(importance.shape[-1]) / 1e3
-
-
-class Crowd(ByScores):
-    """Looks at the other rows of the batch."""
-
-    def scores(self, importance, rate):
-        return importance / self.temperature * importance.mean() * 9
+the_wrong_way = by(lambda importance, rate, temperature: -importance / temperature)
+others_at_high_rates = by(lambda importance, rate, temperature: importance * (1 - 2 * rate)[:, None] / temperature)
+at_any_temperature = by(lambda importance, rate, temperature: importance)
+first_first = by(
+    lambda importance, rate, temperature: importance / temperature - torch.arange(importance.shape[-1]) / 1e3
+)
+by_the_batch = by(lambda importance, rate, temperature: importance / temperature * importance.mean() * 9)
 
 
 @pytest.mark.parametrize(
     ("strategy", "promises"),
     [
         (Textbook, {"rate", "limits"}),
-        (WrongWay, {"importance", "limits"}),
-        pytest.param(NotNested, {"importance", "nesting", "limits"}, marks=pytest.mark.slow),
-        pytest.param(Lukewarm, {"limits"}, marks=pytest.mark.slow),
-        (FirstsFirst, {"symmetry", "limits"}),
-        pytest.param(Crowd, {"symmetry"}, marks=pytest.mark.slow),
+        (the_wrong_way, {"importance", "limits"}),
+        pytest.param(others_at_high_rates, {"importance", "nesting", "limits"}, marks=pytest.mark.slow),
+        pytest.param(at_any_temperature, {"limits"}, marks=pytest.mark.slow),
+        (first_first, {"symmetry", "limits"}),
+        pytest.param(by_the_batch, {"symmetry"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises):
@@ -123,10 +104,6 @@ def of_highest(scores, count, maskable):
     return (rank < count[:, None]) & maskable
 
 
-def of_the_clean_text(scores, count, maskable, keys):
-    return of_highest(scores(torch.zeros_like(maskable)), count, maskable)
-
-
 def of_what_was_visible(scores, count, maskable, keys):
     """Score under one mask, then mask others."""
     hidden = of_highest(-uniform_order(maskable, keys).double(), count, maskable)
@@ -135,6 +112,10 @@ def of_what_was_visible(scores, count, maskable, keys):
 
 def too_few(scores, count, maskable, keys):
     return of_highest(to_unit(keys)[:, None].expand(maskable.shape), (count - 1).clamp(min=0), maskable)
+
+
+def of_the_clean_text(scores, count, maskable, keys):
+    return of_highest(scores(torch.zeros_like(maskable)), count, maskable)
 
 
 def leftmost(scores, count, maskable, keys):
@@ -160,65 +141,41 @@ def test_a_strategy_that_draws_masks_wrongly_breaks_its_promises_and_no_others(m
         testing.check_visible_text_masking(strategy, 10)
 
 
-def with_the_rate_for_the_time(good, u, *rest):
-    return attrs.evolve(levels := good(u, *rest), t=levels.rate)
+def weighing(weights):
+    return Changed(
+        NoCurriculum(), build=lambda good, at: Changed(good(at), weights=lambda _, step, *rest: weights(step))
+    )
 
 
-STEPS = [
-    (
-        testing.check_mask_drawing,
-        Changed(BernoulliMaskDrawing(), call=lambda good, p, keys: p > 0.5),
-        "probability p|p = 1",
-    ),
-    (
-        testing.check_mask_drawing,
-        Changed(BernoulliMaskDrawing(), call=lambda good, p, keys: torch.rand(p.shape) < p),
-        "does not depend|no random",
-    ),
-    (
-        testing.check_curriculum,
-        Changed(
-            NoCurriculum(),
-            build=lambda good, context: Changed(good(context), weights=lambda good, noised, *_: 1.0 + noised.masked),
-        ),
-        "mean 1 over each row's maskable",
-    ),
-    (
-        testing.check_target,
-        Changed(WasMaskedTarget(), call=lambda good, masked, loss: (loss * 0, masked.masked | True)),
-        "only maskable tokens count",
-    ),
+def rates(levels):
+    return Changed(UniformRates(), levels=levels)
+
+
+DRAWINGS = {
+    "probability p|p = 1": Changed(BernoulliMaskDrawing(), call=lambda good, p, keys: p > 0.5),
+    "does not depend|no random": Changed(BernoulliMaskDrawing(), call=lambda good, p, keys: torch.rand(p.shape) < p),
+}
+RATES = {
+    "weights are 1/": rates(lambda good, u, *rest: good(u.sqrt(), *rest)),
+    "at its time the noise has the rate": rates(lambda good, *at: attrs.evolve(known := good(*at), t=known.rate)),
+    "no random number is drawn": rates(lambda good, u, *rest: good(1 - torch.rand(u.shape), *rest)),
+    "all that is remembered is in state_dict": building(AdaptiveRates(bins=3), load_state_dict=lambda *_: None),
+}
+everywhere = Changed(WasMaskedTarget(), call=lambda good, step, loss: (loss * 0, step.masked | True))
+by_the_rows = building(RunningBias(), statistics=lambda good, *at: good(*at) / at[1].shape[0])
+OTHERS = [
+    (testing.check_curriculum, weighing(lambda step: 1.0 + step.masked), "mean 1 over each row's maskable"),
+    (testing.check_target, everywhere, "only maskable tokens count"),
     (testing.check_uncertainty, lambda logits: logits.float().softmax(-1).var(-1, correction=0), "uncertainty is"),
     (testing.check_noise, Changed(PolynomialNoise(exponent=2.0), weight=lambda good, t: 1 / t), "the weight is"),
-    (
-        testing.check_rates,
-        Changed(UniformRates(), levels=lambda good, u, *rest: good(u.sqrt(), *rest)),
-        "weights are 1/",
-    ),
-    (
-        testing.check_rates,
-        Changed(UniformRates(), levels=with_the_rate_for_the_time),
-        "at its time the noise has the rate",
-    ),
-    (
-        testing.check_rates,
-        Changed(UniformRates(), levels=lambda good, u, *rest: good(1 - torch.rand(u.shape), *rest)),
-        "no random number is drawn",
-    ),
-    (
-        testing.check_rates,
-        building(AdaptiveRates(bins=3), load_state_dict=lambda good, state: None),
-        "all that is remembered is in state_dict",
-    ),
-    (
-        testing.check_position_bias,
-        building(RunningBias(), statistics=lambda good, *at: good(*at) / at[1].shape[0]),
-        "add up",
-    ),
+    (testing.check_position_bias, by_the_rows, "add up"),
 ]
 
 
-@pytest.mark.parametrize(("check", "part", "said"), STEPS, ids=[said for *_, said in STEPS])
+@pytest.mark.parametrize(
+    ("check", "part", "said"),
+    [*parameters(testing.check_mask_drawing, DRAWINGS), *parameters(testing.check_rates, RATES), *OTHERS],
+)
 def test_a_broken_part_of_a_step_is_found_and_named(check, part, said):
     with pytest.raises(AssertionError, match=said):
         check(part)
@@ -295,24 +252,18 @@ class Over(LoggerDestination):
 
 
 class Meddles(Callback):
-    """Changes what is learned."""
-
     def batch_end(self, state, logger):
-        with torch.no_grad():
-            next(state.model.parameters()).mul_(0.5)
+        next(state.model.parameters()).data.mul_(0.5)
 
 
 class Noisy(Algorithm):
-    """Draws from elsewhere."""
-
     elsewhere = torch.Generator()
 
     def match(self, event, state):
         return event == Event.BATCH_END
 
     def apply(self, event, state, logger):
-        with torch.no_grad():
-            next(state.model.parameters()).add_(torch.randn(1, generator=self.elsewhere))
+        next(state.model.parameters()).data.add_(torch.randn(1, generator=self.elsewhere))
 
 
 @pytest.mark.parametrize(

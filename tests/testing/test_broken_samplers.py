@@ -40,11 +40,6 @@ def but_the_first(observe):
     return lambda record: observe(record) if told else told.append(record)
 
 
-def fresh(sampler_generator):
-    """Return seeds from a generator that goes on from run to run."""
-    return lambda seeds: torch.randint(99, seeds.shape, generator=sampler_generator)
-
-
 class Covered(Wrapped):
     """Says that the policy bound covers it, and changes the seeds along a text, or the nats."""
 
@@ -77,11 +72,11 @@ POLICIES = {
     "depends on the seed": assemble(order=Changed(RandomOrder(), deterministic=True), pace=FixedPace(steps=2)),
 }
 ORDERS = {
-    "floating": lambda step: step.open.long(),
-    "per position": lambda step: step.rows.double(),
-    "not a number": lambda step: torch.full(step.open.shape, torch.nan),
-    "other scores": lambda step: torch.rand(step.open.shape),
-    "batch": lambda step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))),
+    "floating": lambda good, step: step.open.long(),
+    "per position": lambda good, step: step.rows.double(),
+    "not a number": lambda good, step: torch.full(step.open.shape, torch.nan),
+    "other scores": lambda good, step: torch.rand(step.open.shape),
+    "batch": lambda good, step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))),
 }
 PACES = {
     "at least one step": {"most": lambda good, n: 0},
@@ -118,13 +113,7 @@ DRAWS = {
     [
         *parameters(testing.check_sampler, SAMPLERS),
         *parameters(testing.check_policy, POLICIES),
-        *parameters(
-            testing.check_order,
-            {
-                said: Changed(RandomOrder(), call=lambda good, step, change=change: change(step))
-                for said, change in ORDERS.items()
-            },
-        ),
+        *parameters(testing.check_order, {said: Changed(RandomOrder(), call=call) for said, call in ORDERS.items()}),
         *parameters(testing.check_pace, {said: Changed(FixedPace(steps=5), **c) for said, c in PACES.items()}),
         *parameters(testing.check_remask, {said: Changed(NoRemask(), **c) for said, c in REMASKS.items()}),
         *parameters(testing.check_stop, {said: Changed(StepsStop(), **c) for said, c in STOPS.items()}),
@@ -139,7 +128,8 @@ def test_what_is_broken_is_named(check, part, said):
 def test_a_sampler_with_a_generator_of_its_own():
     def seeds(observe):
         # A batch's first run is observed: hypothesis sees the same each time that it tries the batch.
-        careless.seeds = fresh(torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        careless.seeds = lambda seeds: torch.randint(99, seeds.shape, generator=generator)
         return observe
 
     careless = Wrapped(observe=seeds)
@@ -153,18 +143,13 @@ def test_a_sampler_that_is_covered_passes():
     testing.check_policy(Wrapped())  # says nothing, so there is nothing to hold
 
 
+random_remask = Changed(NoRemask(), active=True, call=lambda good, step: torch.rand(step.open.shape) < 0.5)
+random_draw = Changed(CategoricalDraw(), call=lambda good, log_probs, *_: log_probs.exp().multinomial(1).squeeze(1))
+
+
 @pytest.mark.parametrize(
     ("check", "part"),
-    [
-        (
-            testing.check_remask,
-            Changed(NoRemask(), active=True, call=lambda good, step: torch.rand(step.open.shape) < 0.5),
-        ),
-        (
-            testing.check_draw,
-            Changed(CategoricalDraw(), call=lambda good, log_probs, *_: log_probs.exp().multinomial(1).squeeze(1)),
-        ),
-    ],
+    [(testing.check_remask, random_remask), (testing.check_draw, random_draw)],
     ids=["remask", "draw"],
 )
 def test_parts_that_use_the_global_generator(check, part):

@@ -50,9 +50,8 @@ def test_a_failure_is_a_sentence_and_a_promise_that_is_kept_or_skipped_is_none()
         for check in (lambda part: None, skipped, moody)
     )
     assert (kept, left_out) == ("", "")
-    assert broken.startswith(
-        "noise 'x' breaks its promise 'contract': the same input gives something else the next time; smallest "
-    )
+    said = "noise 'x' breaks its promise 'contract': the same input gives something else the next time; smallest "
+    assert broken.startswith(said)
 
 
 def test_the_core_does_not_need_the_suite():
