@@ -4,21 +4,15 @@ A mask is a number: bit i says whether token i is masked. Legend: B sequences, L
 nothing and costs nothing), T nodes of a quadrature in time. Weights are logarithms, all arithmetic float64.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import attrs
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from atat_zoo.diffusion.adaptive import log1mexp
+from atat_zoo.diffusion.adaptive import Look, log1mexp
 from atat_zoo.diffusion.calibration import power_time
-
-if TYPE_CHECKING:
-    from atat_zoo.diffusion.adaptive import Look
 
 
 def subsets(length: int) -> Tensor:
@@ -33,10 +27,8 @@ def look_everywhere(look: Look, x: Tensor, mask_id: int) -> tuple[Tensor, Tensor
     for number, row in enumerate(subsets(L)):
         masked = row.expand(B, L)
         if number:
-            for all_of_it, values in zip(
-                (ce, log_reverse), look(torch.where(masked, mask_id, x), None, masked, x), strict=True
-            ):
-                all_of_it[:, number][masked] = values.double()
+            seen = look(torch.where(masked, mask_id, x), None, masked, x)
+            ce[:, number][masked], log_reverse[:, number][masked] = seen[0].double(), seen[1].double()
     return ce, log_reverse
 
 
@@ -50,10 +42,8 @@ def log_shares(log_w: Tensor) -> Tensor:
 
 
 def log_last(log_w: Tensor) -> Tensor:
-    """Return log P(M is what is left when |M| tokens are), float64 [B, S], for the order with weights w [B, L].
-
-    P(M) = Σ_{i ∉ M} P(M ∪ {i}) w_i/W_{M ∪ {i}}, from the full set down.
-    """
+    """Return log P(M is what is left when |M| tokens are), float64 [B, S], for the order with weights w [B, L]."""
+    # P(M) = Σ_{i ∉ M} P(M ∪ {i}) w_i/W_{M ∪ {i}}, from the full set down
     L = log_w.shape[-1]
     shares = log_shares(log_w.unsqueeze(-2))
     found: dict[int, Tensor] = {2**L - 1: torch.zeros_like(shares[:, 0, 0])}
@@ -66,11 +56,7 @@ def log_last(log_w: Tensor) -> Tensor:
 def order_form(log_w: Tensor, ce: Tensor, log_reverse: Tensor, *, bracket: bool = True) -> Tensor:
     """Return the order form for each sequence, nats, float64 [B]; differentiable.
 
-    Args:
-        log_w: log w, [B, L].
-        ce: −log p_θ(x_i | z_M), [B, S, L].
-        log_reverse: log ŵ, [B, S, L]; only its shares matter.
-        bracket: whether the term with ŵ counts. Without it this is no bound.
+    From log w [B, L], −log p_θ(x_i | z_M) and log ŵ, [B, S, L] each. Without the bracket of ŵ this is no bound.
     """
     here = subsets(log_w.shape[-1])
     shares, reverse = (torch.where(here, log_shares(w), 0.0) for w in (log_w.unsqueeze(-2), log_reverse))
@@ -79,10 +65,7 @@ def order_form(log_w: Tensor, ce: Tensor, log_reverse: Tensor, *, bracket: bool 
 
 
 def order_likelihood(ce: Tensor, log_reverse: Tensor) -> Tensor:
-    """Return log p_θ(x) of the reverse process itself, float64 [B]: every order, summed from the full mask down.
-
-    Args: as `order_form`.
-    """
+    """Return log p_θ(x) of the reverse process itself, float64 [B]: every order, summed from the full mask down."""
     shares = log_shares(log_reverse)
     found: dict[int, Tensor] = {0: torch.zeros_like(ce[:, 0, 0])}
     for number in range(1, ce.shape[1]):
@@ -97,17 +80,11 @@ def order_likelihood(ce: Tensor, log_reverse: Tensor) -> Tensor:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Path:
-    """A forward process in time, at the nodes of a quadrature.
+    """A forward process in time, at the nodes of a quadrature."""
 
-    Attributes:
-        weight: of each node, in the measure that the rates are taken in, [T].
-        log_masked: log-probability that a token is masked, [T, B, L].
-        log_rate: log A_i in that measure, [T, B, L].
-    """
-
-    weight: Tensor
-    log_masked: Tensor
-    log_rate: Tensor
+    weight: Tensor  # of each node, in the measure that the rates are taken in, [T]
+    log_masked: Tensor  # log-probability that a token is masked, [T, B, L]
+    log_rate: Tensor  # log A_i in that measure, [T, B, L]
 
     @property
     def log_probability(self) -> Tensor:
@@ -127,28 +104,17 @@ def _nodes(points: int) -> tuple[Tensor, Tensor]:
 
 
 def own_time(log_w: Tensor, points: int = 120) -> Path:
-    """Return the power path in its own time, 1 − α_i = t^{w_i}, in the measure dt/t, where A_i is w_i.
-
-    Args:
-        log_w: log w, [B, L].
-        points: T.
-    """
+    """Return the power path in its own time, 1 − α_i = t^{w_i}, in the measure dt/t, where A_i is w_i; log w [B, L]."""
     v, dv = _nodes(points)
     log_w = log_w.double()
     log_masked = log_w.exp() * logsigmoid(v)[:, None, None]
     # t = 1 but for the last digit is t = 1, where the integrand is finite and the weight vanishes.
-    return Path(
-        weight=logsigmoid(-v).exp() * dv,
-        log_masked=log_masked.clamp(max=-1e-300),
-        log_rate=log_w.expand_as(log_masked),
-    )
+    rate = log_w.expand_as(log_masked)
+    return Path(weight=logsigmoid(-v).exp() * dv, log_masked=log_masked.clamp(max=-1e-300), log_rate=rate)
 
 
 def calibrated(log_w: Tensor, points: int = 120) -> Path:
-    """Return the power path with its mask rate r as the time of every sequence: t = τ(r; x), in the measure dr.
-
-    Args: as `own_time`.
-    """
+    """Return the power path with its mask rate r as the time of every sequence: t = τ(r; x), in the measure dr."""
     v, dv = _nodes(points)
     log_w = log_w.double()
     B, L = log_w.shape
@@ -158,19 +124,15 @@ def calibrated(log_w: Tensor, points: int = 120) -> Path:
     s = power_time(-everything.reshape(-1, L), rate.reshape(-1), ones).view(points, B, 1)
     log_masked = -(s + log_w).exp()
     log_rate = log_w + math.log(L) - (log_w + log_masked).logsumexp(-1, keepdim=True)
-    return Path(
-        weight=(logsigmoid(v) + logsigmoid(-v)).exp() * dv, log_masked=log_masked.clamp(max=-1e-300), log_rate=log_rate
-    )
+    weight = (logsigmoid(v) + logsigmoid(-v)).exp() * dv
+    return Path(weight=weight, log_masked=log_masked.clamp(max=-1e-300), log_rate=log_rate)
 
 
 def timed_form(path: Path, ce: Tensor, log_reverse: Tensor, *, bracket: bool = True) -> Tensor:
     """Return the timed form for each sequence, nats, float64 [B]; differentiable.
 
-    Args:
-        path: the forward process.
-        ce: −log p_θ(x_i | z, t), [B, S, L], or [T, B, S, L] for a model that sees the time.
-        log_reverse: log Â in the measure of the path, likewise.
-        bracket: whether A log(A/Â) − A + Â counts. Without it this is no bound.
+    From −log p_θ(x_i | z, t) and log Â in the measure of the path, [B, S, L], or [T, B, S, L] for a model that sees
+    the time. Without the bracket, A log(A/Â) − A + Â, this is no bound.
     """
     here = subsets(ce.shape[-1])
     log_rate = path.log_rate.unsqueeze(-2)
@@ -185,14 +147,8 @@ def timed_form(path: Path, ce: Tensor, log_reverse: Tensor, *, bracket: bool = T
 def optimum(p: Tensor, states: Tensor, log_mask: Tensor, log_rate: Tensor) -> tuple[Tensor, Tensor]:
     """Return CE and log Â of the best model for a forward process: Â = E[A | z], p_θ the A-weighted posterior.
 
-    Args:
-        p: probability of each sequence, [B].
-        states: all sequences, int64 [B, L].
-        log_mask: log P(M | x), [..., B, S].
-        log_rate: log A, [..., B, 1 or S, L].
-
-    Returns:
-        Each [..., B, S, L]; zero at visible tokens.
+    From the probability of each sequence, [B], all of them, int64 [B, L], log P(M | x), [..., B, S], and log A,
+    [..., B, 1 or S, L]. Each is [..., B, S, L], zero at visible tokens.
     """
     here = subsets(states.shape[1])
     agrees = states[:, None] == states[None]  # [B, B, L]

@@ -6,8 +6,6 @@ without the package `atat check` says what to install. With `--borrow` the envir
 which takes seconds in place of minutes and gigabytes; the zoo itself is the wheel's all the same.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -75,7 +73,6 @@ class Environment:
         self.run(self.python, "-m", "pip", "install", *flags, *what)
 
     def atat(self, *words: str, **how: Any) -> str:
-        """Run `atat`, as `run` does."""
         return self.run(str(Path(self.python).with_name("atat")), *words, **how)
 
     def check(self, kinds: list[str]) -> None:
@@ -108,7 +105,6 @@ class Environment:
 
 
 def main() -> None:
-    """Check the kinds that are named, or all of them."""
     words = sys.argv[1:]
     kinds = [word for word in words if not word.startswith("-")] or list(KINDS)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,17 +1,12 @@
 """A server of a folder over HTTP that drops, truncates, corrupts, delays and refuses what it is told to."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from pathlib import Path
 
 FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang", "drip")
 
@@ -37,15 +32,13 @@ class Server:
         self.address = f"http://127.0.0.1:{self.http.server_port}"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer a request, with the next fault of its file."""
         name = request.path.lstrip("/")
         self.asked.append(name)
         fault = self.faults[name].popleft() if self.faults[name] else None
         path = self.folder / name
-        if fault == "drop":
-            return
         if fault == "hang":
             self.ended.wait()
+        if fault in ("drop", "hang"):
             return
         if fault == "delay":
             time.sleep(0.02)
@@ -65,7 +58,6 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """Serve a folder on this machine."""
     server = Server(folder)
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()

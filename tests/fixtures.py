@@ -1,17 +1,12 @@
 """The files that the large experiments read: a few kilobytes in the true formats and under the true names."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import zstandard
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Overrides that leave of a large experiment all but its size: the network nano, the sequences short.
 FEW = ["backbone.preset=nano", "data.length=32", "data.lanes=4", "data.workers=0", "train.device=cpu", "train.steps=2"]
@@ -26,11 +21,8 @@ def sentences(number: int, seed: int = 0) -> list[str]:
     """Return sentences in ordinary spelling, all different."""
     made = []
     for i in range(seed, seed + number):
-        first, verb, last = (
-            _NAMES[i % len(_NAMES)],
-            _VERBS[i // 3 % len(_VERBS)],
-            _NAMES[i * i // 7 % len(_NAMES)],
-        )
+        first, last = _NAMES[i % len(_NAMES)], _NAMES[i * i // 7 % len(_NAMES)]
+        verb = _VERBS[i // 3 % len(_VERBS)]
         made.append(f'The {first} {verb} the {last}, no. {i}; it doesn\'t cost $1,000 or "more".')
     return made
 
@@ -52,29 +44,25 @@ def _articles(number: int, seed: int) -> str:
 
 
 def write_all(folder: Path) -> None:
-    """Write corpora/ and its tokenizers into a folder."""
     root = folder / "corpora"
     _json_lines(root / "openwebtext/train/0.jsonl.zst", sentences(400))
     _json_lines(root / "openwebtext/validation/0.jsonl.zst", sentences(40, 1000))
-    for part, number, seed in (
-        ("training-monolingual.tokenized.shuffled/news.en-00001-of-00100", 400, 0),
-        ("heldout-monolingual.tokenized.shuffled/news.en.heldout-00000-of-00050", 60, 1000),
-    ):
-        _text(root / "lm1b" / part, "\n".join(map(_spaced, sentences(number, seed))) + "\n")
-    for name, ending in (("wikitext-103-raw", "raw"), ("wikitext-2", "tokens")):
-        for split, number, seed in (("train", 200, 0), ("valid", 20, 1000), ("test", 20, 2000)):
-            _text(root / name / f"wiki.{split}.{ending}", _articles(number, seed))
+    for part, number, seed in (("training", 400, 0), ("heldout", 60, 1000)):
+        name = {"training": "news.en-00001-of-00100", "heldout": "news.en.heldout-00000-of-00050"}[part]
+        text = "\n".join(map(_spaced, sentences(number, seed))) + "\n"
+        _text(root / "lm1b" / f"{part}-monolingual.tokenized.shuffled" / name, text)
     for split, number, seed in (("train", 200, 0), ("valid", 20, 1000), ("test", 20, 2000)):
+        for name in (f"wikitext-103-raw/wiki.{split}.raw", f"wikitext-2/wiki.{split}.tokens"):
+            _text(root / name, _articles(number, seed))
         text = "\n".join(f" {_spaced(each).lower().replace('1 , 000', 'N')} " for each in sentences(number, seed))
         _text(root / f"ptb/ptb.{split}.txt", text + "\n")
     _json_lines(root / "lambada/lambada_test.jsonl", [f"{each}\n“Yes,” said the ship" for each in sentences(40)])
     for split, number, seed in (("train", 200, 0), ("validation", 30, 1000), ("test", 30, 2000)):
         if split != "validation":
             _json_lines(root / f"ag_news/{split}.jsonl", sentences(number, seed))
+        texts = enumerate(sentences(number, seed))
+        papers = [f" {_spaced(text).lower()} \n see @xmath{i} . \n" for i, text in texts]
         for name in ("pubmed", "arxiv"):
-            papers = [
-                f" {_spaced(text).lower()} \n see @xmath{i} . \n" for i, text in enumerate(sentences(number, seed))
-            ]
             _json_lines(root / f"{name}/{split}.jsonl", papers, key="article")
     letters = "".join(c if "a" <= c <= "z" else " " for c in " ".join(sentences(500)).lower())
     with zipfile.ZipFile(root / "text8.zip", "w") as archive:

@@ -10,6 +10,15 @@ from atat_zoo.registry import plugins
 from atat_zoo.registry import zoo as zoo_module
 
 
+def described(folder, distribution, version, points):
+    """Write the folder by which a distribution is known as installed, and return it."""
+    info = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(points)
+    return info
+
+
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
     """No other plugin, no memory of earlier zoos, and the made-up modules forgotten afterwards."""
@@ -37,11 +46,9 @@ def install(tmp_path, alone):
         (tmp_path / module / "__init__.py").write_text(textwrap.dedent(source))
         for file, text in dict(files).items():
             (tmp_path / module / file).write_text(textwrap.dedent(text))
-        info = tmp_path / f"atat_zoo_{name}-1.2.dist-info"
-        info.mkdir()
-        if metadata:
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: atat-zoo-{name}\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text(entry_points or f"[atat_zoo]\n{name} = {module}\n")
+        info = described(tmp_path, f"atat-zoo-{name}", "1.2", entry_points or f"[atat_zoo]\n{name} = {module}\n")
+        if not metadata:
+            (info / "METADATA").unlink()
         return module
 
     return install
@@ -50,9 +57,6 @@ def install(tmp_path, alone):
 def install_beside(package, folder):
     """Make a package that was written importable, and known as installed, to who has both folders on the path."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
-    info = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
     points = "".join(f"{name} = {module}\n" for name, module in project["entry-points"]["atat_zoo"].items())
-    (info / "entry_points.txt").write_text(f"[atat_zoo]\n{points}")
+    described(folder, project["name"], "0.1.0", f"[atat_zoo]\n{points}")
     return str(package)

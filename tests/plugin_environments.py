@@ -5,8 +5,6 @@ their contracts from the command line, and its own tests run. With `--borrow` th
 one, and install only what is missing.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +13,6 @@ from tests.empty_environment import ROOT, Environment
 
 
 def main() -> None:
-    """Test the plugins that are named, or all of them."""
     words = sys.argv[1:]
     folders = {folder.name: folder for folder in sorted((ROOT / "plugins").glob("atat-zoo-*"))}
     names = [word for word in words if not word.startswith("-")] or list(folders)

@@ -9,24 +9,19 @@
 Needs hypothesis.
 """
 
-from __future__ import annotations
-
 import math
 import types
 import typing
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import suppress
+from typing import Any, Literal
 
 import attrs
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
-from atat_zoo.registry.spec import fields_of
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
-    from atat_zoo.registry.spec import Field
+from atat_zoo.registry.spec import Field, fields_of
 
 # The range of a number above its minimum or default, if it has no upper bound.
 _NUMBERS, _REACH = 11, 3.0
@@ -39,45 +34,33 @@ def specs(kind: str, zoo: Zoo | None = None) -> SearchStrategy[Any]:
     part refuses by a rule across its parameters is not drawn.
     """
     zoo = zoo or Zoo.load()
-    return _tables(kind, zoo).map(lambda table: _made(zoo, kind, table)).filter(lambda spec: spec is not None)
 
+    def made(table: dict[str, Any]) -> Any:
+        with suppress(UserError):
+            return zoo.spec(kind, table)
 
-def _made(zoo: Zoo, kind: str, table: dict[str, Any]) -> Any:
-    try:
-        return zoo.spec(kind, table)
-    except UserError:
-        return None
+    return _tables(kind, zoo).map(made).filter(lambda spec: spec is not None)
 
 
 def _tables(kind: str, zoo: Zoo) -> SearchStrategy[dict[str, Any]]:
-    found = []
+    tables = []
     for name in zoo.names(kind):
         fields = fields_of(zoo.describe(kind, name).load())
         if not any(field.default is attrs.NOTHING for field in fields):
-            found.append((name, fields))
-    return st.sampled_from(found).flatmap(lambda one: _table(one[0], one[1], zoo))
+            values = {field.name: _value(field.type, field, zoo) for field in fields}
+            drawn = {key: value for key, value in values.items() if value is not None}
+            tables.append(st.fixed_dictionaries({"use": st.just(name)}, optional=drawn))
+    return st.one_of(tables)
 
 
-def _table(name: str, fields: list[Field], zoo: Zoo) -> SearchStrategy[dict[str, Any]]:
-    values = {field.name: _value(field, zoo) for field in fields}
-    return st.fixed_dictionaries(
-        {"use": st.just(name)}, optional={key: value for key, value in values.items() if value is not None}
-    )
-
-
-def _value(field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
-    if field.kind:
-        kind = field.kind
-        return st.deferred(lambda: _tables(kind, zoo))
-    return _of_type(field.type, field)
-
-
-def _of_type(tp: Any, field: Field) -> SearchStrategy[Any] | None:
+def _value(tp: Any, field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
     """Return a strategy, or None for types without one."""
+    if field.kind:
+        return st.deferred(lambda: _tables(field.kind, zoo))
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin in (typing.Union, types.UnionType):
         # None is what leaving the key out means.
-        return _of_type(next(a for a in args if a is not type(None)), field)
+        return _value(next(a for a in args if a is not type(None)), field, zoo)
     if origin is Literal:
         return st.sampled_from(args)
     if tp is bool:

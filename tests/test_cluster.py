@@ -1,21 +1,17 @@
 """The scripts for a cluster: what they start, what goes back to the queue, and that it goes on there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from atat_zoo import experiment as experiments
-
-if TYPE_CHECKING:
-    from tests.tiny import Tiny
+from tests.tiny import Tiny
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "cluster"
 # Stand-ins for SLURM's commands. A node is a process on this machine; one after the other, or they would share a port.
@@ -29,31 +25,24 @@ SCONTROL = 'if [[ $1 == show ]]; then printf "%s\\n" first second; else echo "$@
 RECORDS = 'printf "%s " "$@" >> said; echo >> said; exit "${CODE:-0}"'
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "any", "SLURM_GPUS_ON_NODE": "8"}
 
-Submit = "Callable[..., subprocess.Popen[str]]"
+
+def submit(folder: Path, script: str, *words: str, commands: dict[str, str], **env: str) -> tuple[int, str]:
+    """Run a script as SLURM does, in a folder with the stand-ins; `commands` are further ones."""
+    there = folder / "bin"
+    there.mkdir(exist_ok=True)
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL, **commands}.items():
+        (there / name).write_text(f"#!/bin/bash\n{text}\n")
+        (there / name).chmod(stat.S_IRWXU)
+    variables = {**os.environ, **JOB, "PATH": f"{there}:{os.environ['PATH']}", **env}
+    call = ["bash", str(FOLDER / script), *words]
+    done = subprocess.run(call, cwd=folder, env=variables, text=True, capture_output=True, check=False, timeout=240)
+    return done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture
-def submit(tmp_path: Path) -> Submit:
-    """Return what starts a script as SLURM does, in a folder with the stand-ins; `commands` are further ones."""
-
-    def start(script: str, *words: str, folder: Path = tmp_path, commands: dict[str, str], **env: str) -> object:
-        there = folder / "bin"
-        there.mkdir(exist_ok=True)
-        for name, text in {"srun": SRUN, "scontrol": SCONTROL, **commands}.items():
-            (there / name).write_text(f"#!/bin/bash\n{text}\n")
-            (there / name).chmod(stat.S_IRWXU)
-        variables = {**os.environ, **JOB, "PATH": f"{there}:{os.environ['PATH']}", **env}
-        call = ["bash", str(FOLDER / script), *words]
-        return subprocess.Popen(
-            call, cwd=folder, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-
-    return start
-
-
-def said(process: subprocess.Popen[str], folder: Path) -> tuple[int, list[str]]:
-    process.communicate(timeout=60)
-    return process.returncode, (folder / "said").read_text().splitlines()
+def said(folder: Path, *words: str, **how: Any) -> tuple[int, list[str]]:
+    """Submit a script, and return its exit code and what the stand-ins have said."""
+    code, _ = submit(folder, *words, **how)
+    return code, (folder / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize("script", sorted(FOLDER.iterdir()), ids=lambda path: path.name)
@@ -65,19 +54,12 @@ def test_they_are_no_experiments() -> None:
     assert not [name for name in experiments.names() if name.startswith("cluster")]
 
 
-def test_every_node_has_a_launcher_with_its_number(submit: Submit, tmp_path: Path) -> None:
-    words = ("owt-small/atat", "runs/mine", "train.steps=5", 'corpus.train=["a b"]')
-    code, calls = said(
-        submit("train.sbatch", *words, commands={"composer": RECORDS}, SLURM_JOB_NUM_NODES="2"), tmp_path
-    )
+def test_every_node_has_a_launcher_with_its_number(tmp_path: Path) -> None:
+    words = ("train.sbatch", "owt-small/atat", "runs/mine", "train.steps=5", 'corpus.train=["a b"]')
     rest = '-m atat_zoo.train owt-small/atat --out runs/mine train.steps=5 corpus.train=["a b"] '
-    assert (code, calls) == (
-        0,
-        [
-            f"-n 8 --world_size 16 --node_rank {node} --master_addr first --master_port 20007 {rest}"
-            for node in range(2)
-        ],
-    )
+    launched = "-n 8 --world_size 16 --node_rank {} --master_addr first --master_port 20007 " + rest
+    found = said(tmp_path, *words, commands={"composer": RECORDS}, SLURM_JOB_NUM_NODES="2")
+    assert found == (0, [launched.format(0), launched.format(1)])
     assert not (tmp_path / "requeued").exists()
 
 
@@ -85,22 +67,16 @@ def test_every_node_has_a_launcher_with_its_number(submit: Submit, tmp_path: Pat
     ("code", "restarts", "goes_on"),
     [("1", "0", True), ("143", "19", True), ("137", "20", False), ("2", "0", False)],
 )
-def test_a_failure_goes_back_to_the_queue(
-    submit: Submit, tmp_path: Path, code: str, restarts: str, goes_on: bool
-) -> None:
+def test_a_failure_goes_back_to_the_queue(tmp_path: Path, code: str, restarts: str, goes_on: bool) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "resolved.toml").touch()
     settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "NPROC": "2"}
-    left, calls = said(submit("train.sbatch", "a", "mine", commands={"composer": RECORDS}, **settings), tmp_path)
-    (call,) = calls
+    left, (call,) = said(tmp_path, "train.sbatch", "a", "mine", commands={"composer": RECORDS}, **settings)
     assert call.endswith("-m atat_zoo.train --resume mine ")
     assert call.startswith("-n 2 --world_size 2 ")
-    assert (left == 0) is goes_on
+    assert left == (0 if goes_on else int(code))
     assert (tmp_path / "requeued").exists() is goes_on
-    if goes_on:
-        assert (tmp_path / "requeued").read_text() == "requeue 7\n"
-    else:
-        assert left == int(code)
+    assert not goes_on or (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
 # As SLURM does before the end of the time: SIGTERM to every process of the step, when all of it runs.
@@ -120,22 +96,20 @@ signal.pause()
 LAUNCHES = f"{sys.executable} -c '{RANK}'\ncode=$?\necho the rank ended with $code >> said\nexit $code"
 
 
-def test_the_launcher_outlives_the_signal_at_the_end_of_the_time(submit: Submit, tmp_path: Path) -> None:
-    job = submit("train.sbatch", "a", "mine", commands={"srun": TERMS, "composer": LAUNCHES})
-    assert said(job, tmp_path) == (0, ["the rank ended with 143"])
+def test_the_launcher_outlives_the_signal_at_the_end_of_the_time(tmp_path: Path) -> None:
+    ended = said(tmp_path, "train.sbatch", "a", "mine", commands={"srun": TERMS, "composer": LAUNCHES})
+    assert ended == (0, ["the rank ended with 143"])
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
-def test_a_slice_of_the_shards_is_a_task_of_an_array(submit: Submit, tmp_path: Path) -> None:
+def test_a_slice_of_the_shards_is_a_task_of_an_array(tmp_path: Path) -> None:
     task = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "16"}
-    assert said(submit("build.sbatch", "a", "data.length=8", commands={"atat": RECORDS}, **task), tmp_path) == (
-        0,
-        ["data build a data.length=8 --slice 3/16 "],
-    )
+    found = said(tmp_path, "build.sbatch", "a", "data.length=8", commands={"atat": RECORDS}, **task)
+    assert found == (0, ["data build a data.length=8 --slice 3/16 "])
 
 
 @pytest.mark.slow
-def test_a_begun_run_goes_on_with_the_launcher(submit: Submit, tiny: Tiny, uninterrupted: Path) -> None:
+def test_a_begun_run_goes_on_with_the_launcher(tiny: Tiny, uninterrupted: Path) -> None:
     run = tiny.root / "cluster"
     shutil.copytree(uninterrupted, run)
     shutil.rmtree(run / "model")
@@ -145,7 +119,6 @@ def test_a_begun_run_goes_on_with_the_launcher(submit: Submit, tiny: Tiny, unint
         "composer": f'exec {sys.executable} -m composer.cli.launcher "$@"',
         "scontrol": SCONTROL.replace("first second", "127.0.0.1"),
     }
-    job = submit("train.sbatch", str(tiny.path), "cluster", folder=tiny.root, commands=commands, NPROC="2")
-    printed, _ = job.communicate(timeout=240)
-    assert (job.returncode, "continuing cluster after step 20 of 24" in printed) == (0, True), printed
+    code, printed = submit(tiny.root, "train.sbatch", str(tiny.path), "cluster", commands=commands, NPROC="2")
+    assert (code, "continuing cluster after step 20 of 24" in printed) == (0, True), printed
     assert (run / "model" / "model.safetensors").is_file()

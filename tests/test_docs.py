@@ -1,13 +1,10 @@
 """README and site: every command does what it says, every part is named, links lead somewhere, and the site builds."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +14,6 @@ from atat_zoo.study import study_file
 from atat_zoo.study.schema import ArmSpec, HeldOutSpec, SamplersSpec, SweepSpec
 from tests import pages
 from tests.pages import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -41,12 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.slow
-def test_every_command_and_block_of_the_readme_runs(tmp_path: Path) -> None:
-    pages.prepare(tmp_path)
-    pages.carry_out(ROOT / "README.md", tmp_path)
-
-
 def test_the_readme_names_every_part_and_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -66,6 +54,12 @@ def test_the_tree_of_contributing_is_there() -> None:
     assert named >= {"atat_zoo/", "plugins/", "registry.toml", "experiments/", "tests/", "docs/", "benchmarks/"}
     inside = {f"atat_zoo/{name}" for name in re.findall(r"^  (\S+)  +\S", tree, re.MULTILINE)}
     assert [name for name in named | inside if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.slow
+def test_every_command_and_block_of_the_readme_runs(tmp_path: Path) -> None:
+    pages.prepare(tmp_path)
+    pages.carry_out(ROOT / "README.md", tmp_path)
 
 
 @pytest.mark.slow
@@ -129,9 +123,8 @@ def test_every_part_is_on_the_page_of_its_kind(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    missing = [name for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton") if not find_spec(name)]
-    if missing:
-        pytest.skip(f"the site needs {', '.join(missing)}: pip install -c constraints.txt -e '.[docs]'")
+    for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
+        pytest.importorskip(name, reason="pip install -c constraints.txt -e '.[docs]'")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(tmp_path / "doctrees")]
     site = tmp_path / "site"
     done = subprocess.run([*command, str(DOCS), str(site)], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -32,8 +32,5 @@ def test_a_bar_that_is_missed_is_told(monkeypatch):
         monkeypatch.setattr(gpu.subprocess, "run", lambda *_, done=done, **__: done)
         assert gpu.waiting_tests([]) == ("7 passed in 2.00s", met)
     rows = [("a", "≥ 1", "0", False), ("b", "≥ 1", "2", True), ("c", "", "3", None)]
-    assert gpu.page(rows, gpu.SMALL).splitlines()[-3:] == [
-        "| a | ≥ 1 | 0 | **not met** |",
-        "| b | ≥ 1 | 2 | met |",
-        "| c |  | 3 |  |",
-    ]
+    told = ["| a | ≥ 1 | 0 | **not met** |", "| b | ≥ 1 | 2 | met |", "| c |  | 3 |  |"]
+    assert gpu.page(rows, gpu.SMALL).splitlines()[-3:] == told

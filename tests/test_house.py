@@ -49,15 +49,12 @@ def branches_on_a_name(text: str, names: set[str]) -> list[int]:
             return any(map(is_text, node.elts))
         return isinstance(node, ast.Constant) and node.value in names
 
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            if any(map(is_name, sides)) and any(map(is_text, sides)):
-                found.append(node.lineno)
-        if isinstance(node, ast.Match) and is_name(node.subject):
-            found.append(node.lineno)
-    return found
+    def branches(node):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        matched = isinstance(node, ast.Match) and is_name(node.subject)
+        return matched or (any(map(is_name, sides)) and any(map(is_text, sides)))
+
+    return [node.lineno for node in ast.walk(ast.parse(text)) if branches(node)]
 
 
 def test_nothing_outside_the_registry_branches_on_the_name_of_a_part():

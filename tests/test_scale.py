@@ -1,7 +1,5 @@
 """What docs/scale.md says, against what its command prints, and the formulas of memory against what torch allocates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

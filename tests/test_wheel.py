@@ -1,7 +1,5 @@
 """The built wheel, installed alone elsewhere, finds its menu and its experiments, and trains."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
