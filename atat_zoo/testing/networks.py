@@ -11,7 +11,6 @@ from atat_zoo.testing.batches import VOCABULARY as V
 from atat_zoo.testing.batches import context, holds
 
 B, L, HALF = 3, 12, 6
-_TOLERANCE = 1e-4
 
 
 def check_backbone(backbone: Any) -> None:
@@ -66,7 +65,7 @@ def randomised(module: nn.Module, seed: int = 0) -> Any:
 
 def _near(found: Tensor, wanted: Tensor, promise: str) -> None:
     difference = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1))
-    assert difference <= _TOLERANCE, f"{promise}: differs by {difference:.2g}"  # NaN fails too
+    assert difference <= 1e-4, f"{promise}: differs by {difference:.2g}"  # NaN fails too
 
 
 def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, logits: Tensor) -> None:
@@ -87,8 +86,8 @@ def _changed(tokens: Tensor) -> Tensor:
 def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     causal, other = (module(text, t, attention="causal") for text in (tokens, _changed(tokens)))
     _near(other[:, :HALF], causal[:, :HALF], "causal attention sees no future")
-    lower = torch.ones(L, L).tril().bool()
-    _near(module(tokens, t, attention=lower), causal, "a mask of the past is causal attention")
+    past = torch.ones(L, L).tril().bool()
+    _near(module(tokens, t, attention=past), causal, "a mask of the past is causal attention")
 
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:

@@ -146,8 +146,8 @@ def check_denoiser(objective: Any) -> None:
         log_probs = denoiser(z, None, where)
         assert log_probs.shape == (N, V), f"there is a row for each position asked for, [N, V], not {log_probs.shape}"
         close(log_probs.logsumexp(-1), torch.zeros(N), 1e-4, "the probabilities of a position sum to 1")
-        pairs = denoiser(z, None, (torch.arange(N), first))
-        close(pairs, log_probs, 1e-5, "pairs of row and position ask for the same as a mask")
+        by_pairs = denoiser(z, None, (torch.arange(N), first))
+        close(by_pairs, log_probs, 1e-5, "pairs of row and position ask for the same as a mask")
         close(denoiser(z[2:3], None, where[2:3]), log_probs[2:3], 1e-4, "a row does not depend on its batch")
 
 

@@ -138,7 +138,7 @@ class Hashed(FunctionDenoiser):
     """An arbitrary denoiser: every log-probability is a hash of all of the row's z, the position and the token.
 
     It changes wherever z changes, works for any V and L, and gives a row the same numbers in any batch, so that any
-    leak between rows shows. It counts its `calls`, and the rows in them (`evaluated`).
+    leak between rows shows. It counts its `calls`, the rows in them (`evaluated`) and the positions (`asked`).
     """
 
     gives_order_weights = scores_visible_tokens = True
@@ -147,7 +147,7 @@ class Hashed(FunctionDenoiser):
         """Draw logits from [0, sharpness); `facts` are those of a `FunctionDenoiser`."""
         super().__init__(self.hashed, vocabulary_size, **facts)
         self.vocabulary_size, self.sharpness, self.seed = vocabulary_size, sharpness, seed
-        self.calls = self.evaluated = 0
+        self.calls = self.evaluated = self.asked = 0
 
     def hashed(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return log-probabilities, float64 [N, V]; refuses to be asked at a visible position."""
@@ -155,6 +155,7 @@ class Hashed(FunctionDenoiser):
             raise ValueError("the denoiser is asked at a position that is not masked")
         self.calls += 1
         self.evaluated += len(tokens)
+        self.asked += len(pairs(where)[0])
         return self._hashed(tokens, where)
 
     def _hashed(self, tokens: Tensor, where: Where) -> Tensor:
