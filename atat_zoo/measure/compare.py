@@ -24,7 +24,7 @@ from atat_zoo.results.evaluation import BoundValue, NGramFigure, method_of
 from atat_zoo.results.history import History, history
 from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, unpaired
 from atat_zoo.results.naming import PERPLEXITY, title
-from atat_zoo.results.record import finite
+from atat_zoo.results.store import finite
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.experiment.schema import DataSpec
-    from atat_zoo.measure.text import Text
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -51,9 +50,8 @@ class ComparedRun:
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
     parameters: int  # of the entire model, frozen ones included
     without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
-    history: History  # the history of its training
-    # scores of its predictions by name: for each sequence the weighted sum and the sum of weights, [n, 2]
-    scores: Mapping[str, Tensor] = attrs.field(factory=dict)
+    history: History  # of its training
+    scores: Mapping[str, Tensor] = attrs.field(factory=dict)  # by name: of each sequence Σ w · score and Σ w, [n, 2]
     ngram: NGramNats | None = None  # the n-gram model of its training shards, None if there is none
     experiment: Mapping[str, Any] = attrs.field(factory=dict)  # as a table, with every parameter
 
@@ -71,12 +69,9 @@ def measure_runs(
 ) -> list[ComparedRun]:
     """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
 
-    `baseline` is the index of the run whose held-out text the others must have, `seed` that of the masks. `step` is the
-    checkpoint of every run to measure; their final models if None. `progress` is called with the completed and the
-    total number of sequences, over all runs. `other` names other text for all, by the keywords of `text_of`.
-
-    Raises:
-        UserError: when a run has no such model, or its held-out tokens are not the baseline's.
+    `baseline` is the index of the run whose held-out text the others must have, `step` the checkpoint of every run to
+    measure (None: their final models). `progress` gets the completed and the total number of sequences, over all runs.
+    `other` names other text for all, by the keywords of `text_of`.
     """
     first = runs[baseline]
     base = Model.from_run(first, step=step)
@@ -87,11 +82,19 @@ def measure_runs(
         model = Model.from_run(run, step=step)
         _check_alike(first, sequences, run, model, spec, step)
         own = text if other or run == first else text_of(model, run, spec)
-        _check_same(first, text, run, own)
+        if len(own.tokens) != len(text.tokens):
+            what = f"has {len(own.tokens)} held-out sequences, {first} has {len(text.tokens)}"
+            raise UserError(f"{run} {what}; {_ADVICE}")
+        if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
+            what = f"has other held-out text than {first}: its corpus or its held-out share differs"
+            raise UserError(f"{run} {what}; {_ADVICE}")
         shards.append(own.data)
     tokens, maskable = text.tokens, text.maskable
+    names = [run.resolve().name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run) for run in runs]
     compared = []
-    for number, (run, name, data) in enumerate(zip(runs, _names(runs), shards, strict=True)):
+    for number, (run, name, data) in enumerate(zip(runs, names, shards, strict=True)):
 
         def done(rows: int, of: int, before: int = number) -> None:
             if progress:
@@ -124,11 +127,7 @@ def measure_runs(
 
 
 def check_runs(runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | None) -> None:
-    """Check that runs read any text as the same sequences; the arguments are those of `measure_runs`.
-
-    Raises:
-        UserError: when a run has no such model, cannot be evaluated so, or reads it otherwise than the baseline.
-    """
+    """Check that runs read any text as the same sequences; the arguments are those of `measure_runs`."""
     first = runs[baseline]
     sequences = Model.from_run(first, step=step).experiment.data
     for run in runs:
@@ -147,12 +146,6 @@ def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
         grow |= {id(p): p.numel() for p in head.parameters()}
     total = sum(p.numel() for p in module.parameters())
     return total, total - sum(grow.values())
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Return the folders' names, or their paths if two names are equal."""
-    names = [run.resolve().name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 _ADVICE = "compare runs of one corpus, tokenizer and data.length"
@@ -175,17 +168,6 @@ def _check_alike(
             )
 
 
-def _check_same(first: Path, ours: Text, run: Path, theirs: Text) -> None:
-    """Refuse a run whose held-out tokens differ from the baseline's, and state the difference."""
-    if len(ours.tokens) != len(theirs.tokens):
-        what = f"has {len(theirs.tokens)} held-out sequences, {first} has {len(ours.tokens)}"
-    elif not (torch.equal(ours.tokens, theirs.tokens) and torch.equal(ours.maskable, theirs.maskable)):
-        what = f"has other held-out text than {first}: its corpus or its held-out share differs"
-    else:
-        return
-    raise UserError(f"{run} {what}; {_ADVICE}")
-
-
 @attrs.frozen(kw_only=True)
 class Difference:
     """A bound of a run minus the baseline's, in nats per token."""
@@ -195,26 +177,21 @@ class Difference:
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
-        return {
-            **self.paired.to_table(),
-            "paired_width": self.paired.width,
-            "unpaired_width": self.unpaired.width,
-            "narrower": self.unpaired.width / self.paired.width if self.paired.width else None,
-        }
+        narrower = self.unpaired.width / self.paired.width if self.paired.width else None
+        widths = {"paired_width": self.paired.width, "unpaired_width": self.unpaired.width, "narrower": narrower}
+        return self.paired.to_table() | widths
 
 
 @attrs.frozen(kw_only=True)
 class Row:
     """A run in the table."""
 
-    run: ComparedRun  # the measured run
-    bounds: Mapping[str, BoundValue]  # its bounds by name
-    # of each bound minus the baseline's first bound; None for the latter itself
-    differences: Mapping[str, Difference | None]
+    run: ComparedRun
+    bounds: Mapping[str, BoundValue]  # by name
+    differences: Mapping[str, Difference | None]  # of each minus the baseline's first bound; None for the latter itself
     scores: Mapping[str, tuple[float, float]]  # value and standard error over sequences of each score
     ngram: NGramFigure | None  # the n-gram model beside its first bound
-    # (step, seconds) at which the value was reached, None if unknown
-    reached: tuple[int | None, float | None]
+    reached: tuple[int | None, float | None]  # step and seconds at which the value was, None if unknown
 
 
 @attrs.frozen(kw_only=True)
@@ -248,14 +225,13 @@ class Comparison:
         for name, bound in row.bounds.items():
             difference = row.differences[name]
             bounds[name] = attrs.asdict(bound) | {"difference": difference.to_table() if difference else None}
-        step, seconds = row.reached
         return {"run": one.name, **table} | {
             "bounds": bounds,
             "scores": {name: {"value": value, "stderr": error} for name, (value, error) in row.scores.items()},
             "count_table": row.ngram.to_table() if row.ngram else None,
             "seconds": past.seconds,
-            "steps_to_reach": step,
-            "seconds_to_reach": seconds,
+            "steps_to_reach": row.reached[0],
+            "seconds_to_reach": row.reached[1],
             "parameters": one.parameters,
             "parameters_without_embeddings": one.without_embeddings,
             "tokens_per_second": past.tokens_per_second,
@@ -277,11 +253,8 @@ def compare(
 ) -> Comparison:
     """Compare measured runs with one of them.
 
-    `baseline` is the index of that run, `reach` a perplexity, or None for the final one of the worst run. `seed` is
-    that of the masks; the bootstrap has a fixed seed. Other text than the baseline's is named as in `text_of`.
-
-    Raises:
-        UserError: when a run lacks the bound that the baseline is measured with.
+    `baseline` is the index of that run, `reach` a perplexity, or None for the final one of the worst run. The seed is
+    that of the masks; the bootstrap's is fixed. Other text than the baseline's is named as in `text_of`.
     """
     base = runs[baseline]
     quantity = next(iter(base.nats))
@@ -296,14 +269,16 @@ def compare(
                 "exact_k, or choose another --baseline"
             )
         step = None if reach is None else run.history.reached(reach)
+        differences: dict[str, Difference | None] = {}
+        for name, nats in run.nats.items():
+            pair = nats, base.nats[quantity], base.count
+            itself = run is base and name == quantity
+            differences[name] = None if itself else Difference(paired=paired(*pair), unpaired=unpaired(*pair))
         rows.append(
             Row(
                 run=run,
                 bounds={name: bound_value(nats, run.count, run.bytes) for name, nats in run.nats.items()},
-                differences={
-                    name: None if run is base and name == quantity else _difference(nats, base.nats[quantity], base)
-                    for name, nats in run.nats.items()
-                },
+                differences=differences,
                 scores={name: ratio(*sums.unbind(1)) for name, sums in run.scores.items()},
                 ngram=figure(run.ngram, next(iter(run.nats.values())), run.count) if run.ngram else None,
                 reached=(step, None if step is None else run.history.seconds_at(step)),
@@ -322,7 +297,3 @@ def compare(
         seed=seed,
         tokens=int(base.count.sum()),
     )
-
-
-def _difference(nats: Tensor, other: Tensor, base: ComparedRun) -> Difference:
-    return Difference(paired=paired(nats, other, base.count), unpaired=unpaired(nats, other, base.count))

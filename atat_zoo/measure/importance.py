@@ -1,12 +1,9 @@
 """The quality of an importance: does it order held-out tokens by their loss, and is it calibrated?
 
-N tokens of held-out text that some draw masked, V the vocabulary. Loss is a
-token's cross-entropy averaged over the draws that masked it, under uniform
-masking. A token's frequency alone predicts much of its loss, so an estimator is also
-evaluated within bands of frequency, where frequency is nearly constant.
-
-Calibration is relative to the rank target of `difficulty`: the rank of a
-token's loss within its row, (rank + ½)/n in (0, 1).
+N tokens of held-out text that some draw masked, V the vocabulary. Loss is a token's cross-entropy averaged over the
+draws that masked it, under uniform masking. Frequency alone predicts much of it, so an estimator is also evaluated
+within bands of frequency. Calibration is relative to the target `difficulty`: the rank of a token's loss within its
+row, (rank + ½)/n in (0, 1).
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
 from atat_zoo.measure.likelihood import measure
 from atat_zoo.measure.text import held_out_text
-from atat_zoo.results.record import RunResult, finite
+from atat_zoo.results.store import RunResult, finite
 from atat_zoo.targets.difficulty import rank_within
 
 if TYPE_CHECKING:
@@ -71,11 +68,9 @@ class ImportanceQuality:
     deviation: float  # its standard deviation over tokens
     importance_spearman: float  # ρ between importance and loss, over all tokens
     frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens; NaN without counts
-    # of frequency, from rare to frequent, each with about as much of the training text; empty without counts
-    bands: tuple[Band, ...]
+    bands: tuple[Band, ...]  # of frequency, from rare to frequent, with about as much text each; empty without counts
     bins: tuple[Bin, ...]  # of importance; without empty ones
-    # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½, which orders nothing
-    calibration_error: float
+    calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½ too
 
 
 @attrs.frozen(kw_only=True)
@@ -150,8 +145,8 @@ def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: 
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
     """Return the band of each entry of the vocabulary, int64 [V], 0 the rarest.
 
-    Each band has about the same share of the training tokens, given as `counts`, int64 [V]. The middle of an
-    entry's own share decides its band, so one that exceeds a band's share leaves a neighbour with less, or nothing.
+    Each has about the same share of the training tokens `counts`, int64 [V]. The middle of an entry's own share
+    decides its band, so one that exceeds a band's share leaves a neighbour with less, or nothing.
     """
     # Add one, as for the surprisal: entries that never occur belong to the rarest band.
     mass = counts.double() + 1
@@ -164,18 +159,13 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BINS) -> list[Bin]:
     """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
-    bin_of = (importance * bins).long().clamp(0, bins - 1)
-    return [
-        Bin(
-            low=number / bins,
-            high=(number + 1) / bins,
-            tokens=int((bin_of == number).sum()),
-            importance=float(importance[bin_of == number].mean()),
-            rank=float(ranks[bin_of == number].mean()),
-            loss=float(loss[bin_of == number].mean()),
-        )
-        for number in sorted(set(bin_of.tolist()))
-    ]
+    bin_of, found = (importance * bins).long().clamp(0, bins - 1), []
+    for number in sorted(set(bin_of.tolist())):
+        inside = bin_of == number
+        of_tokens = {"importance": importance, "rank": ranks, "loss": loss}
+        means = {name: float(values[inside].mean()) for name, values in of_tokens.items()}
+        found.append(Bin(low=number / bins, high=(number + 1) / bins, tokens=int(inside.sum()), **means))
+    return found
 
 
 def importance_of_run(
@@ -189,11 +179,7 @@ def importance_of_run(
 ) -> ImportanceResult:
     """Measure the importance of a run on its own held-out text, and save the result in the run folder.
 
-    The specification gives split, sequences, draws, batch size and bound; `seed` is of the masks, `bands` of token
-    frequency. `progress` is called with the completed and the total number of sequences.
-
-    Raises:
-        UserError: when the objective uses no estimator.
+    `seed` is of the masks, `bands` of token frequency; `progress` gets the completed and the total number of sequences.
     """
     experiment = model.experiment
     if "estimator" not in experiment.parts["objective"].uses:

@@ -1,7 +1,4 @@
-"""The benefit of the text on both sides of a gap: the likelihood of the true words given both, or only the left.
-
-n texts of L tokens, a gap of G in each.
-"""
+"""The likelihood of the true words of a gap given both sides, or only the left. n texts of L tokens, a gap of G."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing_extensions import override
 from atat_zoo.diffusion.randomness import row_keys, to_unit
 from atat_zoo.errors import UserError
 from atat_zoo.measure.text import held_out_text, special_ids
-from atat_zoo.results.record import RunResult
+from atat_zoo.results.store import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,11 +61,8 @@ def infilling_of_run(
 ) -> GapQuality:
     """Cut a gap out of held-out texts, measure the likelihood of the true words, and save it in the run folder.
 
-    Uses at most `number` texts, spread evenly over the split (0 for all), gaps of `gap` tokens at positions drawn with
-    `seed`, and `batch_size` rows at once. `progress` is called with the completed and the total number of texts.
-
-    Raises:
-        UserError: when no text has room for the gap and a token on each side.
+    Of at most `number` texts, spread evenly over the split (0 for all), with gaps of `gap` tokens at positions drawn
+    with `seed`. `progress` gets the completed and the total number of texts.
     """
     longest = model.context.length - 2
     if gap > longest:
@@ -115,9 +109,7 @@ def infilling_of_run(
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
     """Return the start of each text's gap, int64 [n], drawn by (seed, row); −1 if there is no room.
 
-    A gap contains no padding and none of the ids `special`, and has a token on each side.
-
-    Tokens are int64 and maskable bool [n, L].
+    A gap contains no padding and none of the ids `special`, and has a token on each side. Arguments are [n, L].
     """
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
@@ -136,11 +128,9 @@ def log_likelihood(
 ) -> Tensor:
     """Return log p_θ of the true tokens of gaps by the chain rule, in nats, float64 [n, G].
 
-    Token by token from the left, with the gap's earlier tokens shown and its later ones masked: the exact
-    log-likelihood of filling one token at a time from left to right, for any model. The mean over all orders differs
-    from it except for exact denoisers; this one also suits models that only write from left to right.
-
-    Tokens are int64 [n, L], starts int64 [n]; `right`: whether the text right of the gap is shown.
+    Token by token from the left, with the gap's earlier tokens shown and its later ones masked: the exact likelihood of
+    filling it in this order, which also suits models that only write from left to right. Tokens are int64 [n, L],
+    starts int64 [n]; `right`: whether the text right of the gap is shown.
     """
     position = torch.arange(tokens.shape[1], device=tokens.device)
     begin = starts[:, None]

@@ -1,7 +1,6 @@
-"""Judges: language models that score the text of another model.
+"""Judges: language models that score the text of another model, each text independently of the others.
 
 An experiment has no table for a judge; `atat judge` names one for a finished run.
-The score of a text does not depend on the other texts.
 """
 
 from __future__ import annotations
@@ -73,12 +72,10 @@ class Judge(Protocol):
 class RunJudge:
     """A finished run with an exact likelihood: its objective has `exact = True`, such as `autoregressive`.
 
-    Texts are encoded in the run's own tokens, whatever tokens they were generated
-    in. One longer than the run's sequences is cut into chunks of L tokens, each
-    scored separately, so the first tokens of a chunk have little context.
-    If the run's sequences begin with BOS, so does every chunk, and BOS is not
-    counted; if they end with EOS, its place stays free. The feature of a text is
-    the mean of the hidden states that predict its tokens.
+    Texts are encoded in the run's own tokens. One longer than its sequences is cut into chunks of L tokens, each scored
+    separately, so the first tokens of a chunk have little context. If the sequences begin with BOS, every chunk does,
+    and BOS is not counted; if they end with EOS, its place stays free. The feature of a text is the mean of the hidden
+    states that predict its tokens.
     """
 
     name = "run"
@@ -114,13 +111,11 @@ class RunJudge:
 class HuggingFaceJudge:
     """A causal language model in the format of the `transformers` library, by its name on the hub or its folder.
 
-    Texts are encoded in the model's own tokens and cut into chunks of `length`, BOS
-    included, each scored separately. Many implementations skip the first token
-    of a text, because GPT-2 has no context for it: `begin = "none"` does so.
+    Texts are encoded in the model's own tokens and cut into chunks of `length`, BOS included, each scored separately.
+    Many implementations skip the first token of a text, because GPT-2 has no context for it: `begin = "none"` does so.
     MAUVE's published features are the hidden state of the last token: `pooling = "last"`.
 
-    Needs `pip install atat-zoo[judge]`. Weights are read from safetensors only,
-    and no code of a model's author is executed.
+    Needs `pip install atat-zoo[judge]`. Weights are read from safetensors only, and no code of a model's author is run.
     """
 
     name = "huggingface"

@@ -21,7 +21,7 @@ from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
 from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, method_of
 from atat_zoo.results.naming import NELBO, exponential
-from atat_zoo.results.record import finite
+from atat_zoo.results.store import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,15 +46,11 @@ class Measurement:
     rows: Tensor  # number of each sequence in the held-out set, int64 [n]
     tokens: Tensor  # int64 [n, L]
     maskable: Tensor  # bool [n, L]
-    # the share of each token in each of the objective's bounds, by name, nats, float64 [n, L]
-    contribution: Mapping[str, Tensor]
-    # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
-    token_loss: Tensor
-    # float32 [n, L], or None when the objective uses no estimator; of one that reads z the average over the draws that
-    # masked the token, NaN if none did
+    contribution: Mapping[str, Tensor]  # share of each token in each bound, by name, nats, float64 [n, L]
+    token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
+    # float32 [n, L], None without an estimator; of one that reads z averaged over the draws that masked the token
     importance: Tensor | None
-    # the requested scores by name: weighted sum over the masks and sum of weights of each sequence, float64 [n, 2]
-    scores: Mapping[str, Tensor] = attrs.field(factory=dict)
+    scores: Mapping[str, Tensor] = attrs.field(factory=dict)  # by name: of each sequence Σ w · score and Σ w, [n, 2]
 
     @staticmethod
     def join(pieces: Sequence[Measurement]) -> Measurement:
@@ -83,20 +79,11 @@ def measure(
     scores: Mapping[str, Score] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
-    """Run an objective's bounds on held-out sequences.
+    """Run the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
 
-    The masks are a function of (seed, row), so they are the same for every
-    model, every number of processes and every batch size.
-
-    Args:
-        module: an `ObjectiveModule`.
-        tokens: int64 [n, L].
-        maskable: bool [n, L].
-        spec: draws, batch size and bound.
-        seed: of the masks.
-        rows: numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None.
-        scores: functions of the predictions to average over the same masks.
-        progress: called with the completed and the total number of sequences.
+    The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
+    the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. `scores` are functions of the
+    predictions, averaged over the same masks; `progress` gets the completed and the total number of sequences.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
@@ -146,10 +133,7 @@ def measure(
 
 
 def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
-    """Return each token's importance by an estimator that reads z, averaged over the masks of the bound that hide it.
-
-    Float32 [n, L]; NaN where none does.
-    """
+    """Return each token's importance averaged over the masks that hide it, float32 [n, L]; NaN where none does."""
 
     def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         return {"importance": module.importance(z, maskable, t)[masked]}
@@ -162,15 +146,9 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
     """Return a bound over sequences, from nats [n], maskable tokens [n] and bytes [n] of each."""
     per_token, error = ratio(nats, n)
-    bits, bits_error = ratio(nats / math.log(2), sizes)
-    value = exponential(per_token)
-    return BoundValue(
-        nats_per_token=per_token,
-        value=value,
-        stderr=value * error,
-        bits_per_byte=bits,
-        bits_per_byte_stderr=bits_error,
-    )
+    value, bits = exponential(per_token), ratio(nats / math.log(2), sizes)
+    of_bits = {"bits_per_byte": bits[0], "bits_per_byte_stderr": bits[1]}
+    return BoundValue(nats_per_token=per_token, value=value, stderr=value * error, **of_bits)
 
 
 def summarise(
@@ -189,9 +167,8 @@ def summarise(
 ) -> Evaluation:
     """Turn a measurement into the reported numbers.
 
-    `counts` are training tokens by id, int64 [V], for the unigram perplexity; `ngram` are the n-gram model's nats,
-    for the same sequences and masks. The other names are as in `Evaluation`;
-    `corpus` is empty for the experiment's own.
+    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks. The other names
+    are as in `Evaluation`.
     """
     x, maskable = measured.tokens, measured.maskable
     n = maskable.sum(1)
@@ -253,15 +230,10 @@ def evaluate_run(
     text: Text | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Evaluate a model on held-out text, and save the result in the run folder.
+    """Evaluate a model, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        spec: split, sequences, draws, batch size and bound.
-        seed: seed of the masks; the same seed gives two models the same masks.
-        text: of `text_of`; the held-out text of the experiment's own corpus if None.
-        progress: called with the completed and the total number of sequences.
+    The same seed gives two models the same masks. `text` is of `text_of`; that of the experiment's own corpus if None.
+    `progress` gets the completed and the total number of sequences.
     """
     text = text or text_of(model, run, spec)
     counts = ngram = None

@@ -1,7 +1,6 @@
 """MAUVE: the similarity of two sets of texts, on features of a judge (Pillutla et al., NeurIPS 2021).
 
-Computed by its authors' package, an optional dependency: it groups features into
-n/10 clusters, and compares the two histograms along a curve of mixtures.
+Computed by its authors' package, which compares histograms over n/10 clusters of features along a curve of mixtures.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ SEED = 25  # of the clustering: the package's default, so that its users get the
 
 
 def check(number: int) -> None:
-    """Check that there are enough texts on each side and that the package is installed.
-
-    Raises:
-        UserError: when they are too few, or the package is not installed.
-    """
+    """Check that there are enough texts on each side and that the package is installed."""
     if number < FEWEST:
         raise UserError(f"MAUVE needs {FEWEST} texts at least, and better {RELIABLE}, not {number}; raise --number")
     if find_spec("mauve") is None:
@@ -42,9 +37,6 @@ def mauve(texts: Tensor, reference: Tensor) -> float:
     """Return MAUVE in (0, 1], 1 if the two sets are indistinguishable.
 
     Features are float32 [n, D].
-
-    Raises:
-        UserError: when there are too few texts, the package is missing, or a feature is not finite.
     """
     check(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):

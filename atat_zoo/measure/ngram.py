@@ -59,24 +59,21 @@ def measure_ngram(
     seed: int,
     rows: Tensor | None = None,
 ) -> NGramNats | None:
-    """Measure the n-gram model of the shards `data` where `measure` measures the model of a module.
+    """Measure the n-gram model of the shards `data` as `measure` does a module, whose likelihood may be exact.
 
-    None, with a warning, where the shards cannot be counted. `exact`: whether the model's likelihood is exact. The
-    other arguments are those of `measure`.
+    None, with a warning, where the shards cannot be counted.
     """
     try:
         table = count_table(data)
     except UserError as error:
         warnings.warn(f"the count table is left out: {error}", LeftOut, stacklevel=2)
         return None
-    denoiser = module.denoiser()
-    mask_id = denoiser.mask_id
+    denoiser, mask_id = module.denoiser(), module.denoiser().mask_id
     causal = exact or denoiser.block_size == 1
     scores = after(table, mask_id) if causal else between(table, mask_id, denoiser.block_size)
     # What is not maskable is not text: it is hidden from the table.
     x = torch.where(maskable, tokens, mask_id)
-    nats = []
-    numbers = torch.arange(len(x)) if rows is None else rows
+    nats, numbers = [], torch.arange(len(x)) if rows is None else rows
     for batch in torch.split(torch.arange(len(x)), spec.batch_size):
         masks = module.masks(maskable[batch], row_keys(seed, "evaluation", numbers[batch]), spec.draws, spec.bound)
         nats.append(average(scores, x[batch], masks, mask_id)["nats"].nelbo)

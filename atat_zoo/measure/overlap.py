@@ -46,10 +46,9 @@ class Overlap:
 
 
 class Copies:
-    """Finds copies of some texts in a stream of training tokens."""
+    """Finds copies of texts, int64 [L] each, in a stream of training tokens, and of their n-grams of some sizes."""
 
     def __init__(self, texts: Sequence[Tokens], sizes: Sequence[int]) -> None:
-        """Set the texts, int64 [L] each, and the n of the n-grams. A window never spans two texts."""
         mine = np.concatenate([np.array([_NONE]), *(np.append(text, _NONE) for text in texts)])
         self.most = max((len(text) for text in texts), default=0)
         #: Number of last tokens of a block that the next one must repeat: a window may span both.
@@ -132,8 +131,7 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 def training_text(folder: Path) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards in order, int64 [T], one shard at a time.
 
-    Consecutive sequences are joined, as in the text, without BOS and EOS around every sequence, unless each is a
-    document of its own.
+    Consecutive sequences are joined, without BOS and EOS around each, unless each is a document of its own.
     """
     data = manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
@@ -161,10 +159,9 @@ def overlap(
 ) -> list[Overlap]:
     """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
-    A text is token ids, int64 [L], and is split at the ids `special`, which have no text; `sizes` are the n of the
-    n-grams. `progress` is called with the completed and the total number of training tokens.
+    A text is token ids, int64 [L], split at the ids `special`; `sizes` are the n of the n-grams. `progress` gets the
+    completed and the total number of training tokens.
     """
-    special = list(special)
     copies = [Copies([part for text in group for part in pieces(text, special)], sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)
     total, done = manifest.load(folder).splits["train"].tokens, 0

@@ -20,7 +20,7 @@ from atat_zoo.measure.likelihood import bound_value
 from atat_zoo.measure.text import byte_counts
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD
-from atat_zoo.results.record import RunResult
+from atat_zoo.results.store import RunResult
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 
 if TYPE_CHECKING:
@@ -39,20 +39,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class PolicyNats:
-    """What a policy pays for n texts.
+    """What a policy pays for n texts; with one order, `nats` are the sums of the contributions."""
 
-    Attributes:
-        nats: −log of the mean probability over the orders, float64 [n]; ∞ for a text that it cannot write.
-        contribution: the price of each token, averaged over the orders, float64 [n, L]. Its sums are the bound with one
-            order, and equal `nats` if there is one.
-        nfe: network evaluations, averaged over the orders, float64 [n].
-        max_nfe: the largest number that the sampler's settings allow.
-    """
-
-    nats: Tensor
-    contribution: Tensor
-    nfe: Tensor
-    max_nfe: int
+    nats: Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ for a text that it cannot write
+    contribution: Tensor  # the price of each token, averaged over the orders, float64 [n, L]
+    nfe: Tensor  # network evaluations, averaged over the orders, float64 [n]
+    max_nfe: int  # the largest number that the sampler's settings allow
 
 
 def policy_nats(
@@ -61,18 +53,8 @@ def policy_nats(
     """Return the bound on −log p(maskable tokens | the others) under a sampler.
 
     The average is inside the logarithm: −log 1/K Σ_k exp(−nats_k), in expectation a bound for any K and tighter for
-    more (Burda et al., arXiv:1509.00519).
-
-    Args:
-        denoiser: p_θ.
-        sampler: a specification.
-        tokens: x, int64 [n, L].
-        maskable: bool [n, L].
-        seeds: of the sampler, one per text, int64 [n].
-        orders: K; a deterministic sampler has one.
-
-    Raises:
-        UserError: when the sampler is not covered.
+    more (Burda et al., arXiv:1509.00519). A deterministic sampler has one order. Tokens are int64 and maskable bool
+    [n, L], the sampler's seeds int64 [n].
     """
     orders = 1 if sampler.deterministic else orders
     z = torch.where(maskable, denoiser.mask_id, tokens)
@@ -101,8 +83,8 @@ def measure_policy(
 ) -> PolicyNats:
     """Return the same for what a writer draws from, guidance and precision included, batch by batch.
 
-    The orders of text n are a function of (seed, n), so two samplers and two models are paired. `progress` is called
-    with the completed and the total number of texts.
+    The orders of text n are a function of (seed, n), so two samplers and two models are paired. `progress` gets the
+    completed and the total number of texts.
     """
     seeds = row_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
@@ -112,12 +94,9 @@ def measure_policy(
             parts.append(policy_nats(writer.denoiser, sampler, *batch, orders=orders))
             if progress:
                 progress(min(first + batch_size, len(tokens)), len(tokens))
-    return PolicyNats(
-        nats=torch.cat([part.nats for part in parts]).cpu(),
-        contribution=torch.cat([part.contribution for part in parts]).cpu(),
-        nfe=torch.cat([part.nfe for part in parts]).cpu() * writer.cost,
-        max_nfe=max(part.max_nfe for part in parts) * writer.cost,
-    )
+    joined = {key: torch.cat([getattr(p, key) for p in parts]).cpu() for key in ("nats", "contribution", "nfe")}
+    joined["nfe"] *= writer.cost
+    return PolicyNats(**joined, max_nfe=max(part.max_nfe for part in parts) * writer.cost)
 
 
 @attrs.frozen(kw_only=True)
@@ -163,7 +142,6 @@ def policy_value(
     """Return what a measurement on a text says, with the settings under which it was made."""
     n = text.maskable.sum(1)
     bound = bound_value(measured.nats, n, byte_counts(model.tokenizer, text.tokens, text.maskable))
-    numbers = attrs.asdict(bound)
     return PolicyValue(
         quantity=POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND,
         sampler=unstructure(sampler),
@@ -180,7 +158,7 @@ def policy_value(
         nats_per_token_of_one_order=float(measured.contribution.sum() / n.sum()),
         nfe=float(measured.nfe.mean()),
         max_nfe=measured.max_nfe,
-        **numbers,
+        **attrs.asdict(bound),
     )
 
 
@@ -193,26 +171,14 @@ def policy_of_run(
     *,
     seed: int,
     orders: int = 1,
-    batch_size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> PolicyValue:
     """Return the policy bound of a sampler on a text, in float32 as every bound, and save it in the run folder.
 
-    `model` is of `Model.from_run(run)`, `text` of `text_of`. The others are as for `measure_policy`.
-
-    Raises:
-        UserError: when the sampler is not covered.
+    `model` is of `Model.from_run(run)`, `text` of `text_of`; the options are those of `measure_policy`.
     """
-    measured = measure_policy(
-        guidance.guide(model.writer("fp32")),
-        sampler,
-        text.tokens,
-        text.maskable,
-        seed=seed,
-        orders=orders,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    writer, options = guidance.guide(model.writer("fp32")), {"seed": seed, "orders": orders, **options}
+    measured = measure_policy(writer, sampler, text.tokens, text.maskable, **options)
     value = policy_value(model, measured, text, sampler, guidance, seed=seed, orders=orders)
     value.record(run)
     return value

@@ -1,9 +1,8 @@
 """Samplers compared by cost and quality: one model, the same number of texts, the same held-out text, one judge.
 
 The likelihood of held-out text under a sampler (the policy bound of docs/mathematics.md) needs no judge. Generative
-perplexity is lower for dull text and at a lower draw temperature, so it is reported with unigram entropy and the
-network evaluations, and a sampler is only called as good as another if their unigram entropies agree too. n texts of L
-tokens.
+perplexity is lower for dull text and at a lower draw temperature, so it is reported with unigram entropy and network
+evaluations, and a sampler is only as good as another if their unigram entropies agree too. n texts of L tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, pol
 from atat_zoo.measure.text import special_ids, text_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, exponential
-from atat_zoo.results.record import RunResult, finite
+from atat_zoo.results.store import RunResult, finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,10 +99,7 @@ class Bench(RunResult):
     orders: int = 1  # averaged inside them, where the sampler's order is random
 
     def as_good(self, result: SamplerResult) -> bool | None:
-        """Return whether generative perplexity is at most 2 % above the first's and entropy within 2 % of it.
-
-        None without a judge.
-        """
+        """Whether generative perplexity is at most 2 % above the first's and entropy within 2 %; None without judge."""
         first = self.measured[0]
         if result.nats_per_token is None or first.nats_per_token is None:
             return None
@@ -131,9 +127,9 @@ class Bench(RunResult):
 
     @override
     def to_table(self) -> dict[str, Any]:
-        rows = [
-            attrs.asdict(m) | m.named() | {"time": self.share(m), "as_good": self.as_good(m)} for m in self.measured
-        ]
+        rows = []
+        for m in self.measured:
+            rows.append(attrs.asdict(m) | m.named() | {"time": self.share(m), "as_good": self.as_good(m)})
         table: dict[str, Any] = finite(attrs.asdict(self, recurse=False) | {"measured": rows})
         return table
 
@@ -153,25 +149,21 @@ def bench(
     orders: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Bench:
-    """Generate texts with one model and several samplers, and score them.
+    """Generate texts with one model, which is `Model.from_run(run)`, and several samplers, and score them.
 
     Args:
-        model: of `Model.from_run(run)`.
+        model: the model.
         run: the run folder, for the result.
         judge: scores the texts; None for no scores.
         samplers: name, requested steps and specification of each.
         number: texts per sampler.
         length: tokens in a text; the training length if None.
         seed: seed of all samplers.
-        repeat: repetitions, in rounds over all samplers, so that a temporary load does not slow only one of them;
-            the minimum time counts, the texts are the same.
+        repeat: rounds over all samplers, so that a temporary load does not slow only one; the minimum time counts.
         batch_size: texts at once.
         sequences: maximum number of held-out sequences for the policy bounds; 0 measures none.
         orders: K, averaged inside the policy bounds.
         progress: called with the name of the stage, the amount done and the amount to do.
-
-    Raises:
-        UserError: see `Writer.write` and the judge.
     """
     import torch
 
@@ -274,10 +266,8 @@ def costs(sample: Sample, seconds: float) -> dict[str, Any]:
 def variety(parts: Sequence[Sequence[Tokens]]) -> dict[str, Any]:
     """Return the variety of texts, each in the pieces between its special tokens, as fields of `Scores`."""
     texts = [np.concatenate([np.zeros(0, np.int64), *text]) for text in parts]
-    return {
-        "unigram_entropy": unigram_entropy(texts),
-        "distinct_2": distinct([piece for text in parts for piece in text], 2),
-    }
+    pairs = distinct([piece for text in parts for piece in text], 2)
+    return {"unigram_entropy": unigram_entropy(texts), "distinct_2": pairs}
 
 
 def unigram_entropy(texts: Sequence[Tokens]) -> float:
@@ -288,8 +278,7 @@ def unigram_entropy(texts: Sequence[Tokens]) -> float:
     """
     entropies = []
     for ids in texts:
-        _, counts = np.unique(ids, return_counts=True)
-        share = counts / max(1, len(ids))
+        share = np.unique(ids, return_counts=True)[1] / max(1, len(ids))
         entropies.append(float(-(share * np.log(share)).sum()))
     return float(np.mean(entropies)) if entropies else 0.0
 

@@ -120,10 +120,9 @@ def _last(counted: Tensor) -> Tensor:
 
 
 class RunScorer(ChunkJudge):
-    """A judge from an objective with an exact likelihood."""
+    """A judge from a model whose objective has an exact likelihood; `name` is that of its run."""
 
     def __init__(self, model: Model, name: str) -> None:
-        """Wrap a model with an exact objective; `name` is that of its run."""
         self.tokenizer = model.tokenizer
         self.module: Any = model.module
         self.device = model.context.device
@@ -151,8 +150,8 @@ class RunScorer(ChunkJudge):
         nats: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
         return nats
 
+    @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return the hidden states that predict each token, [B, T, D]."""
         hidden: Tensor = self.module.hidden(tokens, None)
         return hidden
 
@@ -163,7 +162,7 @@ _UNLIMITED = 1024  # for a model without this setting
 
 
 class HuggingFaceScorer(ChunkJudge):
-    """A model and its tokenizer, from the hub or a folder."""
+    """A model and its tokenizer, from the hub or a folder; the parameters are those of `HuggingFaceJudge`."""
 
     def __init__(
         self,
@@ -176,7 +175,6 @@ class HuggingFaceScorer(ChunkJudge):
         pooling: Pooling,
         batch_size: int,
     ) -> None:
-        """Load both; the parameters are those of `HuggingFaceJudge`."""
         self.title = name if revision is None else f"{name} at {revision}"
         self.pooling, self.batch_size, self.skipped = pooling, batch_size, 1
         self.device = torch_device(device)
@@ -218,8 +216,8 @@ class HuggingFaceScorer(ChunkJudge):
         rows = [F.cross_entropy(row.float(), ids, reduction="none") for row, ids in pairs]
         return F.pad(torch.stack(rows), (1, 0))
 
+    @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """See `ChunkJudge`: those of the last layer."""
         hidden: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
         return hidden
 
@@ -230,11 +228,7 @@ class HuggingFaceScorer(ChunkJudge):
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, Any]:
-    """Return tokenizer and model.
-
-    Raises:
-        UserError: when the library is not installed, or the model cannot be loaded completely.
-    """
+    """Return tokenizer and model."""
     try:
         import transformers
     except ImportError:

@@ -1,9 +1,8 @@
 """Scores of the predictions at masked tokens, which `atat compare` shows beside the bounds.
 
-A score is the mean of a function of each prediction over the masks of the bound, with their weights: Σ weight · score
-over Σ weight, both over the masked tokens of all sequences. With `exact_k` that is the mean over every number of masks
-k = 1 … n alike, and within it over the k masked tokens. Where the likelihood is exact it is the mean over all tokens.
-Legend: N masked tokens, V predictable ones.
+A score is the mean of a function of each prediction over the masked tokens of all sequences: Σ weight · score over
+Σ weight, with the weights of the bound. With `exact_k` every number of masks k = 1 … n counts alike. Where the
+likelihood is exact it is the mean over all tokens. Legend: N masked tokens, V predictable ones.
 """
 
 from __future__ import annotations

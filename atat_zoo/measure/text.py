@@ -28,25 +28,17 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Text:
-    """Held-out text: n sequences of L tokens.
+    """Held-out text: n sequences of L tokens."""
 
-    Attributes:
-        tokens: int64 [n, L].
-        maskable: bool [n, L].
-        data: folder of the shards that it was held out of; None for another corpus than the experiment's own.
-        split: which held-out split; `all` for all text of a corpus.
-        corpus: the source of the text; empty for the experiment's own.
-    """
-
-    tokens: Tensor
-    maskable: Tensor
-    data: Path | None
-    split: str
-    corpus: str = ""
+    tokens: Tensor  # int64 [n, L]
+    maskable: Tensor  # bool [n, L]
+    data: Path | None  # folder of the shards that it was held out of; None for another corpus than the experiment's
+    split: str  # which held-out split; `all` for all text of a corpus
+    corpus: str = ""  # the source of the text; empty for the experiment's own
 
     @property
     def counts(self) -> Tensor | None:
-        """Training tokens of its shards by id, int64 [V]; None for another corpus than the experiment's own."""
+        """Training tokens of its shards by id, int64 [V]; None for another corpus."""
         return None if self.data is None else torch.from_numpy(load_counts(self.data))
 
 
@@ -59,38 +51,23 @@ def text_of(
     corpus_name: str = "",
     all_of_corpus: bool = False,
 ) -> Text:
-    """Return the text of an evaluation, after a check that the model's parts allow it.
+    """Return the text of an evaluation of `Model.from_run(run)`, after a check that the model's parts allow it.
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        spec: split and sequences.
-        corpus: another corpus than the experiment's own, for a zero-shot evaluation.
-        corpus_name: its name in the run folder.
-        all_of_corpus: whether to use all of its text, its training split.
+    `corpus` is another than the experiment's own, `corpus_name` its name in the run folder, and `all_of_corpus` whether
+    to use all of its text, its training split.
     """
     check_evaluation(model, run, spec)
     if corpus is None:
         return held_out_text(model, run, spec.split, spec.sequences)
-    tokens, maskable = sequences(
-        corpus,
-        model.tokenizer,
-        "train" if all_of_corpus else spec.split,
-        length=model.context.length,
-        special=model.experiment.data.special,
-        rows=model.experiment.data.rows,
-        limit=spec.sequences,
-    )
-    split = "all" if all_of_corpus else spec.split
-    return Text(tokens=tokens, maskable=maskable, data=None, split=split, corpus=corpus_name)
+    form, split = model.experiment.data, "train" if all_of_corpus else spec.split
+    options: Any = {"length": model.context.length, "special": form.special, "rows": form.rows, "limit": spec.sequences}
+    tokens, maskable = sequences(corpus, model.tokenizer, split, **options)
+    split_name = "all" if all_of_corpus else spec.split
+    return Text(tokens=tokens, maskable=maskable, data=None, split=split_name, corpus=corpus_name)
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -> Text:
-    """Return the held-out text of a run's own experiment.
-
-    Raises:
-        UserError: when the corpus differs from that of the training.
-    """
+    """Return the held-out text of a run's own experiment."""
     data = build(model.experiment)
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
         raise UserError(
@@ -102,11 +79,7 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -
 
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
-    """Check that a model's parts allow this evaluation, before anything is measured.
-
-    Raises:
-        UserError: with one sentence per conflict.
-    """
+    """Check that a model's parts allow this evaluation, before anything is measured."""
     problems = conflicts(attrs.evolve(model.experiment, evaluation=spec))
     if problems:
         raise UserError("\n".join(f"{run}: {problem}" for problem in problems))

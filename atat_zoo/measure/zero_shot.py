@@ -1,7 +1,4 @@
-"""The seven corpora of the field's zero-shot table, and what is published for them (arXiv:2406.07524, Table 3).
-
-Each is a recipe in experiments/corpora, evaluated on the split of the published figures.
-"""
+"""The seven corpora of the field's zero-shot table, and what is published for them (arXiv:2406.07524, Table 3)."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 class ZeroShot(NamedTuple):
     """A corpus of the table."""
 
-    recipe: str
+    recipe: str  # in experiments/corpora
     title: str
     split: str  # as in an evaluation: a split, or `all`
     published: tuple[float, float, float]  # of the models in `PUBLISHED`, the same quantity
@@ -73,11 +70,7 @@ def evaluate_all(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[OnCorpus]:
-    """Evaluate a model on each corpus of the table that can be; each result is saved in the run folder.
-
-    Raises:
-        UserError: when the run cannot be evaluated so on any text.
-    """
+    """Evaluate a model on each corpus of the table that can be; each result is saved in the run folder."""
     check_evaluation(model, run, spec)
     for each, on, corpus in _texts(spec):
         try:
@@ -91,11 +84,7 @@ def evaluate_all(
 def compare_all(
     runs: Sequence[Path], spec: EvaluationSpec, *, seed: int, baseline: int, step: int | None, **options: Any
 ) -> Iterator[OnCorpus]:
-    """Compare runs on each corpus of the table that can be read; see `measure_runs`.
-
-    Raises:
-        UserError: when the runs cannot be compared so on any text.
-    """
+    """Compare runs on each corpus of the table that can be read; see `measure_runs`."""
     check_runs(runs, spec, baseline=baseline, step=step)
     for each, on, corpus in _texts(spec):
         try:

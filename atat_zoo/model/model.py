@@ -85,8 +85,7 @@ class Model:
         """Load a model folder; see `from_run`."""
         description = described(folder)
         try:
-            if description["format"] != FORMAT:
-                version = description["format"]
+            if (version := description["format"]) != FORMAT:
                 raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
             table, step = description["experiment"], int(description["step"])
             context = Context(**description["context"], device=str(device))
@@ -118,8 +117,7 @@ class Model:
 
         Args:
             precision: of the network, as `train.precision`; log-probabilities and draws are float32 and float64.
-            compile: whether to compile the backbone by `torch.compile`, which takes a minute and pays off for many
-                texts.
+            compile: whether to compile the backbone, which takes a minute and pays off for many texts.
         """
         from atat_zoo.generation import Writer  # a training does not write texts before its end
 
@@ -241,8 +239,8 @@ class Model:
     def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a row with each of its inner tokens masked in turn, int64 [b, L], and where, bool [b, L]."""
         position = torch.arange(len(row), device=row.device)
-        for start in range(inner.start, inner.stop, batch_size):
-            where = position == position[start : min(start + batch_size, inner.stop), None]
+        for places in position[inner].split(batch_size):
+            where = position == places[:, None]
             yield row.expand(len(where), -1).masked_fill(where, self.context.mask_id), where
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
@@ -266,17 +264,12 @@ class Model:
         return [TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs]
 
     def _parts(self, **named: Any) -> dict[str, Any]:
-        """Return the experiment's specifications by kind, with named or given ones in their place.
-
-        Raises:
-            UserError: when they do not fit the model or each other, as the same experiment with them would be refused.
-        """
+        """Return the experiment's specifications by kind, with others in their place if they fit it and each other."""
         zoo = Zoo.load()
-        given = {
-            kind: zoo.spec(kind, value) if isinstance(value, str | Mapping) else value
-            for kind, value in named.items()
-            if value is not None
-        }
+        given = {}
+        for kind, value in named.items():
+            if value is not None:
+                given[kind] = zoo.spec(kind, value) if isinstance(value, str | Mapping) else value
         if problems := conflicts_with(self.experiment, given):
             raise UserError(problems[0])
         return {**self.experiment.parts, **given}
@@ -306,24 +299,19 @@ class Model:
             except SafetensorError as error:  # raised when the disk is full
                 raise OSError(str(error)) from error
         left_out = ("counts", "count_table", "device", "tokenizer", "shifted")
-        context = attrs.asdict(self.context, filter=lambda a, _: a.name not in left_out)
         description = {
             "format": FORMAT,
             "step": self.step,
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "sha256": {name: sha256_of(folder / name) for name in (WEIGHTS, TOKENIZER)},
-            "context": context,
+            "context": attrs.asdict(self.context, filter=lambda field, _: field.name not in left_out),
             "experiment": self.experiment.to_table(),
         }
         write_json(folder / DESCRIPTION, description)
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a model folder by name; `description` is the content of its model.json.
-
-    Raises:
-        UserError: when the file cannot be read, is another one than described, or has a number that is not finite.
-    """
+    """Return the tensors of a model folder by name, if they are those that its `description` (model.json) means."""
     path = folder / WEIGHTS
     check(folder, description, WEIGHTS)
     try:

@@ -1,4 +1,4 @@
 """Results: what was measured, as a run folder keeps it: read, compared and put in words, without torch or a model.
 
-`record` has what a result is, `store` is the only module that opens evaluations/, `format` the only one that rounds.
+`store` has what a result is and alone opens evaluations/, `format` is the only one that rounds.
 """

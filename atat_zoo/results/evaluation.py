@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from atat_zoo.results.format import size
 from atat_zoo.results.naming import NELBO, PERPLEXITY, exponential, title
-from atat_zoo.results.record import RunResult, finite
+from atat_zoo.results.store import RunResult, finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,9 +85,7 @@ class Evaluation(RunResult):
     bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
     perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
     unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
-    count_table: (
-        NGramFigure | None
-    )  # of an n-gram model of the training tokens, on the same tokens under the same masks
+    count_table: NGramFigure | None  # of an n-gram model of the training tokens, on the same tokens and masks
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
 
@@ -116,11 +114,12 @@ class Evaluation(RunResult):
 
     def sentence(self) -> str:
         """Return the bounds as one line."""
-        bounds = ", ".join(
-            f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
-            for name, b in self.bounds.items()
-        )
-        return f"{bounds} ({size(self.sequences, self.draws)})"
+        said = []
+        for name, b in self.bounds.items():
+            said.append(
+                f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
+            )
+        return f"{', '.join(said)} ({size(self.sequences, self.draws)})"
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class History:
     """The history of a training."""
 
-    # (step, seconds of optimizer steps until then), beginning with (0, 0); without evaluations between steps
-    clock: tuple[tuple[int, float], ...]
+    clock: tuple[tuple[int, float], ...]  # step, seconds of optimizer steps until then; begins with (0, 0)
     tokens_per_second: float | None  # median over the lines of metrics.jsonl, or None
     peak_memory: int | None  # bytes, maximum over ranks, or None if not recorded
     evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during the training and at its end
@@ -60,14 +59,18 @@ def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) 
     lines = [line for line in folder.read_metrics() if line["step"] <= until]
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
-    count, evaluated = _evaluated(folder, experiment, until)
+    spec = experiment.evaluation
+    method = method_of(experiment, spec.bound)
+    draws = 0 if method == LIKELIHOOD else spec.draws
+    own = {"corpus": "", "split": spec.split, "draws": draws, "seed": experiment.seed, "method": method}
+    count, evaluated = _evaluated(folder, own, spec.sequences, until)
     return History(
         clock=tuple(_clock(lines)),
         tokens_per_second=statistics.median(speeds) if speeds else None,
-        peak_memory=max(peaks) if peaks else None,
+        peak_memory=max(peaks, default=None),
         evaluated=tuple(sorted(evaluated.items())),
         computed=folder.began_with(),
-        evaluated_on=size(count, _draws(experiment)) if evaluated else "",
+        evaluated_on=size(count, draws) if evaluated else "",
     )
 
 
@@ -84,29 +87,18 @@ def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
         yield int(line["step"]), seconds
 
 
-def _draws(experiment: Experiment) -> int:
-    """Return the masks that the training's own evaluations draw for each sequence, 0 for a likelihood."""
-    spec = experiment.evaluation
-    return 0 if method_of(experiment, spec.bound) == LIKELIHOOD else spec.draws
-
-
-def _evaluated(folder: RunFolder, experiment: Experiment, until: float) -> tuple[int, dict[int, float]]:
+def _evaluated(folder: RunFolder, own: dict[str, Any], most: int, until: float) -> tuple[int, dict[int, float]]:
     """Return a number of sequences and the perplexities that the training itself recorded on them, by step.
 
     It is the number of most steps, or the largest: on the way a training may measure fewer than at its end. The folder
-    also has later evaluations of the final model, with other text, masks or numbers of sequences.
+    also has later evaluations of the final model, with other settings than its `own` or other numbers of sequences.
     """
-    spec = experiment.evaluation
-    method = method_of(experiment, spec.bound)
-    own = {"corpus": "", "split": spec.split, "draws": _draws(experiment), "seed": experiment.seed, "method": method}
-    found: dict[int, dict[int, float]] = {}
+    curves: dict[int, dict[int, float]] = {}
     for table in store.tables(folder, warn=False):
-        if not isinstance(table.get(PERPLEXITY), int | float):
-            continue
+        step, count, value = table["step"], table.get("sequences"), table.get(PERPLEXITY)
         # A key is missing if an older version had no such option.
-        if any(table.get(key, value) != value for key, value in own.items()):
+        if not isinstance(value, int | float) or any(table.get(key, own[key]) != own[key] for key in own):
             continue
-        step, count = table["step"], table.get("sequences")
-        if isinstance(count, int) and count <= (spec.sequences or count) and step <= until:
-            found.setdefault(count, {})[step] = float(table[PERPLEXITY])
-    return max(found.items(), key=lambda each: (len(each[1]), each[0]), default=(0, {}))
+        if isinstance(count, int) and count <= (most or count) and step <= until:
+            curves.setdefault(count, {})[step] = float(value)
+    return max(curves.items(), key=lambda curve: (len(curve[1]), curve[0]), default=(0, {}))

@@ -1,12 +1,8 @@
 """Bootstrap intervals over sequences, for runs measured on the same sequences.
 
-The estimate is a ratio of sums: Σ nats / Σ tokens. Sequences are the resampled
-units, since the tokens of one are not independent. n sequences, R
-resamples, m columns.
-
-A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap,
-1993, chapter 13), from order statistics, so that the interval of −x is
-exactly minus the interval of x.
+The estimate is a ratio of sums, Σ nats / Σ tokens. Sequences are resampled: the tokens of one are not independent. A
+percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), from order statistics, so
+that the interval of −x is exactly minus the interval of x. n sequences, R resamples, m columns.
 """
 
 from __future__ import annotations
@@ -17,8 +13,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 RESAMPLES = 10_000
@@ -40,20 +34,13 @@ class Interval:
         """The distance between the ends."""
         return self.high - self.low
 
-    def map(self, function: Callable[[float], float]) -> Interval:
-        """Return the interval of an increasing function of the value."""
-        return Interval(value=function(self.value), low=function(self.low), high=function(self.high))
-
     def to_table(self) -> dict[str, float]:
         """Return a difference of nats per token, and the change of the exponential in percent."""
-        change = self.map(percent)
-        return {
-            "nats_per_token": self.value,
-            "low": self.low,
-            "high": self.high,
-            "percent": change.value,
-            "percent_low": change.low,
-            "percent_high": change.high,
+        nats = {"nats_per_token": self.value, "low": self.low, "high": self.high}
+        return nats | {
+            "percent": percent(self.value),
+            "percent_low": percent(self.low),
+            "percent_high": percent(self.high),
         }
 
 
@@ -63,23 +50,18 @@ def percent(nats_per_token: float) -> float:
 
 
 def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Return the sums of each column over sequences drawn with replacement, float64 [R, m].
+    """Return the sums of each column of values [n, m] over sequences drawn with replacement, float64 [R, m].
 
-    A resample is a function of (seed, purpose, its number): the same for every
-    column, for every call and on every machine.
-
-    Values are [n, m], a number for each sequence and column. Two purposes draw independently.
+    A resample is a function of (seed, purpose, its number): the same for every column and on every machine. Two
+    purposes draw independently.
     """
     import torch
 
     from atat_zoo.diffusion.randomness import fold, mix_int, stream, to_unit
 
-    n = len(values)
-    values = values.double()
-    key = torch.tensor(mix_int(stream(seed, purpose)))
-    columns = torch.arange(n)
-    sums = []
-    rows = max(1, _CHUNK // n)
+    n, values = len(values), values.double()
+    key, columns = torch.tensor(mix_int(stream(seed, purpose))), torch.arange(n)
+    sums, rows = [], max(1, _CHUNK // n)
     for first in range(0, resamples, rows):
         number = torch.arange(first, min(first + rows, resamples))
         units = to_unit(fold(fold(key, number)[:, None], columns), torch.float64)

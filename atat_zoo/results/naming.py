@@ -1,9 +1,7 @@
 """The only module that writes the word perplexity, and defines its meaning.
 
-A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound
-on it under uniform masking (docs/mathematics.md). Bounds under other forward processes, or with
-a number of discrete steps, are exponentials of nats per token too, but are
-called "<name> bound". A test checks that all other modules take these words from here.
+A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound on it under uniform masking
+(docs/mathematics.md). Exponentials of other bounds, such as with a number of discrete steps, are called "<name> bound".
 """
 
 from __future__ import annotations

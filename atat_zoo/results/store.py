@@ -1,27 +1,78 @@
-"""The only module that opens a run's evaluations/: a JSON object for each result."""
+"""What every result is, and the only module that opens a run's evaluations/: a JSON object for each result."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import warnings
+from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from atat_zoo.errors import LeftOut, NotKept, UserError, clip
 from atat_zoo.parsing import from_json, read
-from atat_zoo.run import write_json
+from atat_zoo.run import RunFolder, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
-
-    from atat_zoo.run import RunFolder
 
     T = TypeVar("T")
 
 Table = dict[str, Any]
+
+
+@attrs.frozen(auto_attribs=False)
+class RunResult(ABC):
+    """The numbers of a measurement; a subclass is an attrs class with these fields among others."""
+
+    step: int  # optimizer steps of the weights
+    seed: int  # of what was drawn
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """What is measured and on how much: the beginning of the file's name."""
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What else tells it from another result with the same key, as JSON values."""
+        return ()
+
+    def to_table(self) -> dict[str, Any]:
+        """Return everything as a JSON object; non-finite numbers become null."""
+        table: dict[str, Any] = finite(attrs.asdict(self))
+        return table
+
+    def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
+        """Write it into a run folder; another seed, step or setting gives another file.
+
+        What cannot be written is a warning, since the caller has the numbers.
+        """
+        name = re.sub(r"[^\w.=]+", "-", f"{self.key}-seed{self.seed}-step{self.step:08d}")
+        if self.settings:
+            name += f"-{_digest(self.settings)}"
+        folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
+        try:
+            write_json(folder.evaluations / f"{name}.json", self.to_table())
+        except UserError as error:
+            if required:
+                raise
+            reason = str(error).partition(";")[0]
+            warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=2)
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value with None for numbers that JSON cannot express."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def files(run: RunFolder) -> list[Path]:
@@ -43,25 +94,8 @@ def tables(run: RunFolder, *, warn: bool = True) -> Iterator[Table]:
             yield table
 
 
-def write(run: RunFolder, name: str, table: Table, settings: Sequence[Any] = (), *, required: bool = False) -> None:
-    """Write a result, with a digest of `settings` in the name of its file; see `RunResult.record`."""
-    name = re.sub(r"[^\w.=]+", "-", name)
-    if settings:
-        name += f"-{_digest(settings)}"
-    try:
-        write_json(run.evaluations / f"{name}.json", table)
-    except UserError as error:
-        if required:
-            raise
-        reason = str(error).partition(";")[0]
-        warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=3)
-
-
 def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T]) -> T | None:
-    """Return what `once` has kept under these settings; None if it is absent or damaged, which `load` says by an error.
-
-    Settings are JSON values, with whatever the measurement depends on.
-    """
+    """Return what `once` has kept under these JSON values; None if absent or damaged, which `load` says by an error."""
     try:
         table = from_json(read(_file(run, name, settings)))
         return load(table) if table["settings"] == _plain(settings) else None
@@ -70,11 +104,7 @@ def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T])
 
 
 def once(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T], measure: Callable[[], Table]) -> T:
-    """Return what is kept under these settings, which is measured and written first unless it is there.
-
-    Raises:
-        UserError: when it cannot be written or read back.
-    """
+    """Return what is kept under these settings, which is measured and written first unless it is there."""
     found = kept(run, name, settings, load)
     if found is None:
         path = _file(run, name, settings)

@@ -1,7 +1,7 @@
 """A study: arms × seeds, trained as normal run folders, compared with a protocol that is fixed before.
 
-`loading` reads the file, without torch; `processes` trains; `measuring` evaluates on halves of the held-out text;
-`results` compares; `runner` does one after the other; `page` writes the tables.
+`study_file` reads the file; `processes` trains; `measuring` evaluates on halves of the held-out text; `results`
+compares; `runner` does one after the other; `markdown` writes the tables.
 
 The protocol: validation sequences with an even number select (points of the sweep, ideas), those with an odd number
 are for claims, the test split is evaluated once. The sweep has a seed of its own.

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Table = dict[str, Any]
-_WORDS = {True: "yes", False: "no", None: NONE}
 
 
 def page(report: Table) -> str:
@@ -72,11 +71,9 @@ def _machines(report: Table) -> Iterator[str]:
     """Say what the runs were trained on; times of different settings are not compared without a word."""
     seen = []
     for run in (run for arm in report["arms"].values() for run in arm["runs"]):
-        machine, computed = run["machine"], run["computed"]
-        settings = ", ".join(
-            f"{number(how['jobs'], 'training')} at a time, {number(how['threads'], 'thread')} each"
-            for how in run["trained_with"]
-        )
+        machine, computed, how = run["machine"], run["computed"], run["trained_with"]
+        each = "{} at a time, {} each".format
+        settings = ", ".join(each(number(h["jobs"], "training"), number(h["threads"], "thread")) for h in how)
         device = f", on {computed['device']}" if computed.get("device", "cpu") != "cpu" else ""
         hardware = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}{device}"
         seen.append(f"{hardware}; {settings or 'by atat train'}")
@@ -92,46 +89,37 @@ def _tables(part: Table) -> Iterator[str]:
     columns += ["seconds per step", "peak memory", "parameters"]
     yield from markdown(columns, [[name, *_arm(arm)] for name, arm in part["arms"].items()])
     yield ""
-    if part["comparisons"]:
+    rows = []
+    for each in part["comparisons"]:
+        if "problem" in each:  # what keeps the two apart takes the place of the first cell
+            cells = [each["problem"], *[NONE] * 6]
+        else:
+            costs = (each["ratios"][key] for key in ("tokens", "seconds", "peak_memory", "parameters"))
+            cells = [*_differences(each), *(cell(cost, ".3f") for cost in costs)]
+        rows.append([each["arm"], each["against"], *cells])
+    if rows:
         columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
-        columns += ["tokens ×", "seconds ×", "peak memory ×", "parameters ×"]
-        rows = [[each["arm"], each["against"], *_comparison(each)] for each in part["comparisons"]]
-        yield from markdown(columns, rows)
+        yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
 
 
 def _arm(arm: Table) -> list[str]:
     """Return the cells of an arm: its bounds, what they are beside the count table's, and its costs."""
-    runs = arm["runs"]
+    runs, mean = arm["runs"], None
     bounds = [run["bounds"][runs[0]["bound"]] for run in runs]
-    mean = None
     if all(bound["value"] is not None for bound in bounds):
         mean = exponential(statistics.fmean(bound["nats_per_token"] for bound in bounds))
-    return [
-        runs[0]["bound"],
-        cell(mean, ".2f"),
-        ", ".join(f"{run['seed']}: {cell(bound['value'], '.2f')}" for run, bound in zip(runs, bounds, strict=True)),
-        _beside(runs),
-        cell(arm["steps"], ",.0f"),
-        cell(arm["tokens"], ",.0f"),
-        cell(arm["seconds"], ",.1f"),
-        cell(arm["seconds_per_step"], ".4g"),
-        cell(arm["peak_memory"] and arm["peak_memory"] / 2**20, ",.0f", " MiB"),
-        f"{arm['parameters']:,}",
-    ]
-
-
-def _comparison(each: Table) -> list[str]:
-    """Return the cells of a comparison; what keeps the two apart takes the place of the first."""
-    if "problem" in each:
-        return [each["problem"], *[NONE] * 6]
-    costs = ("tokens", "seconds", "peak_memory", "parameters")
-    return [*_differences(each), *(cell(each["ratios"][key], ".3f") for key in costs)]
+    values = [f"{run['seed']}: {cell(bound['value'], '.2f')}" for run, bound in zip(runs, bounds, strict=True)]
+    digits = {"steps": ",.0f", "tokens": ",.0f", "seconds": ",.1f", "seconds_per_step": ".4g"}
+    costs = [cell(arm[key], of_key) for key, of_key in digits.items()]
+    memory = cell(arm["peak_memory"] and arm["peak_memory"] / 2**20, ",.0f", " MiB")
+    about = [runs[0]["bound"], cell(mean, ".2f"), ", ".join(values), _beside(runs)]
+    return [*about, *costs, memory, f"{arm['parameters']:,}"]
 
 
 def _differences(each: Table) -> list[str]:
     """Return the difference over seeds and over sequences, and whether it is not worse."""
     over_seeds = change(each["over_seeds"]) if each["over_seeds"] else f"{NONE} (one seed)"
-    return [over_seeds, change(each["sequences"]), _WORDS[each["not_worse"]]]
+    return [over_seeds, change(each["sequences"]), {True: "yes", False: "no", None: NONE}[each["not_worse"]]]
 
 
 def _beside(runs: Sequence[Table]) -> str:
@@ -139,14 +127,12 @@ def _beside(runs: Sequence[Table]) -> str:
     tables = [run["count_table"] for run in runs]
     if None in tables:
         return NONE
-    differences = [table["difference"] for table in tables]
-    if None in differences:
+    if None in (differences := [table["difference"] for table in tables]):
         return f"{cell(tables[0]['value'], '.2f')} (not finite)"
     return f"{tables[0]['value']:.2f} ({100 * (exponential(statistics.fmean(differences)) - 1):+.1f} %)"
 
 
 def _samplers(arm: Table) -> Iterator[str]:
-    """Yield the table of an arm's samplers."""
     seeds = ", ".join(map(str, arm["seeds"]))
     yield from ("", f"## Samplers of {arm['arm']}", "")
     on = " and ".join(

@@ -29,8 +29,7 @@ from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.evaluation import method_of
 from atat_zoo.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD
-from atat_zoo.results.record import finite
-from atat_zoo.results.store import kept, once
+from atat_zoo.results.store import finite, kept, once
 from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
@@ -42,8 +41,9 @@ if TYPE_CHECKING:
 
     from atat_zoo.study.schema import Study, StudyRun
 
+Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.
-File = tuple[RunFolder, str, dict[str, Any]]
+File = tuple[RunFolder, str, Table]
 # Of a split: the number of the first sequence, and the distance to the next.
 PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
@@ -98,16 +98,14 @@ class Written:
 def measure_all(
     study: Study, runs: Sequence[StudyRun], part: str, *, device: str = "cpu", say: Callable[[str], None] = print
 ) -> list[Measured]:
-    """Measure finished runs on a part of the held-out text; what was measured before is read.
-
-    Raises:
-        UserError: when a run cannot be measured so.
-    """
+    """Measure finished runs on a part of the held-out text; what was measured before is read."""
     measured: dict[str, Measured] = {}
     for wait in (False, True):  # first those that no other study measures just now
         for run in [run for run in runs if run.name not in measured]:
             with suppress(InUse), claimed(run, wait=wait):
-                measured[run.name] = _measured(study, run, part, device, say)
+                file = _file_of_bounds(study, run, part)
+                measure_run = partial(_measure, study, run, part, device, say)
+                measured[run.name] = once(*file, partial(_record, run, file[2]), measure_run)
     return [measured[run.name] for run in runs]
 
 
@@ -117,7 +115,7 @@ def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
     return kept(*file, partial(_record, run, file[2]))
 
 
-def _record(run: StudyRun, settings: dict[str, Any], table: dict[str, Any]) -> Measured:
+def _record(run: StudyRun, settings: Table, table: Table) -> Measured:
     beside = table["count_table"]
     return Measured(
         run=run,
@@ -136,12 +134,7 @@ def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     return _file(run, part, part=part, **numbers, bound=unstructure(held.bound))
 
 
-def _measured(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Measured:
-    file = _file_of_bounds(study, run, part)
-    return once(*file, partial(_record, run, file[2]), lambda: _measure(study, run, part, device, say))
-
-
-def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Table:
     say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
     model = Model.from_run(run.path, device)
     spec = study.spec("test" if part == "test" else "validation")
@@ -149,12 +142,12 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     data = build(model.experiment)
     rows, tokens, maskable = _text_of(data, part, spec.sequences)
     if len(rows) < 2:
-        raise UserError(
-            f"{run.path}: the {part} part of its {spec.split} split has fewer than two sequences; hold out more"
-        )
-    measured = measure(model.module, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
+        problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
+        raise UserError(f"{run.path}: {problem}; hold out more")
+    options: Any = {"seed": study.held_out.seed, "rows": rows}
+    measured = measure(model.module, tokens, maskable, spec, **options)
     exact = model.experiment.parts["objective"].exact
-    beside = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, seed=study.held_out.seed, rows=rows)
+    beside = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, **options)
     total, without = sizes(model.module, model.context.vocabulary_size)
     return {
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
@@ -185,17 +178,17 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     """
     spec, held = study.samplers, study.held_out
     assert spec is not None
-    samplers, here = [unstructure(sampler) for sampler in spec.each], machine()
-    here |= {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
-    on = {key: here[key] for key in ("device", "threads", "processor", "cores")}
+    samplers = [unstructure(sampler) for sampler in spec.each]
+    on = {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
+    on |= {key: machine()[key] for key in ("processor", "cores")}
     times = _file(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
     orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
     policy = _file(run, "policy", samplers=samplers, **orders)
 
-    def read_times(table: dict[str, Any]) -> list[float]:
+    def read_times(table: Table) -> list[float]:
         return [float(seconds) for _, seconds in zip(samplers, table["seconds"], strict=True)]
 
-    def read_bounds(table: dict[str, Any]) -> list[dict[str, Any]]:
+    def read_bounds(table: Table) -> list[Table]:
         count, bounds = torch.tensor(table["count"]), []
         for _, values, nfe in zip(samplers, table["nats"], table["nfe"], strict=True):
             nats = [float("inf") if value is None else value for value in values]  # which JSON cannot express
@@ -205,14 +198,16 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     with claimed(run, wait=True):
         seconds = once(*times, read_times, lambda: _time(study, run, device, say))
         bounds = once(*policy, read_bounds, lambda: _bound(study, run, device, say))
-    quantities = [POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND for sampler in spec.each]
-    return [
-        Written(run=run, sampler=sampler, quantity=quantity, seconds=of_all, on=on, **bound)
-        for sampler, quantity, of_all, bound in zip(samplers, quantities, seconds, bounds, strict=True)
-    ]
+    written = []
+    for sampler, of_all, bound in zip(spec.each, seconds, bounds, strict=True):
+        quantity = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
+        written.append(
+            Written(run=run, sampler=unstructure(sampler), quantity=quantity, seconds=of_all, on=on, **bound)
+        )
+    return written
 
 
-def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
     spec = study.samplers
     assert spec is not None
     say(f"{run.name}: timing {len(spec.each)} samplers")
@@ -222,7 +217,7 @@ def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) 
     return {"seconds": [min(times) for times in zip(*rounds, strict=True)]}
 
 
-def _bound(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> dict[str, Any]:
+def _bound(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
     spec, held = study.samplers, study.held_out
     assert spec is not None
     say(f"{run.name}: policy bounds of {len(spec.each)} samplers")

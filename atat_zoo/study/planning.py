@@ -34,32 +34,25 @@ class Planned:
 def plan(runner: StudyRunner) -> list[Planned]:
     """Return every run of a study in the order of the trainings."""
     study = runner.study
-    known = [*study.sweep_runs(), *in_order(runner.runs)]
-    unknown = [
-        study.run(arm, seed, next(iter(study.sweep.points)) if study.sweep else None)
-        for arm in study.arms
-        if arm not in runner.runs
-        for seed in study.seeds[arm]
-    ]
+    runs = {run.name: run for run in [*study.sweep_runs(), *in_order(runner.runs)]}
     speeds: dict[str, list[float]] = {}
-    for run in known:
+    for run in runs.values():
         if seconds_per_step := _seconds_per_step(run):
             speeds.setdefault(run.arm, []).append(seconds_per_step)
     everything = [speed for of_arm in speeds.values() for speed in of_arm]
-
-    def planned(run: StudyRun, name: str) -> Planned:
+    point = next(iter(study.sweep.points)) if study.sweep else None  # any, where it is not known
+    for arm in (arm for arm in study.arms if arm not in runner.runs):
+        runs |= {f"{arm}-?-seed{seed}": study.run(arm, seed, point) for seed in study.seeds[arm]}
+    rows = []
+    for name, run in runs.items():
         state, step = _state(run) if name == run.name else (TO_DO, 0)
         steps = run.experiment.train.steps
         left = 0 if state == FINISHED else steps - step
         # The times per step of the arm itself, or else of those that it is like, or else of all.
         similar = next((speeds[arm] for arm in reversed(study.chain(run.arm)) if arm in speeds), everything)
         seconds = left * statistics.median(similar) if similar else None
-        return Planned(run=name, state=state, step=step, steps=steps, seconds=seconds if left else 0.0)
-
-    return [
-        *(planned(run, run.name) for run in known),
-        *(planned(run, f"{run.arm}-?-seed{run.seed}") for run in unknown),
-    ]
+        rows.append(Planned(run=name, state=state, step=step, steps=steps, seconds=seconds if left else 0.0))
+    return rows
 
 
 def total(rows: list[Planned], jobs: int) -> float | None:

@@ -81,15 +81,8 @@ def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
         yield
 
 
-def _orphaned(run: StudyRun) -> None:
-    """Raise `InUse` when a training runs that nobody waits for: its study was killed, or a person began it."""
-    if (run.path / ".lock").is_file():
-        with locks.locked(run.path / ".lock", _refuse):
-            pass
-
-
 class Stopped(Exception):
-    """A signal has stopped the study; every run is as its own training left it."""
+    """A signal, whose number this has, stopped the study; every run is as its own training left it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -122,18 +115,10 @@ class LocalExecutor:
     say: Callable[[str], None]
     gpus: list[str] = attrs.field(factory=gpus)
 
-    @property
-    def threads(self) -> int:
-        """The threads of each training."""
-        return threads_for(self.jobs)
-
     def train(self, runs: Sequence[StudyRun]) -> dict[str, str]:
-        """Train what is not finished; returns why runs failed, by their names.
+        """Train what is not finished, each once; returns why runs failed, by their names, or raises `Stopped`.
 
-        Each is tried once. What another study trains is waited for, and taken over when that one leaves it.
-
-        Raises:
-            Stopped: after a signal, when all trainings have ended.
+        What another study trains is waited for, and taken over when that one leaves it.
         """
         active: list[_Training] = []
         with Interruption(lambda number, _: _hand_on(number, active)) as stopping:
@@ -152,7 +137,10 @@ class LocalExecutor:
                         break
                     try:
                         if not run.finished:  # by another study
-                            active.append(self._start(run, self._gpu(run, [each.gpu for each in active])))
+                            # The GPU with the fewest trainings, if there is one and the run is not for a CPU.
+                            there = self.gpus if run.experiment.train.device != "cpu" else ()
+                            used = [training.gpu for training in active]
+                            active.append(self._start(run, min(there, key=used.count, default=None)))
                         waiting.remove(run)
                     except InUse as owner:
                         if run.name not in told:
@@ -170,21 +158,19 @@ class LocalExecutor:
                 active[:] = [each for each in active if each.process.poll() is None]
         return failed
 
-    def _gpu(self, run: StudyRun, used: list[str | None]) -> str | None:
-        """Return the GPU with the fewest trainings, if there is one and the run is not for a CPU."""
-        return min(self.gpus, key=used.count, default=None) if run.experiment.train.device != "cpu" else None
-
     def _start(self, run: StudyRun, gpu: str | None) -> _Training:
         with ExitStack() as stack:
             stack.enter_context(claimed(run))
-            _orphaned(run)
+            if (run.path / ".lock").is_file():  # a training that nobody waits for: its study was killed, or a person's
+                with locks.locked(run.path / ".lock", _refuse):
+                    pass
             if run.finished:
                 raise InUse("a study that has just finished it")
             log = self.folder / "logs" / f"{run.name}.txt"
             log.parent.mkdir(exist_ok=True)
             begun = run.folder.exists
             words = ["--resume", str(run.path)] if begun else [run.file, *run.overrides, "--out", str(run.path)]
-            env = {"OMP_NUM_THREADS": str(self.threads)} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+            env = {"OMP_NUM_THREADS": str(threads_for(self.jobs))} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
             process = launch(["train", *words], log, env)
             where = f" on GPU {gpu}" if gpu else ""
             self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
@@ -195,7 +181,8 @@ class LocalExecutor:
         run, code = training.run, training.process.poll()
         assert code is not None
         seconds = time.monotonic() - training.began
-        line = {"run": run.name, "jobs": self.jobs, "threads": self.threads, "code": code, "seconds": round(seconds, 1)}
+        how = {"jobs": self.jobs, "threads": threads_for(self.jobs)}
+        line = {"run": run.name, **how, "code": code, "seconds": round(seconds, 1)}
         with (self.folder / "trainings.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         training.claim.close()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # An arm is not worse when the upper ends of both intervals are at most this many percent.
 NOT_WORSE = 1.0
 
+_COSTS = ("steps", "tokens", "seconds", "peak_memory")
+
 ByArm = dict[str, dict[int, "Measured"]]  # arm, seed
 
 
@@ -52,16 +54,14 @@ def per_token(measured: Measured) -> float:
 def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
     """Return the point of the sweep with the fewest nats per token, for each arm that has one."""
     assert study.sweep is not None
-    points = list(study.sweep.points)
-    chosen: dict[str, dict[str, Any]] = {}
+    points, chosen = list(study.sweep.points), {}
     for arm in study.swept:
-        found = {str(each.run.point): per_token(each) for each in measured if each.run.arm == arm}
-        found = {point: nats for point, nats in found.items() if math.isfinite(nats)}
-        if found:
-            best = min(found, key=lambda point: found[point])
-            # The best may lie beyond.
-            at_an_end = len(points) > 2 and best in (points[0], points[-1])
-            chosen[arm] = {"chosen": best, "at_an_end": at_an_end, "nats_per_token": found}
+        nats = {str(each.run.point): per_token(each) for each in measured if each.run.arm == arm}
+        nats = {point: value for point, value in nats.items() if math.isfinite(value)}
+        if nats:
+            best = min(nats, key=nats.__getitem__)
+            at_an_end = len(points) > 2 and best in (points[0], points[-1])  # the best may lie beyond
+            chosen[arm] = {"chosen": best, "at_an_end": at_an_end, "nats_per_token": nats}
     return chosen
 
 
@@ -86,19 +86,16 @@ def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[Stu
 def arm_table(study: Study, arm: str, measured: Mapping[int, Measured], how: Mapping[str, Any]) -> dict[str, Any]:
     """Return an arm: what it is, its costs (medians over seeds) and its runs."""
     runs = [_run_table(each, how) for each in measured.values()]
-    first = next(iter(measured.values()))
-    chain = study.chain(arm)
-    overrides = [text for name in chain for text in study.arms[name].overrides]
+    first, chain = next(iter(measured.values())), study.chain(arm)
     return {
         "experiment": study.arms[chain[0]].experiment,
-        "overrides": [*study.overrides, *overrides],
+        "overrides": study.overrides_of(arm),
         "point": first.run.point,
         "match_seconds": study.arms[arm].match_seconds,
         "method": first.method,
         "parameters": first.parameters,
         "parameters_without_embeddings": first.without_embeddings,
-        **{key: _median([run[key] for run in runs]) for key in ("steps", "tokens", "seconds", "peak_memory")},
-        "seconds_per_step": _median([run["seconds_per_step"] for run in runs]),
+        **{key: _median([run[key] for run in runs]) for key in (*_COSTS, "seconds_per_step")},
         "runs": runs,
     }
 
@@ -127,13 +124,11 @@ def values_of(measured: Measured) -> dict[str, Any]:
     """Return the bounds of a run: nats per token and the exponential, under its name, and the count table's."""
     table: dict[str, Any] = {}
     for name, nats in measured.nats.items():
-        bound = bound_value(nats, measured.count, measured.bytes)
-        table[title(name)] = {
-            "value": bound.value,
-            "stderr": bound.stderr,
-            "nats_per_token": bound.nats_per_token,
-            "bits_per_byte": bound.bits_per_byte,
-        }
+        bound, keys = (
+            bound_value(nats, measured.count, measured.bytes),
+            ("value", "stderr", "nats_per_token", "bits_per_byte"),
+        )
+        table[title(name)] = {key: getattr(bound, key) for key in keys}
     quantity, beside = measured.quantity, measured.table
     counted = figure(beside, measured.nats[quantity], measured.count) if beside else None
     return {"bounds": table, "bound": title(quantity), "count_table": counted and counted.to_table()}
@@ -158,22 +153,16 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
             return {"problem": f"no bound {quantity!r}, by which the other is measured"}
         if one[seed].text != other[seed].text:
             return {"problem": "other held-out tokens: its corpus or its tokenizer differs"}
-    count = one[seeds[0]].count
     pairs = [(one[seed].nats[quantity], other[seed].nats[quantity]) for seed in seeds]
-    found = paired_over(pairs, count)
-    found["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, found["each"], strict=True)]
-    return {"bound": title(quantity), "seeds": seeds, **found, "ratios": _ratios(one, other, seeds)}
-
-
-def _ratios(one: Mapping[int, Measured], other: Mapping[int, Measured], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return costs over the other's: medians over the seeds."""
+    differences = paired_over(pairs, one[seeds[0]].count)
+    differences["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, differences["each"], strict=True)]
     ratios: dict[str, list[float | None]] = {}
     for seed in seeds:
-        a, b = (_run_table(each[seed], {}) for each in (one, other))
-        for key in ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory"):
+        a, b = (_run_table(arm[seed], {}) | {"parameters": arm[seed].parameters} for arm in (one, other))
+        for key in ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory", "parameters"):
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
-        ratios.setdefault("parameters", []).append(one[seed].parameters / other[seed].parameters)
-    return {key: _median(values) for key, values in ratios.items()}
+    medians = {key: _median(values) for key, values in ratios.items()}
+    return {"bound": title(quantity), "seeds": seeds, **differences, "ratios": medians}
 
 
 def _median(values: Sequence[Any]) -> Any:
@@ -203,13 +192,9 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def sampler_tables(study: Study, written: Mapping[str, Sequence[Sequence[Written]]]) -> list[dict[str, Any]]:
-    """Return a table for each arm: its samplers, each compared with the first on the same runs and sequences.
-
-    `written` has, for each arm, the samplers of each of its runs.
-    """
-    spec, arms = study.samplers, []
-    assert spec is not None
+def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[dict[str, Any]]:
+    """Return a table for each arm: its samplers in each of its runs, compared with the first on the same sequences."""
+    arms = []
     for arm, runs in written.items():
         rows = []
         for number, each in enumerate(zip(*runs, strict=True)):
@@ -222,9 +207,9 @@ def sampler_tables(study: Study, written: Mapping[str, Sequence[Sequence[Written
                 "seconds": _median([one.seconds for one in each]),
             }
             if number:
-                pairs = [(one.nats, run[0].nats) for one, run in zip(each, runs, strict=True)]
-                shares = [one.seconds / run[0].seconds for one, run in zip(each, runs, strict=True)]
-                row |= {**paired_over(pairs, each[0].count), "seconds_ratio": _median(shares)}
+                both = [(one, run[0]) for one, run in zip(each, runs, strict=True)]
+                row |= paired_over([(one.nats, first.nats) for one, first in both], each[0].count)
+                row["seconds_ratio"] = _median([one.seconds / first.seconds for one, first in both])
             rows.append(row)
         seeds = [run[0].run.seed for run in runs]
         on = list({json.dumps(run[0].on, sort_keys=True): run[0].on for run in runs}.values())

@@ -9,7 +9,7 @@ import attrs
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError
-from atat_zoo.results.record import finite
+from atat_zoo.results.store import finite
 from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe
 from atat_zoo.run.model_files import WEIGHTS
@@ -38,15 +38,11 @@ class StudyRunner:
     runs: dict[str, list[StudyRun]] = attrs.field(factory=dict)  # of each arm whose settings are known
 
     def refuse_test(self) -> None:
-        """Refuse, before anything is trained, what could only end in a second evaluation of the test split.
-
-        Raises:
-            UserError: when it was evaluated, and there are runs that were not there then.
-        """
+        """Refuse, before anything is trained, what could only end in a second evaluation of the test split."""
         record = self.study.folder / "test.json"
         before = read_record(record) if self.study.held_out.test else None
         if before is not None and any(run.name not in before["weights"] for run in in_order(self.runs)):
-            raise UserError(again_refused(record))
+            raise again_refused(record)
 
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
         """Train everything that is not finished; a run that fails is listed, and the others go on."""
@@ -89,11 +85,9 @@ class StudyRunner:
                 continue
             steps = None
             if matched:
-                # A run that was begun has fixed the number.
-                begun = [run.folder for run in study.arm_runs(arm, points) if run.folder.exists]
-                steps = (
-                    begun[0].table()["train"]["steps"] if begun else results.steps_in_the_time_of(study, arm, self.runs)
-                )
+                steps = results.steps_in_the_time_of(study, arm, self.runs)
+                if begun := [run.folder for run in study.arm_runs(arm, points) if run.folder.exists]:
+                    steps = begun[0].table()["train"]["steps"]  # the number is fixed
                 if steps is None:
                     continue
             self.runs[arm] = study.arm_runs(arm, points, steps)
@@ -101,11 +95,7 @@ class StudyRunner:
                 run.check()
 
     def report(self, *, test_again: bool = False) -> dict[str, Any]:
-        """Measure what is finished, and write study.json.
-
-        Raises:
-            UserError: when the test split was evaluated before, with other arms or settings.
-        """
+        """Measure what is finished, and write study.json."""
         study, how = self.study, ran_with(self.study.folder)
         report: dict[str, Any] = {
             "study": study.name,
@@ -117,7 +107,7 @@ class StudyRunner:
             **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
             "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
             **results.tables(study, self._measured(study.held_out.half), how),
-            "samplers": results.sampler_tables(study, self._written()) if study.samplers else None,
+            "samplers": results.sampler_tables(self._written()) if study.samplers else None,
             "test": None,
             "failed": self.failed,
         }
@@ -138,11 +128,10 @@ class StudyRunner:
 
     def _measured(self, part: str) -> results.ByArm:
         finished = [run for run in in_order(self.runs) if run.finished]
-        measured = measure_all(self.study, finished, part, device=self.device, say=self.say)
-        by_run = {each.run.name: each for each in measured}
-        return {
-            arm: {run.seed: by_run[run.name] for run in runs if run.name in by_run} for arm, runs in self.runs.items()
-        }
+        by_arm: results.ByArm = {arm: {} for arm in self.runs}
+        for measured in measure_all(self.study, finished, part, device=self.device, say=self.say):
+            by_arm[measured.run.arm][measured.run.seed] = measured
+        return by_arm
 
     def _written(self) -> dict[str, list[list[Written]]]:
         assert self.study.samplers is not None
@@ -153,11 +142,7 @@ class StudyRunner:
         }
 
     def _once(self, again: bool) -> dict[str, Any]:
-        """Write down what the test split is evaluated with, before it is; returns how often it has been.
-
-        Raises:
-            UserError: when it was evaluated with something else before, unless `again`.
-        """
+        """Write down what the test split is evaluated with, before it is; returns how often it has been."""
         record = self.study.folder / "test.json"
         settings = {key: getattr(self.study.held_out, key) for key in ("sequences", "draws", "seed")}
         settings["bound"] = self.study.held_out.bound.name
@@ -168,18 +153,14 @@ class StudyRunner:
             times = 0 if before is None else int(before["times"])
             if before is None or {key: before.get(key) for key in now} != now:
                 if before is not None and not again:
-                    raise UserError(again_refused(record))
+                    raise again_refused(record)
                 times += 1
                 write_json(record, {"times": times, **now})
         return {"times": times}
 
 
 def read_record(record: Path) -> dict[str, Any] | None:
-    """Return what the test split was evaluated with, or None if it was not.
-
-    Raises:
-        UserError: when that cannot be read: it may have been evaluated.
-    """
+    """Return what the test split was evaluated with, None if it was not; an error if that cannot be read."""
     try:
         table = parsing.from_json(parsing.read(record))
         return {**table, "times": int(table["times"]), "weights": dict(table["weights"])}
@@ -189,9 +170,9 @@ def read_record(record: Path) -> dict[str, Any] | None:
         raise UserError(f"{record} cannot be read: {error}; copy it again, or take another folder") from None
 
 
-def again_refused(record: Path) -> str:
-    """Return the sentence about a second evaluation of the test split."""
-    return (
+def again_refused(record: Path) -> UserError:
+    """Return the error of a second evaluation of the test split."""
+    return UserError(
         f"{record}: the test split was evaluated before, with other runs or settings, and is evaluated once; "
         "set evaluation.test = false, or pass --test-again and say so where you report it"
     )
@@ -199,5 +180,4 @@ def again_refused(record: Path) -> str:
 
 def in_order(runs: dict[str, list[StudyRun]]) -> list[StudyRun]:
     """Return runs seed by seed, so that arms can be compared early."""
-    by_seed = zip_longest(*runs.values())
-    return [run for of_seed in by_seed for run in of_seed if run is not None]
+    return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]

@@ -105,11 +105,7 @@ class StudyRun:
         return self.folder.exists and (self.folder.model / DESCRIPTION).is_file()
 
     def check(self) -> None:
-        """Refuse a folder in which another experiment was trained.
-
-        Raises:
-            UserError: that names the first key that differs.
-        """
+        """Refuse a folder in which another experiment was trained."""
         if not self.folder.exists:
             return
         there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
@@ -152,21 +148,20 @@ class Study:
         """The arms whose steps follow from measured times."""
         return [name for name, arm in self.arms.items() if arm.match_seconds is not None]
 
+    def overrides_of(self, arm: str) -> list[str]:
+        """Return the overrides of an arm: the study's, those of what it is like, its own."""
+        return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
+
     def against(self, arm: str) -> tuple[str, ...]:
         """Return the arms that this one is compared with."""
         return self.arms[arm].against or (() if arm == self.baseline else (self.baseline,))
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
-        """Return a run of an arm, with the overrides of a point, and a number of steps that was measured.
-
-        Raises:
-            UserError: when the experiment is invalid.
-        """
-        chain = self.chain(arm)
-        wanted = self.arms[chain[0]].experiment
+        """Return a run of an arm, with the overrides of a point, and a number of steps that was measured."""
+        wanted = self.arms[self.chain(arm)[0]].experiment
         assert wanted is not None
         file = str(self.file.parent / wanted) if wanted.endswith(".toml") else wanted
-        overrides = [*self.overrides, *(text for name in chain for text in self.arms[name].overrides)]
+        overrides = self.overrides_of(arm)
         if point is not None:
             assert self.sweep is not None
             overrides += self.sweep.points[point]
@@ -183,9 +178,8 @@ class Study:
 
     def sweep_runs(self) -> list[StudyRun]:
         """Return the runs of the sweep."""
-        if self.sweep is None:
-            return []
-        return [self.run(arm, self.sweep.seed, point) for arm in self.swept for point in self.sweep.points]
+        sweep = self.sweep
+        return [self.run(arm, sweep.seed, point) for arm in self.swept for point in sweep.points] if sweep else []
 
     def arm_runs(self, arm: str, points: Mapping[str, str], steps: int | None = None) -> list[StudyRun]:
         """Return the runs of an arm: one for each seed, at the chosen point of the arm that it is like."""

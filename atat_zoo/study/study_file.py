@@ -37,18 +37,13 @@ _TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec, "samplers": SamplersSp
 
 
 def load(file: Path) -> Study:
-    """Read and validate a study and all of its experiments; `file` may be the name of one that ships with the zoo.
-
-    Raises:
-        UserError: with one sentence per problem.
-    """
+    """Read and validate a study and all of its experiments; `file` may be the name of one that ships with the zoo."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
         named = str(file).removesuffix(".toml")
         known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
-        ours = experiments.shipped(f"studies/{named}") if named in known else None
-        if ours is not None:
+        if named in known and (ours := experiments.shipped(f"studies/{named}")):
             return load(ours)
         raise UserError(
             f"there is no study {clip(file)}: no such file{nearest(named, known)}; "
@@ -58,11 +53,8 @@ def load(file: Path) -> Study:
     name: Any = table.pop("name", file.stem)
     tables = {key: table.pop(key) for key in (*_TABLES, "arms") if key in table}
     keys = ["name", *(field.name for field in fields_of(_Plain)), "arms", *_TABLES]
-    problems = [
-        f"{key} is no key of a study{nearest(key, keys)} (there are: {', '.join(keys)})"
-        for key in table
-        if key not in keys
-    ]
+    there = f"(there are: {', '.join(keys)})"
+    problems = [f"{key} is no key of a study{nearest(key, keys)} {there}" for key in table if key not in keys]
     if not isinstance(name, str) or not _WORD.fullmatch(name):
         problems.append(f"name: expected a word that can name a folder, got {clip(repr(name))}")
     plain, wrong = structure(_Plain, {key: value for key, value in table.items() if key in keys}, "", zoo)
@@ -150,8 +142,7 @@ def _seeds(study: Study) -> Iterator[str]:
     for name, seeds in study.seeds.items():
         if not seeds:
             yield f"seeds: arm {name!r} has none; set seeds = [18, 19, 20]"
-        twice = [seed for seed, count in Counter(seeds).items() if count > 1]
-        if twice:
+        if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
             yield f"seeds: {twice[0]} is there twice for arm {name!r}; name each once"
         if study.sweep and study.sweep.seed in seeds:
             yield f"sweep.seed: {study.sweep.seed} is a seed of arm {name!r} too; take another, that claims nothing"
@@ -162,10 +153,8 @@ def _seeds(study: Study) -> Iterator[str]:
 
 def _overrides(study: Study) -> Iterator[str]:
     """Check that no override sets the seed, and the names of the points."""
-    lists = {
-        "overrides": study.overrides,
-        **{f"arms.{key}.overrides": arm.overrides for key, arm in study.arms.items()},
-    }
+    lists = {"overrides": study.overrides}
+    lists |= {f"arms.{key}.overrides": arm.overrides for key, arm in study.arms.items()}
     for point, overrides in (study.sweep.points if study.sweep else {}).items():
         if not _WORD.fullmatch(point):
             yield f"sweep.points.{clip(point)}: expected a name of letters, digits and . = + - _, for a folder"
@@ -181,8 +170,7 @@ def _runs(study: Study) -> list[str]:
     loaded: dict[str, StudyRun] = {}
     paths: Counter[Path] = Counter()
     for arm in study.arms:
-        points = list(study.sweep.points) if study.sweep else [None]
-        for point in points:
+        for point in study.sweep.points if study.sweep else [None]:
             try:
                 runs = [study.run(arm, seed, point) for seed in study.seeds[arm]]
             except UserError as error:

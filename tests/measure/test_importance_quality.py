@@ -13,7 +13,7 @@ from scipy import stats
 
 from atat_zoo.measure.importance import calibration, frequency_bands, quality
 from atat_zoo.measure.likelihood import Measurement
-from atat_zoo.results.record import finite
+from atat_zoo.results.store import finite
 
 V, ROWS, L = 40, 30, 20
 
