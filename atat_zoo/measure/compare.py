@@ -29,11 +29,13 @@ from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.experiment.schema import DataSpec
+
+
+_ADVICE = "compare runs of one corpus, tokenizer and data.length"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -74,13 +76,9 @@ def measure_runs(
     `other` names other text for all, by the keywords of `text_of`.
     """
     first = runs[baseline]
-    base = Model.from_run(first, step=step)
-    text, sequences = text_of(base, first, spec, **other), base.experiment.data
-    del base
+    text = text_of(Model.from_run(first, step=step), first, spec, **other)
     shards: list[Path | None] = []
-    for run in runs:  # mistakes are reported before anything is measured
-        model = Model.from_run(run, step=step)
-        _check_alike(first, sequences, run, model, spec, step)
+    for run, model in alike(runs, spec, baseline=baseline, step=step):  # mistakes are said before anything is measured
         own = text if other or run == first else text_of(model, run, spec)
         if len(own.tokens) != len(text.tokens):
             what = f"has {len(own.tokens)} held-out sequences, {first} has {len(text.tokens)}"
@@ -126,12 +124,26 @@ def measure_runs(
     return compared
 
 
-def check_runs(runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | None) -> None:
-    """Check that runs read any text as the same sequences; the arguments are those of `measure_runs`."""
+def alike(
+    runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | None
+) -> Iterator[tuple[Path, Model]]:
+    """Yield each run with its model; refuse one that cannot be measured so, or reads otherwise than the baseline."""
     first = runs[baseline]
-    sequences = Model.from_run(first, step=step).experiment.data
+    tokenizer = read(RunFolder(first).model_at(step) / TOKENIZER)
+    data = Model.from_run(first, step=step).experiment.data
     for run in runs:
-        _check_alike(first, sequences, run, Model.from_run(run, step=step), spec, step)
+        model = Model.from_run(run, step=step)
+        check_evaluation(model, run, spec)
+        if read(RunFolder(run).model_at(step) / TOKENIZER) != tokenizer:
+            raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
+        for key in ("length", "special", "rows"):
+            here, there = getattr(data, key), getattr(model.experiment.data, key)
+            if here != there:
+                raise UserError(
+                    f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences; "
+                    "compare runs that agree in it"
+                )
+        yield run, model
 
 
 def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
@@ -146,26 +158,6 @@ def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
         grow |= {id(p): p.numel() for p in head.parameters()}
     total = sum(p.numel() for p in module.parameters())
     return total, total - sum(grow.values())
-
-
-_ADVICE = "compare runs of one corpus, tokenizer and data.length"
-
-
-def _check_alike(
-    first: Path, sequences: DataSpec, run: Path, model: Model, spec: EvaluationSpec, step: int | None
-) -> None:
-    """Refuse a run that reads text in other tokens or as other sequences than the baseline, or is not evaluated so."""
-    check_evaluation(model, run, spec)
-    one, other = (read(RunFolder(path).model_at(step) / TOKENIZER) for path in (first, run))
-    if one != other:
-        raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
-    for key in ("length", "special", "rows"):
-        here, there = getattr(sequences, key), getattr(model.experiment.data, key)
-        if here != there:
-            raise UserError(
-                f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences; "
-                "compare runs that agree in it"
-            )
 
 
 @attrs.frozen(kw_only=True)

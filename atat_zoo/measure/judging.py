@@ -127,8 +127,7 @@ class JudgedRun(RunResult):
     @override
     def to_table(self) -> dict[str, Any]:
         scores = {"model": self.model.to_table(), "data": self.data.to_table()}
-        table: dict[str, Any] = finite(attrs.asdict(self, recurse=False) | scores)
-        return table
+        return finite(attrs.asdict(self, recurse=False) | scores)
 
 
 def judge_run(

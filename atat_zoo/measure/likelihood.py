@@ -93,7 +93,7 @@ def measure(
     module.eval()
     options = {"scores": scores} if scores else {}
     contribution: dict[str, list[Tensor]] = {}
-    scored: dict[str, list[Tensor]] = {name: [] for name in scores or ()}
+    scored: dict[str, list[Tensor]] = {}
     losses, importance = [], []
     try:
         for first in range(0, len(tokens), batch_size):
@@ -101,9 +101,9 @@ def measure(
             keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
             estimates = module.bound(x, of_text, keys, draws, bound, **options)
             for name, estimate in estimates.items():
-                if name in scored:
+                if name in (scores or ()):
                     sums = (estimate.contribution.sum(1), estimate.weight.sum(1))
-                    scored[name].append(torch.stack(sums, 1).cpu())
+                    scored.setdefault(name, []).append(torch.stack(sums, 1).cpu())
                 else:
                     contribution.setdefault(name, []).append(estimate.contribution.cpu())
             # The losses of the first bound: the one under uniform masking, if that was estimated.
@@ -128,7 +128,7 @@ def measure(
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
         importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
-        scores={name: torch.cat(values) for name, values in scored.items() if values},
+        scores={name: torch.cat(values) for name, values in scored.items()},
     )
 
 
@@ -157,18 +157,15 @@ def summarise(
     tokenizer: TokenizerModel,
     counts: NDArray[np.int64] | None,
     ngram: NGramNats | None = None,
-    split: str,
-    step: int,
-    ema: bool,
     draws: int,
-    seed: int,
     method: str = "exact_k",
     corpus: str = "",
+    **settings: Any,
 ) -> Evaluation:
     """Turn a measurement into the reported numbers.
 
-    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks. The other names
-    are as in `Evaluation`.
+    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks. The other names,
+    and the settings split, step, ema and seed, are those of `Evaluation`.
     """
     x, maskable = measured.tokens, measured.maskable
     n = maskable.sum(1)
@@ -196,14 +193,11 @@ def summarise(
     if measured.importance is not None:
         importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
     return Evaluation(
+        **settings,
         corpus=corpus,
-        split=split,
-        step=step,
-        ema=ema,
         method=method,
         sequences=len(x),
         draws=0 if method == LIKELIHOOD else draws,
-        seed=seed,
         tokens=int(n.sum()),
         special_tokens=int(n.sum() - of_text.sum()),
         padding=int((~maskable).sum()),

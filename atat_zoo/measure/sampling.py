@@ -130,8 +130,7 @@ class Bench(RunResult):
         rows = []
         for m in self.measured:
             rows.append(attrs.asdict(m) | m.named() | {"time": self.share(m), "as_good": self.as_good(m)})
-        table: dict[str, Any] = finite(attrs.asdict(self, recurse=False) | {"measured": rows})
-        return table
+        return finite(attrs.asdict(self, recurse=False) | {"measured": rows})
 
 
 def bench(
@@ -151,19 +150,10 @@ def bench(
 ) -> Bench:
     """Generate texts with one model, which is `Model.from_run(run)`, and several samplers, and score them.
 
-    Args:
-        model: the model.
-        run: the run folder, for the result.
-        judge: scores the texts; None for no scores.
-        samplers: name, requested steps and specification of each.
-        number: texts per sampler.
-        length: tokens in a text; the training length if None.
-        seed: seed of all samplers.
-        repeat: rounds over all samplers, so that a temporary load does not slow only one; the minimum time counts.
-        batch_size: texts at once.
-        sequences: maximum number of held-out sequences for the policy bounds; 0 measures none.
-        orders: K, averaged inside the policy bounds.
-        progress: called with the name of the stage, the amount done and the amount to do.
+    `samplers` are name, requested steps and specification of each. All write `number` texts of `length` tokens (None:
+    the training length) by one seed, `repeat` times in rounds, so that a temporary load does not slow only one; the
+    minimum time counts. `sequences` is the maximum number of held-out sequences of the policy bounds (0: none),
+    `orders` the K averaged inside them. `progress` gets the name of the stage, what is done and what there is to do.
     """
     import torch
 
@@ -182,9 +172,8 @@ def bench(
             seconds[i] = min(seconds[i], written.seconds)
             if not again:
                 generations.append(written)
-    bounds = policy_bounds(
-        model, run, [sampler for *_, sampler in samplers], sequences, orders, seed, batch_size, report
-    )
+    priced = {"seed": seed, "orders": orders, "batch_size": batch_size}
+    bounds = policy_bounds(model, run, [sampler for *_, sampler in samplers], sequences, report, priced)
     results = []
     for i, (name, steps, sampler) in enumerate(samplers):
         if judge:
@@ -226,10 +215,8 @@ def policy_bounds(
     run: str | Path,
     samplers: Sequence[Sampler],
     sequences: int,
-    orders: int,
-    seed: int,
-    batch_size: int,
     report: Callable[[str, int, int], None],
+    options: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Return the fields of `SamplerResult` about the policy bound of each sampler, in float32 as every bound."""
     if not sequences:
@@ -238,17 +225,17 @@ def policy_bounds(
     text = text_of(model, run, attrs.evolve(own, sequences=sequences))
     guidance = model.experiment.parts["guidance"]
     writer, n = guidance.guide(model.writer("fp32")), text.maskable.sum(1)
-    options: dict[str, Any] = {"seed": seed, "orders": orders}
     bounds: list[dict[str, Any]] = []
     first: PolicyNats | None = None
     for i, sampler in enumerate(samplers):
         report("along held-out text", i, len(samplers))
         try:
-            measured = measure_policy(writer, sampler, text.tokens, text.maskable, batch_size=batch_size, **options)
+            measured = measure_policy(writer, sampler, text.tokens, text.maskable, **options)
         except UserError as error:  # not covered, or a guidance that this text does not suit
             bounds.append({"unpriced": sampler.no_policy_bound_because or str(error)})
             continue
-        fields: dict[str, Any] = {"policy": policy_value(model, measured, text, sampler, guidance, **options)}
+        value = policy_value(model, measured, text, sampler, guidance, seed=options["seed"], orders=options["orders"])
+        fields: dict[str, Any] = {"policy": value}
         if i == 0:
             first = measured
         elif first is not None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from atat_zoo.model import Model
 
-Pooling = Literal["mean", "last"]
-
 
 class ChunkJudge(ABC):
     """A `JudgeModel` that cuts texts into chunks and sums their scores."""
@@ -35,7 +33,7 @@ class ChunkJudge(ABC):
     start: int | None  # the token before the text of every chunk, if any
     skipped: int  # tokens at the beginning of a chunk, `start` among them, whose losses are not counted
     # The feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
-    pooling: Pooling = "mean"
+    pooling: Literal["mean", "last"] = "mean"
     batch_size: int  # chunks at once
 
     @abstractmethod
@@ -76,7 +74,10 @@ class ChunkJudge(ABC):
         total: Tensor | None = None
         count = torch.zeros(len(texts), dtype=torch.float64)
         for rows, tokens, counted in self._batches(encoded, 0 if self.start is None else 1):
-            of_text = counted if self.pooling == "mean" else _last(counted)
+            of_text = counted
+            if self.pooling == "last":
+                position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
+                of_text = position == torch.where(counted, position, -1).amax(1, keepdim=True)
             sums = (self.hidden(tokens, counted).double() * of_text[..., None]).sum(1).cpu()
             if total is None:
                 total = torch.zeros(len(texts), sums.shape[1], dtype=torch.float64)
@@ -113,12 +114,6 @@ class ChunkJudge(ABC):
             yield torch.tensor([row for row, _ in batch]), tokens.to(self.device), counted.to(self.device)
 
 
-def _last(counted: Tensor) -> Tensor:
-    """Return a mask of the last true position of each row, bool [B, T]."""
-    position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
-    return position == torch.where(counted, position, -1).amax(1, keepdim=True)
-
-
 class RunScorer(ChunkJudge):
     """A judge from a model whose objective has an exact likelihood; `name` is that of its run."""
 
@@ -147,13 +142,11 @@ class RunScorer(ChunkJudge):
     @override
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
         keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
-        nats: Tensor = self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
-        return nats
+        return self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
 
     @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        hidden: Tensor = self.module.hidden(tokens, None)
-        return hidden
+        return self.module.hidden(tokens, None)
 
 
 # Names of a model's maximum number of tokens in its settings.
@@ -172,7 +165,7 @@ class HuggingFaceScorer(ChunkJudge):
         revision: str | None,
         length: int | None,
         begin: str,
-        pooling: Pooling,
+        pooling: Literal["mean", "last"],
         batch_size: int,
     ) -> None:
         self.title = name if revision is None else f"{name} at {revision}"
@@ -218,8 +211,7 @@ class HuggingFaceScorer(ChunkJudge):
 
     @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        hidden: Tensor = self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
-        return hidden
+        return self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
 
     def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
         attention = counted.clone()

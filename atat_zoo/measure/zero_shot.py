@@ -8,7 +8,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import recipe
-from atat_zoo.measure.compare import check_runs, compare, measure_runs
+from atat_zoo.measure.compare import alike, compare, measure_runs
 from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.measure.text import check_evaluation, text_of
 from atat_zoo.results.format import number
@@ -85,7 +85,8 @@ def compare_all(
     runs: Sequence[Path], spec: EvaluationSpec, *, seed: int, baseline: int, step: int | None, **options: Any
 ) -> Iterator[OnCorpus]:
     """Compare runs on each corpus of the table that can be read; see `measure_runs`."""
-    check_runs(runs, spec, baseline=baseline, step=step)
+    for _ in alike(runs, spec, baseline=baseline, step=step):
+        pass  # one model in memory at a time
     for each, on, corpus in _texts(spec):
         try:
             measured = measure_runs(runs, on, seed=seed, baseline=baseline, step=step, **options, **corpus)

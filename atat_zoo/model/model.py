@@ -335,8 +335,7 @@ def compiled(module: nn.Module) -> nn.Module:
     twin._modules = dict(module._modules)
     twin.backbone = copy.copy(twin.backbone)
     twin.backbone.compile()
-    result: nn.Module = twin
-    return result
+    return twin
 
 
 def torch_device(name: str) -> str:

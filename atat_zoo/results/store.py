@@ -45,8 +45,7 @@ class RunResult(ABC):
 
     def to_table(self) -> dict[str, Any]:
         """Return everything as a JSON object; non-finite numbers become null."""
-        table: dict[str, Any] = finite(attrs.asdict(self))
-        return table
+        return finite(attrs.asdict(self))
 
     def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
         """Write it into a run folder; another seed, step or setting gives another file.
@@ -120,8 +119,7 @@ def _file(run: RunFolder, name: str, settings: Table) -> Path:
 
 
 def _plain(settings: Table) -> Table:
-    plain: Table = json.loads(json.dumps(settings))  # JSON has no tuples
-    return plain
+    return json.loads(json.dumps(settings))  # JSON has no tuples
 
 
 def _digest(settings: Any) -> str:

@@ -40,30 +40,15 @@ def test_the_chain_is_the_conditional_of_the_joint(joint: Joint, right: bool) ->
     torch.testing.assert_close(found.sum(1), expected, rtol=0, atol=1e-9)
 
 
-def test_gaps_stand_at_different_places(joint: Joint) -> None:
-    tokens = joint.states[:3]
-    starts = torch.tensor([1, 2, 3])
-    together = log_likelihood(joint.denoiser, tokens, starts, 1, mask_id=3, right=False)
-    alone = [
-        log_likelihood(joint.denoiser, tokens[i, None], starts[i, None], 1, mask_id=3, right=False) for i in range(3)
-    ]
-    torch.testing.assert_close(together, torch.cat(alone))
-
-
 @given(st.integers(0, 2**32), st.integers(1, 7), st.data())
 def test_gaps_hold_text_alone(seed: int, gap: int, data: st.DataObject) -> None:
-    tokens = torch.tensor(
-        data.draw(st.lists(st.lists(st.integers(0, 3), min_size=8, max_size=8), min_size=1, max_size=6))
-    )
-    length = torch.tensor(data.draw(st.lists(st.integers(0, 8), min_size=len(tokens), max_size=len(tokens))))
-    maskable = torch.arange(8) < length[:, None]
+    rows = st.tuples(st.lists(st.integers(0, 3), min_size=8, max_size=8), st.integers(0, 8))
+    texts, lengths = zip(*data.draw(st.lists(rows, min_size=1, max_size=6)), strict=True)
+    tokens, maskable = torch.tensor(texts), torch.arange(8) < torch.tensor(lengths)[:, None]
     starts = place_gaps(tokens, maskable, [3], gap, seed)
     for row, start in enumerate(starts.tolist()):
-        free = [
-            at
-            for at in range(1, 8 - gap)
-            if (tokens[row, at : at + gap] != 3).all() and maskable[row, at : at + gap + 1].all()
-        ]
+        plain = (tokens[row] != 3).unfold(0, gap, 1).all(1)
+        free = [at for at in range(1, 8 - gap) if plain[at] and maskable[row, at : at + gap + 1].all()]
         assert start in free if free else start == -1
     # A row's position does not depend on the others.
     assert torch.equal(place_gaps(tokens[:1], maskable[:1], [3], gap, seed), starts[:1])
@@ -106,7 +91,6 @@ def test_the_command_prints_and_records(bench, root):
     code, out, _ = bench("mdlm", "--gap", "3", "--number", "12", "--seed", "2", "--split", "test")
     assert "12 test texts of 16 tokens with a gap of 3, seed 2; step 3, final weights" in out
     assert [line.split("  ")[0] for line in out.splitlines()[-4:-1]] == ["both sides", "left side only", "difference"]
-    assert "of the texts the true words are likelier given both sides" in out
 
 
 def test_a_model_that_reads_from_the_left_sees_no_difference(bench, root):
@@ -126,13 +110,9 @@ def test_a_model_that_reads_from_the_left_sees_no_difference(bench, root):
 
 
 def test_a_gap_that_leaves_no_text(bench, root):
-    code, out, err = bench("mdlm", "--gap", "15")
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: a gap of 15 tokens leaves no text on both sides, and the model has learned 16; ask for at most 14\n"
-    )
+    code, _, err = bench("mdlm", "--gap", "15")
+    assert (code, err.partition("; ")[2]) == (2, "ask for at most 14\n")
     assert bench("mdlm", "--gap", "14", "--number", "3")[0] == 0
-    assert "is no run folder" in bench("nothing")[2]
     model = Model.from_run(root / "mdlm")
     tokenizer, model.tokenizer.bos = model.tokenizer, ord(" ")
     try:

@@ -38,9 +38,6 @@ class Toy:
         return torch.tensor([[float(len(text)), 1.0] for text in texts])
 
 
-NOTHING = Overlap(copied={4: 0}, windows={4: 0}, span=())
-
-
 def test_unigram_entropy_by_hand():
     assert unigram_entropy([ids("aabb")]) == pytest.approx(math.log(2))
     assert unigram_entropy([ids("abcd")]) == pytest.approx(math.log(4))
@@ -81,10 +78,10 @@ def test_scores_by_hand():
 
 
 def test_text_without_a_token_is_refused_in_a_sentence():
+    of_nothing = {"tokenizer": BytesModel(), "overlap": Overlap(copied={4: 0}, windows={4: 0}, span=())}
     with pytest.raises(UserError, match="the judge toy finds nothing to score in 2 texts"):
-        score(["", ""], [ids(""), ids("")], Toy(), tokenizer=BytesModel(), overlap=NOTHING)
-    found = score(["", "ab"], [ids(""), ids("ab")], Toy(), tokenizer=BytesModel(), overlap=NOTHING)
-    assert found.value == pytest.approx(math.exp(4))
+        score(["", ""], [ids(""), ids("")], Toy(), **of_nothing)
+    assert score(["", "ab"], [ids(""), ids("ab")], Toy(), **of_nothing).value == pytest.approx(math.exp(4))
 
 
 # MAUVE
@@ -112,12 +109,10 @@ def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
     a, b = clouds(0, 19)
     with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; raise --number"):
         mauves.mauve(a, b)
+    monkeypatch.setattr(mauves, "find_spec", lambda name: True)
     a, b = clouds(0, 20)
     with pytest.raises(UserError, match="not finite"):
         mauves.mauve(a * math.nan, b)
-    monkeypatch.setattr(mauves, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'atat-zoo\[mauve\]'"):
-        mauves.check(20)
 
 
 # From end to end
@@ -140,16 +135,8 @@ def writer(root):
 
 def judged(writer, judge, *, number=6, **options):
     model = Model.from_run(writer)
-    return judge_run(
-        model,
-        writer,
-        judge.build("cpu"),
-        judge,
-        sampler=options.pop("sampler", model.experiment.parts["sampler"]),
-        spec=model.experiment.evaluation,
-        number=number,
-        **options,
-    )
+    options = {"sampler": model.experiment.parts["sampler"], "spec": model.experiment.evaluation, **options}
+    return judge_run(model, writer, judge.build("cpu"), judge, number=number, **options)
 
 
 def test_a_run_writes_and_is_judged(writer, judge):
@@ -208,7 +195,3 @@ def test_mauve_stands_beside_that_of_real_text(writer, judge):
     assert 0 < found.model.mauve < found.data.mauve <= 1
     # 72 held-out sequences are too few for two sets of 50, and for one of 100.
     assert judged(writer, judge, number=50, mauve=True).data.mauve is None
-    with pytest.raises(UserError, match=r"the validation text has 7\d sequences, .* lower --number to 7\d"):
-        judged(writer, judge, number=100, mauve=True)
-    with pytest.raises(UserError, match="MAUVE needs 20 texts"):
-        judged(writer, judge, number=19, mauve=True)

@@ -1,6 +1,5 @@
 """A model of the Hugging Face library as a judge: a tiny one, with random weights, made here."""
 
-import builtins
 import math
 import sys
 
@@ -26,9 +25,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     """No test may ask the network, whatever is installed."""
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def parts(folder):
@@ -99,25 +96,15 @@ def test_what_looks_like_a_special_token_is_text(folder):
 
 
 def test_a_missing_package_is_said_with_its_remedy(folder, monkeypatch):
-    monkeypatch.delitem(sys.modules, "transformers")
-    original = builtins.__import__
-
-    def without(name, *rest):
-        if name == "transformers":
-            raise ImportError(name)
-        return original(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"needs the package transformers; .*pip install 'atat-zoo\[judge\]'"):
         HuggingFaceJudge(model=str(folder)).build("cpu")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "nobody/no-such-model-of-atat"])
 def test_a_missing_model_is_said_in_a_sentence(name):
-    with pytest.raises(UserError, match="cannot be loaded") as said:
+    with pytest.raises(UserError, match=f"^judge.model: '{name}' cannot be loaded [^\n]*$"):
         HuggingFaceJudge(model=name).build("cpu")
-    assert str(said.value).startswith(f"judge.model: {name!r}")
-    assert "\n" not in str(said.value)
 
 
 def test_weights_that_are_missing_are_not_made_up(folder, tmp_path):

@@ -14,6 +14,7 @@ from scipy import stats
 from atat_zoo.measure.importance import calibration, frequency_bands, quality
 from atat_zoo.measure.likelihood import Measurement
 from atat_zoo.results.store import finite
+from tests.measure.making import make_run
 
 V, ROWS, L = 40, 30, 20
 
@@ -129,19 +130,9 @@ def test_a_run_says_it_and_records_it(tiny, trained):
     assert json.loads(path.read_text()) == {k: v for k, v in said.items() if k != "run"}
     text = tiny.atat("importance", "trained").stdout
     assert "importance of the estimator hybrid trained towards difficulty" in text
-    assert "ρ of frequency alone" in text
 
 
-@pytest.mark.slow
-def test_an_objective_without_an_estimator_is_refused(tiny):
-    # Tables that the objective does not take are left out of its experiment.
-    text = tiny.path.read_text()
-    for table in ("rates", "estimator", "masking", "target", "curriculum"):
-        before, _, rest = text.partition(f"[{table}]\n")
-        text = before + "[" + rest.partition("\n[")[2]
-    path = tiny.root / "plain.toml"
-    path.write_text(text)
-    tiny.atat("train", str(path), "objective.use=mlm", "train.steps=2", "evaluation.samples=0", "--out", "plain")
-    done = tiny.atat("importance", "plain", check=False)
-    assert done.returncode == 2
-    assert "the objective 'mlm', which uses no importance estimator" in done.stderr
+def test_an_objective_without_an_estimator_is_refused(tmp_path, atat):
+    code, _, err = atat("importance", str(make_run(tmp_path, "plain", "mlm")))
+    assert code == 2
+    assert "the objective 'mlm', which uses no importance estimator" in err

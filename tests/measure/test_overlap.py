@@ -56,18 +56,13 @@ def test_a_case_by_hand():
     found = fast([[9, 1, 2, 3, 8, 1, 2]], [0, 1, 2, 3, 4], (2, 3, 13))
     assert found.copied == {2: 3, 3: 1, 13: 0}  # bc, cd, bc; bcd
     assert found.windows == {2: 6, 3: 5, 13: 0}
-    assert found.share(2) == 0.5
-    assert found.share(3) == 0.2
-    assert found.share(13) is None
+    assert [found.share(n) for n in (2, 3, 13)] == [0.5, 0.2, None]
     assert (found.longest, found.span) == (3, (1, 2, 3))
 
 
 def test_texts_are_cut_at_special_tokens():
-    assert [p.tolist() for p in pieces(np.array([8, 1, 2, 9, 3, 9]), [8, 9])] == [[1, 2], [3]]
-    assert [p.tolist() for p in pieces(np.array([1, 2]), [8, 9])] == [[1, 2]]
-    assert [p.tolist() for p in pieces(np.array([1, 2]), [])] == [[1, 2]]
-    assert pieces(np.array([8, 9]), [8, 9]) == []
-    assert pieces(np.array([], np.int64), [8, 9]) == []
+    for text, special, cut in (([8, 1, 2, 9, 3, 9], [8, 9], [[1, 2], [3]]), ([1, 2], [], [[1, 2]]), ([], [8], [])):
+        assert [piece.tolist() for piece in pieces(np.array(text, np.int64), special)] == cut
 
 
 def shards(tmp_path, special="none", remainder="drop", rows="packed", document="file", width=1000):
@@ -75,28 +70,11 @@ def shards(tmp_path, special="none", remainder="drop", rows="packed", document="
     (tmp_path / "train.txt").write_text("\n".join(text[i : i + width] for i in range(0, 1000, width)))
     for split in ("held", "test"):
         (tmp_path / f"{split}.txt").write_text("zzzz" * 20)
-    table = {
-        "name": "x",
-        "corpus": {
-            "use": "files",
-            "document": document,
-            "train": [str(tmp_path / "train.txt")],
-            "validation": [str(tmp_path / "held.txt")],
-            "test": [str(tmp_path / "test.txt")],
-        },
-        "tokenizer": "bytes",
-        "data": {
-            "root": str(tmp_path / "data"),
-            "length": 16,
-            "lanes": 2,
-            "sequences_per_member": 4,
-            "sequences_per_shard": 8,
-            "special": special,
-            "remainder": remainder,
-            "rows": rows,
-        },
-    }
-    return text, build(from_table(table))
+    files = {"train": "train.txt", "validation": "held.txt", "test": "test.txt"}
+    corpus = {"use": "files", "document": document, **{split: [str(tmp_path / at)] for split, at in files.items()}}
+    data = {"root": str(tmp_path / "data"), "length": 16, "special": special, "remainder": remainder, "rows": rows}
+    data |= {"lanes": 2, "sequences_per_member": 4, "sequences_per_shard": 8}
+    return text, build(from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data}))
 
 
 @pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
@@ -139,10 +117,3 @@ def test_padding_and_special_tokens_are_never_a_copy(tmp_path):
     # Not even where nobody says that they are special, is padding a token.
     (found,) = overlap([[np.full(3, 65535)]], folder, sizes=(1,))
     assert (found.copied, found.longest) == ({1: 0}, 0)
-
-
-def test_no_text_and_no_group(tmp_path):
-    _, folder = shards(tmp_path)
-    assert overlap([], folder, sizes=(4,)) == []
-    (found,) = overlap([[]], folder, sizes=(4,))
-    assert (found.copied, found.windows, found.span) == ({4: 0}, {4: 0}, ())

@@ -36,12 +36,6 @@ def test_it_keeps_the_contract(run):
     check_judge(RunJudge(path=str(run)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("special", ["document", "sequence"])
-def test_it_keeps_the_contract_with_special_tokens(root, special):
-    check_judge(RunJudge(path=str(make_run(root, special, data={"special": special}))))
-
-
 def test_a_model_that_knows_nothing_takes_log_v_a_token(root):
     judge = RunJudge(path=str(make_run(root, "blank", blank=True))).build("cpu")
     nats, tokens = judge.nats(["abc", "", "x" * 40])
@@ -59,8 +53,6 @@ def test_a_short_text_is_padded_and_a_long_one_cut(run):
     assert tokens.tolist() == [len(ids), 5]
     assert nats[0].item() == pytest.approx(sum(chunks), rel=1e-5)
     assert nats[1].item() == pytest.approx(likelihood(run, [ids[:5]]).sum().item(), rel=1e-5)
-    # By itself means that the second chunk is not predicted from the first.
-    assert nats[0].item() == pytest.approx(sum(judge.nats([text[:16], text[16:32], text[32:]])[0].tolist()), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +66,7 @@ def test_a_short_text_is_padded_and_a_long_one_cut(run):
 def test_a_full_chunk_has_room_for_what_stood_around_the_sequences(root, name, data, size, start):
     """At the place of EOS the judge has never seen text; before it there was BOS, which is not counted."""
     run, text = make_run(root, f"framed-{name}", data=data), "the old man saw a sea"
+    check_judge(RunJudge(path=str(run)))
     nats, tokens = RunJudge(path=str(run)).build("cpu").nats([text])
     assert tokens.tolist() == [21]
     chunks = [
@@ -104,10 +97,6 @@ def test_what_is_no_judge_is_refused_in_a_sentence(root, tmp_path):
         RunJudge(path=str(tmp_path / "nothing")).build("cpu")
     with pytest.raises(UserError, match=r"objective 'mdlm', which only bounds .* autoregressive"):
         RunJudge(path=str(make_run(root, "diffusion", "mdlm"))).build("cpu")
-    unfinished = make_run(root, "unfinished")
-    (unfinished / "model" / "model.json").unlink()
-    with pytest.raises(UserError, match="no final model yet"):
-        RunJudge(path=str(unfinished)).build("cpu")
 
 
 def test_no_text_and_empty_texts(run):
@@ -115,7 +104,6 @@ def test_no_text_and_empty_texts(run):
     for ask in (judge.nats, judge.features):
         with pytest.raises(UserError, match="no text to judge"):
             ask([])
-    nats, tokens = judge.nats(["", ""])
-    assert (nats.tolist(), tokens.tolist()) == ([0.0, 0.0], [0, 0])
+    assert [numbers.tolist() for numbers in judge.nats(["", ""])] == [[0, 0], [0, 0]]
     with pytest.raises(UserError, match="text 2 of 2 is empty"):
         judge.features(["a", ""])

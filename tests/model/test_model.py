@@ -17,9 +17,9 @@ from atat_zoo import UserError
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model
-from atat_zoo.objectives import Batch
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
+from tests.drawn import drawn_batch
 from tests.model.making import SMALL
 
 L = SMALL["data"]["length"]
@@ -34,14 +34,7 @@ def small(**changes):
     # Trained a little, so that no weight and no memory is what it starts as.
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in range(3):
-        tokens = (torch.arange(4 * L).view(4, L) * 7 + step) % 258
-        batch = Batch(
-            tokens=tokens,
-            maskable=torch.ones_like(tokens, dtype=torch.bool),
-            index=torch.arange(4) + 4 * step,
-            mean_maskable=torch.tensor(float(L)),
-            progress=step / 50,
-        )
+        batch = attrs.evolve(drawn_batch(258, 4, L), index=torch.arange(4) + 4 * step, progress=step / 50)
         optimizer.zero_grad()
         module.loss(batch)["loss"].backward()
         optimizer.step()
@@ -95,11 +88,8 @@ def test_a_tied_head_is_saved_once(tmp_path):
 
 
 def test_loading_unpickles_nothing(saved, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("something was unpickled")
-
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
-        monkeypatch.setattr(module, name, refuse)
+        monkeypatch.setattr(module, name, None)
     assert Model.load(saved[1]).step == 3
 
 
@@ -116,9 +106,8 @@ def said_of(folder):
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "tokenizer.json"])
 def test_a_missing_file_is_said(saved, name):
-    _, folder = saved
-    (folder / name).unlink()
-    assert name in said_of(folder)
+    (saved[1] / name).unlink()
+    assert name in said_of(saved[1])
 
 
 def describe(folder, **changes):
@@ -168,9 +157,8 @@ def test_a_flipped_bit_is_said(name, data, tmp_path_factory):
 
 @pytest.mark.parametrize("hashes", [3, {"tokenizer.json": "0"}])
 def test_broken_hashes_are_said(saved, hashes):
-    _, folder = saved
-    describe(folder, sha256=hashes)
-    said_of(folder)
+    describe(saved[1], sha256=hashes)
+    said_of(saved[1])
 
 
 @pytest.mark.parametrize("value", [float("nan"), -float("inf")])
@@ -184,9 +172,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(saved, value):
     assert said_of(folder).startswith(f"{path}: the weights backbone.head.weight are not finite")
     with torch.no_grad():
         model.module.backbone.head.weight[3, 2] = value
-    with pytest.raises(
-        UserError, match=r"never is not written: after step 3 the weights backbone\.head\.weight are not"
-    ):
+    with pytest.raises(UserError, match=r"never is not written: after step 3 the weights backbone\.head\.weight are"):
         model.save(folder.parent / "never")
     assert not (folder.parent / "never").exists()
 
@@ -200,36 +186,31 @@ def test_a_description_of_other_sizes_than_the_tokenizer_is_said(saved):
 
 @pytest.mark.parametrize("keep", [0, 100, -1])
 def test_truncated_weights_are_said(saved, keep):
-    _, folder = saved
-    path = folder / "model.safetensors"
+    path = saved[1] / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    rehash(folder)
-    assert said_of(folder).endswith("train again")
+    rehash(saved[1])
+    assert said_of(saved[1]).endswith("train again")
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"[]", b"\xff\xfe", b'{"format": 1, "experiment": {}, "step": 1, "context": {"x": 1}}']
-)
+@pytest.mark.parametrize("text", ["", "[]", "ÿ", '{"format": 1, "experiment": {}, "step": 1, "context": {"x": 1}}'])
 def test_a_broken_description_is_said(saved, text):
-    _, folder = saved
-    (folder / "model.json").write_bytes(text)
-    assert said_of(folder).endswith("train again")
+    (saved[1] / "model.json").write_text(text, encoding="latin-1")
+    assert said_of(saved[1]).endswith("train again")
 
 
 def test_another_format_is_said(saved):
-    _, folder = saved
-    describe(folder, format=2)
-    assert said_of(folder) == f"{folder} has format 2, this version reads 1; update atat-zoo"
+    describe(saved[1], format=2)
+    assert said_of(saved[1]) == f"{saved[1]} has format 2, this version reads 1; update atat-zoo"
 
 
 def test_weights_of_another_model_are_said(saved):
     _, folder = saved
     path = folder / "model.safetensors"
-    weights = load_file(path)
-    for changed, problem in (
-        ({name: value for name, value in weights.items() if "head" not in name}, "Missing key(s)"),
-        ({name: value if "head" not in name else value[..., :2].clone() for name, value in weights.items()}, "size"),
-    ):
+    whole = load_file(path)
+    heads = {name: value for name, value in whole.items() if "head" in name}
+    without = {name: value for name, value in whole.items() if name not in heads}
+    smaller = whole | {name: value[..., :2].clone() for name, value in heads.items()}
+    for changed, problem in ((without, "Missing key(s)"), (smaller, "size")):
         save_file(changed, path)
         rehash(folder)
         assert f"model.safetensors is of another model than model.json: {problem}" in said_of(folder)
@@ -245,8 +226,7 @@ def test_a_run_without_a_model_is_said(tmp_path, saved):
     with pytest.raises(UserError, match="has no final model yet; finish its training with `atat train --resume"):
         Model.from_run(run)
     model.save(run / "model")
-    assert Model.from_run(run).experiment == model.experiment
-    assert Model.from_run(str(run)).step == 3
+    assert Model.from_run(str(run)).experiment == model.experiment
 
 
 def test_half_a_save_is_no_model(saved, monkeypatch):
@@ -278,10 +258,9 @@ def test_words_of_an_estimator_are_looked_up_again_when_a_model_is_loaded(tmp_pa
     model = small(estimator=words)
     model.save(tmp_path)
     assert "tokenizer" not in json.loads((tmp_path / "model.json").read_text())["context"]
-    loaded = Model.load(tmp_path)
     tokens = torch.tensor([model.tokenizer.encode("in the war ")])
     maskable = torch.ones_like(tokens, dtype=torch.bool)
-    for each in (model, loaded):
+    for each in (model, Model.load(tmp_path)):
         found = each.module.importance(tokens, maskable, None)
         plain = each.module.estimator.base(tokens, None, None, maskable)
         there = torch.tensor([[c == "#" for c in "------####-"]])
@@ -289,15 +268,10 @@ def test_words_of_an_estimator_are_looked_up_again_when_a_model_is_loaded(tmp_pa
         assert torch.allclose(found[there], (1 + plain[there]) / 2)
 
 
-def test_a_sampler_that_does_not_fit_the_model_is_refused():
+def test_parts_that_do_not_fit_the_model_or_each_other_are_refused():
     model = small(estimator="uniform", masking="uniform", curriculum="none", target="difficulty")
-    assert len(model.sample(1, sampler="left_to_right").texts) == 1
     with pytest.raises(UserError, match="the order importance follows an estimator that was trained with the model"):
         model.sample(1, sampler="policy")
-
-
-def test_parts_that_are_given_together_are_checked_together():
-    model = small(estimator="uniform", masking="uniform", curriculum="none", target="difficulty")
     guidance = {"use": "importance_bias", "words": ["a"]}
     with pytest.raises(UserError, match="'strided' does not; set sampler"):
         model.sample(1, sampler="strided", guidance=guidance)

@@ -6,9 +6,11 @@ import operator
 import subprocess
 import sys
 
+import attrs
 import pytest
 import torch
 
+import atat_zoo
 from atat_zoo.errors import UserError
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.samplers.published import AncestralSampler
@@ -44,8 +46,6 @@ def test_guidance_is_taken_and_counted(model):
         name = "twice"
 
         def guide(self, writer):
-            import attrs
-
             return attrs.evolve(writer, cost=2 * writer.cost)
 
     assert model.infill("We [MASK:3] of", guidance=Twice()).max_nfe == 6
@@ -62,14 +62,19 @@ def test_importance_is_the_estimators(model):
     assert len({value for _, value in found}) > 1
 
 
+def hidden(i):
+    """A text with the token at a place masked."""
+    z = torch.tensor([[256, *b"We the", 257]])
+    z[0, i] = 258
+    return z
+
+
 def test_importance_of_an_estimator_that_reads_masks_is_that_of_each_token_hidden():
     model = tiny_model(estimator=ESTIMATOR | {"reads": "z"}, masking="uniform")
     found = model.importance("We the")
     for i, (_, value) in enumerate(found, start=1):
-        z = torch.tensor([[256, *b"We the", 257]])
-        z[0, i] = 258
         with torch.no_grad():
-            expected = model.module.importance(z, torch.ones_like(z, dtype=torch.bool), None)[0, i]
+            expected = model.module.importance(z := hidden(i), torch.ones_like(z, dtype=torch.bool), None)[0, i]
         assert value == pytest.approx(float(expected), abs=1e-6)
     # The token itself is not read.
     assert model.importance("We the")[2].value == pytest.approx(model.importance("WeXthe")[2].value, abs=1e-6)
@@ -79,10 +84,8 @@ def test_uncertainty_is_of_each_token_given_the_others(model):
     found = model.uncertainty("We the", "margin")
     assert [token for token, _ in found] == list("We the")
     for i, (_, value) in enumerate(found, start=1):
-        z = torch.tensor([[256, *b"We the", 257]])
-        z[0, i] = 258
         with torch.no_grad():
-            log_probs = model.writer().denoiser(z, None, z == 258)
+            log_probs = model.writer().denoiser(z := hidden(i), None, z == 258)
         assert value == pytest.approx(float(MarginUncertainty()(log_probs)), abs=1e-6)
     again = model.uncertainty("We the", MarginUncertainty(), batch_size=4)
     assert [value for _, value in again] == pytest.approx([value for _, value in found], abs=1e-6)
@@ -117,13 +120,14 @@ def test_a_model_that_writes_class_by_class_says_what_it_cannot_see():
     for length, evaluations in ((None, 8), (10, 8), (5, 5)):
         assert model.sample(2, length=length).sample.nfe.tolist() == [evaluations] * 2
     assert len(model.uncertainty("We the")) == 6
-    for write in (
-        lambda: model.sample(prompt="We"),
-        lambda: model.sample(suffix="of"),
-        lambda: model.infill("We [MASK:3] of"),
+    see = r"would not see a given token.*write without prompt, suffix and gaps"
+    for write, words in (
+        (model.sample, {"prompt": "We"}),
+        (model.sample, {"suffix": "of"}),
+        (model.infill, {"texts": "[MASK]s"}),
     ):
-        with pytest.raises(UserError, match=r"would not see a given token.*write without prompt, suffix and gaps"):
-            write()
+        with pytest.raises(UserError, match=see):
+            write(**words)
     with pytest.raises(UserError, match="'strided' predicts a token from the tokens of earlier classes"):
         model.infill("We [MASK:1-3] of")
     with pytest.raises(UserError, match="more than the 24 tokens the model has learned"):
@@ -132,12 +136,7 @@ def test_a_model_that_writes_class_by_class_says_what_it_cannot_see():
 
 @pytest.mark.slow
 def test_the_model_is_imported_when_it_is_asked_for():
-    code = (
-        "import sys, atat_zoo; assert 'torch' not in sys.modules; "
-        "from atat_zoo import Model; import atat_zoo.model; assert Model is atat_zoo.model.Model"
-    )
+    code = "import sys, atat_zoo; assert 'torch' not in sys.modules; from atat_zoo import Model; Model.load"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-    import atat_zoo
-
     with pytest.raises(AttributeError, match="has no attribute 'Modell'"):
         operator.attrgetter("Modell")(atat_zoo)

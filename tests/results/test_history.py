@@ -19,11 +19,9 @@ def experiment():
 def folder(tmp_path):
     """Ten steps of 100 tokens, at 50 tokens a second and then at 200; the clock on the wall also ran in between."""
     made = RunFolder(tmp_path)
-    made.append_metrics({"step": 4, "tokens": 400, "tokens_per_second": 50.0, "seconds": 8.1, "peak_memory": 7 << 20})
-    made.append_metrics({"step": 8, "tokens": 800, "tokens_per_second": 200.0, "seconds": 99.0, "peak_memory": 9 << 20})
-    made.append_metrics(
-        {"step": 10, "tokens": 1000, "tokens_per_second": 100.0, "seconds": 105.0, "peak_memory": 9 << 20}
-    )
+    for step, speed, seconds, memory in ((4, 50.0, 8.1, 7), (8, 200.0, 99.0, 9), (10, 100.0, 105.0, 9)):
+        line = {"step": step, "tokens": 100 * step, "tokens_per_second": speed, "seconds": seconds}
+        made.append_metrics(line | {"peak_memory": memory << 20})
     return made
 
 
@@ -66,14 +64,8 @@ def test_a_damaged_result_is_left_out(folder, experiment, key, value):
 @pytest.mark.parametrize(
     "other",
     [
-        {"corpus": "elsewhere"},
-        {"split": "test"},
-        {"draws": 8},
-        {"seed": 4},
-        {"method": "continuous_t"},
-        {"sequences": 101},
-        {"sequences": 5},
-        {"perplexity": None},
+        *({"corpus": "elsewhere"}, {"split": "test"}, {"draws": 8}, {"seed": 4}, {"method": "continuous_t"}),
+        *({"sequences": 101}, {"sequences": 5}, {"perplexity": None}),
     ],
 )
 def test_only_what_the_training_itself_evaluated_counts(folder, experiment, other):
@@ -93,9 +85,7 @@ def test_evaluations_of_a_likelihood_count_though_nothing_was_drawn(folder):
 def test_a_run_without_records_says_nothing(tmp_path, experiment):
     found = history(RunFolder(tmp_path), experiment)
     assert (found.seconds, found.tokens_per_second, found.peak_memory, found.final) == (None, None, None, None)
-    assert found.reached(1e9) is None
-    assert found.seconds_at(5) is None
-    assert found.computed == {}
+    assert (found.reached(1e9), found.seconds_at(5), found.computed) == (None, None, {})
 
 
 def test_all_sequences_may_be_meant(folder, experiment):

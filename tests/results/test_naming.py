@@ -13,16 +13,7 @@ PACKAGE = Path(atat_zoo.__file__).parent
 
 def literals(tree):
     """Yield the strings of a module that are no docstrings: what could be printed or become a key."""
-    documentation = set()
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            documentation.add(body[0].value)
+    documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
             yield node

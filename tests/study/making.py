@@ -73,18 +73,18 @@ class Place:
         (root / "tiny.toml").write_text(TINY)
         self.write(STUDY)
 
-    def write(self, text: str, name: str = "study.toml") -> None:
+    def write(self, text: str) -> None:
         """Write a study."""
-        (self.root / name).write_text(text)
+        (self.root / "study.toml").write_text(text)
 
-    def begin(self, *words: str, slow: float = 0.0, study: str = "study.toml") -> forked.Atat:
-        """Begin `atat study`."""
+    def begin(self, *words: str, slow: float = 0.0) -> forked.Atat:
+        """Begin `atat study`, whose trainings may be slow."""
         env = {SLOW: str(slow)} if slow else {}
-        return forked.Atat(["study", study, *words], self.root, code=CODE, env=env)
+        return forked.Atat(["study", "study.toml", *words], self.root, code=CODE, env=env)
 
-    def study(self, *words: str, code: int = 0, study: str = "study.toml") -> tuple[str, str]:
+    def study(self, *words: str, code: int = 0) -> tuple[str, str]:
         """Run `atat study`; returns what it printed."""
-        process = self.begin(*words, study=study)
+        process = self.begin(*words)
         out, err = process.communicate()
         assert process.returncode == code, out + err
         assert "Traceback" not in out + err
@@ -92,22 +92,18 @@ class Place:
 
     def report(self) -> dict[str, Any]:
         """Return the results."""
-        report: dict[str, Any] = json.loads((self.folder / "study.json").read_text())
-        return report
+        return json.loads((self.folder / "study.json").read_text())
 
     def numbers(self) -> dict[str, Any]:
         """Return the results without times and memory, and without how it was trained."""
-        report = self.report()
-        report.pop("git")
-        for part in (report, report["test"] or {}):
-            for arm in part.get("arms", {}).values():
-                for each in (arm, *arm["runs"]):
-                    for key in ("seconds", "seconds_per_step", "peak_memory", "trained_with", "machine"):
-                        each.pop(key, None)
-            for each in part.get("comparisons", []):
-                for key in ("seconds", "seconds_per_step", "peak_memory"):
-                    each["ratios"].pop(key)
-        return report
+
+        def kept(value: Any) -> Any:
+            if isinstance(value, list):
+                return [kept(each) for each in value]
+            left_out = {"git", "seconds", "seconds_per_step", "peak_memory", "trained_with", "machine"}
+            return {k: kept(v) for k, v in value.items() if k not in left_out} if isinstance(value, dict) else value
+
+        return kept(self.report())
 
     def trainings(self) -> list[dict[str, Any]]:
         """Return a line for each training that has ended."""

@@ -35,9 +35,8 @@ def test_results_are_of_the_study_that_ships(name: str) -> None:
     assert report["half"] == made.held_out.half
     assert not report["failed"]
     for arm, found in report["arms"].items():
-        chain = made.chain(arm)
-        assert found["experiment"] == made.arms[chain[0]].experiment, arm
-        assert found["overrides"] == [*made.overrides, *(text for each in chain for text in made.arms[each].overrides)]
+        assert found["experiment"] == made.arms[made.chain(arm)[0]].experiment, arm
+        assert found["overrides"] == made.overrides_of(arm)
         assert [run["seed"] for run in found["runs"]] == list(made.seeds[arm]), arm
 
 
@@ -77,15 +76,10 @@ def test_a_table_of_samplers_says_what_was_measured() -> None:
     assert tables.keys() == {name for name, report in RESULTS.items() if report["samplers"]}
     for name, table in tables.items():
         (arm,) = RESULTS[name]["samplers"]
-        assert [row[1:] for row in cells(table)] == [
-            [
-                f"{row['nfe']:.1f}",
-                ", ".join(f"{value:.1f}" for value in row["values"]),
-                change(row["sequences"], 1) if "sequences" in row else "",
-                f"{row['seconds_ratio']:.2f}" if "seconds_ratio" in row else "1",
-            ]
-            for row in arm["samplers"]
-        ]
+        for said, row in zip(cells(table), arm["samplers"], strict=True):
+            values = ", ".join(f"{value:.1f}" for value in row["values"])
+            compared = [change(row["sequences"], 1), f"{row['seconds_ratio']:.2f}"] if "sequences" in row else ["", "1"]
+            assert said[1:] == [f"{row['nfe']:.1f}", values, *compared]
     assert study_samples.table_of(json.loads(study_samples.RESULT.read_text(encoding="utf-8"))) in text
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -50,8 +49,7 @@ def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_fold
 )
 def test_what_a_training_said_last(tmp_path, text, code, problem):
     (tmp_path / "logs").mkdir()
-    log = tmp_path / "logs" / "x.txt"
-    log.write_text(text)
+    (log := tmp_path / "logs" / "x.txt").write_text(text)
     assert processes._problem(code, log) == problem
 
 
@@ -63,15 +61,12 @@ def test_the_cores_are_shared(monkeypatch):
     assert threads_for(2) == 3
 
 
-@pytest.mark.parametrize(
-    ("visible", "there", "gpus"), [(None, 2, ["0", "1"]), ("3, GPU-5a", 2, ["3", "GPU-5a"]), ("3,7", 1, ["3"])]
-)
-def test_the_gpus_are_those_that_this_process_sees(monkeypatch, visible, there, gpus):
+def test_the_gpus_are_those_that_this_process_sees(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
-    assert processes.gpus() == gpus
+    assert processes.gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5a,7")
+    assert processes.gpus() == ["3", "GPU-5a"]
 
 
 class Training:
@@ -102,18 +97,12 @@ def train(tmp_path, monkeypatch):
 
         monkeypatch.setattr(processes, "launch", launched)
         monkeypatch.setattr(processes.time, "sleep", slept)
-        runs = [
-            SimpleNamespace(
-                name=f"run{number}",
-                path=tmp_path / f"run{number}",
-                folder=SimpleNamespace(exists=False),
-                finished=False,
-                file="tiny.toml",
-                overrides=(),
-                experiment=SimpleNamespace(train=SimpleNamespace(steps=3, device=device)),
-            )
-            for number, device in enumerate(devices)
-        ]
+        runs = []
+        for number, device in enumerate(devices):
+            of_all = {"folder": SimpleNamespace(exists=False), "finished": False, "file": "tiny.toml", "overrides": ()}
+            experiment = SimpleNamespace(train=SimpleNamespace(steps=3, device=device))
+            name = f"run{number}"
+            runs.append(SimpleNamespace(name=name, path=tmp_path / name, experiment=experiment, **of_all))
         LocalExecutor(folder=tmp_path, jobs=jobs, say=lambda text: None, gpus=gpus).train(runs)
 
     return train, begun
@@ -167,11 +156,9 @@ def test_no_training_is_left_behind_when_something_goes_wrong(train):
 
 def test_one_process_claims_a_run(tmp_path):
     run = SimpleNamespace(path=tmp_path / "study" / "a-seed1", name="a-seed1")
-    with claimed(run):
-        with pytest.raises(InUse, match=f"process {os.getpid()} on"), claimed(run):
-            pass
-        with claimed(SimpleNamespace(path=tmp_path / "study" / "b", name="b")):
-            pass
+    other, in_use = SimpleNamespace(path=tmp_path / "study" / "b", name="b"), f"process {os.getpid()} on"
+    with claimed(run), claimed(other), pytest.raises(InUse, match=in_use):
+        claimed(run).__enter__()
     for wait in (False, True):  # released: the one does not raise, the other does not wait; and it is claimed again
         with claimed(run, wait=wait), pytest.raises(InUse):
             claimed(run).__enter__()
@@ -180,6 +167,6 @@ def test_one_process_claims_a_run(tmp_path):
 
 def test_how_a_run_was_trained_is_read_past_a_torn_line(tmp_path):
     assert ran_with(tmp_path) == {}
-    lines = ['{"run": "a", "jobs": 2, "threads": 1}', '{"run": "a", "jobs": 2, "threads": 1}', "5", '{"run": "a", "jo']
-    Path(tmp_path / "trainings.jsonl").write_text("\n".join([*lines, '{"run": "a", "jobs": 1, "threads": 2}']))
+    lines = [*['{"run": "a", "jobs": 2, "threads": 1}'] * 2, "5", '{"run": "a", "jo']
+    (tmp_path / "trainings.jsonl").write_text("\n".join([*lines, '{"run": "a", "jobs": 1, "threads": 2}']))
     assert ran_with(tmp_path) == {"a": [{"jobs": 2, "threads": 1}, {"jobs": 1, "threads": 2}]}

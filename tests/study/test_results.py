@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
+from atat_zoo.experiment import from_table
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.run import RunFolder
 from atat_zoo.run.environment import machine
@@ -24,12 +24,9 @@ from atat_zoo.study.measuring import Measured, rows_of
 def test_no_sequence_is_in_both_halves(total, limit, other):
     """Whatever two studies are set to: what one selects on, no other makes claims on."""
     select, claim = rows_of("selection", total, limit).tolist(), rows_of("claim", total, other).tolist()
-    assert all(row % 2 == 0 for row in select)
-    assert all(row % 2 == 1 for row in claim)
-    assert len(set(select)) == len(select) == min(limit or total, (total + 1) // 2)
-    assert len(set(claim)) == len(claim) == min(other or total, total // 2)
-    assert sorted(select) == select
-    assert max([*select, *claim], default=-1) < max(total, 1)
+    for rows, least, most in (select, 0, limit), (claim, 1, other):
+        assert rows == sorted(set(rows) & set(range(least, total, 2)))
+        assert len(rows) == min(most or total, (total + 1 - least) // 2)
     halves = torch.cat([rows_of(part, total, 0) for part in ("selection", "claim")])
     assert halves.sort().values.tolist() == list(range(total)) == rows_of("test", total, 0).tolist()
 
@@ -49,19 +46,13 @@ NOISE = torch.linspace(-1, 1, 40, dtype=torch.float64)
 
 def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a", point=None, bound="nelbo"):
     """Return a measured run whose training took these seconds and steps."""
-    path = tmp_path / name
-    path.mkdir(exist_ok=True)
-    lines = [f'{{"step": {steps}, "tokens": 100, "tokens_per_second": {100 / seconds}, "peak_memory": 50}}\n']
-    (path / "metrics.jsonl").write_text("".join(lines))
-    experiment = SimpleNamespace(
-        evaluation=SimpleNamespace(bound=SimpleNamespace(name="exact_k"), draws=1, split="validation", sequences=1),
-        parts={"objective": SimpleNamespace(exact=False)},
-        seed=seed,
-    )
-    run = SimpleNamespace(
-        name=name, arm=arm, seed=seed, point=point, folder=RunFolder(path), experiment=experiment, path=Path(path)
-    )
-    run.finished = True
+    folder = RunFolder(tmp_path / name)
+    line = {"step": steps, "tokens": 100, "tokens_per_second": 100 / seconds, "peak_memory": 50}
+    folder.path.mkdir(exist_ok=True)
+    folder.metrics.write_text(json.dumps(line) + "\n")
+    experiment = from_table({"name": name, "seed": seed})
+    about = {"name": name, "arm": arm, "seed": seed, "point": point, "experiment": experiment, "finished": True}
+    run = SimpleNamespace(folder=folder, path=folder.path, **about)
     return Measured(
         run=run,
         weights="",
@@ -105,9 +96,8 @@ def test_a_difference_over_seeds_and_over_sequences(tmp_path):
     # The interval over seeds ends at +4.97 %: better on average, and yet not shown not to be worse.
     assert found["over_seeds"]["percent_high"] > results.NOT_WORSE
     assert found["not_worse"] is False
-    assert found["ratios"]["seconds"] == pytest.approx(1.5)
-    assert found["ratios"]["seconds_per_step"] == pytest.approx(0.75)
-    assert (found["ratios"]["tokens"], found["ratios"]["parameters"]) == (1, 1)
+    ratios = {"steps": 2, "tokens": 1, "seconds": 1.5, "seconds_per_step": 0.75, "peak_memory": 1, "parameters": 1}
+    assert found["ratios"] == pytest.approx(ratios)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +120,8 @@ def test_not_worse_means_both_upper_ends_within_one_percent(tmp_path, shifts, no
 def test_what_cannot_be_compared_is_said(tmp_path):
     base = {1: run_of(tmp_path, "b", 1, 4.0)}
     assert "no seed" in results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base)["problem"]
-    assert "other held-out tokens" in results.compare({1: run_of(tmp_path, "a", 1, 4.0, text="y")}, base)["problem"]
-    assert "no bound 'nelbo'" in results.compare({1: run_of(tmp_path, "a", 1, 4.0, bound="other")}, base)["problem"]
+    for other, problem in (({"text": "y"}, "other held-out tokens"), ({"bound": "other"}, "no bound 'nelbo'")):
+        assert problem in results.compare({1: run_of(tmp_path, "a", 1, 4.0, **other)}, base)["problem"]
 
 
 def test_the_best_point_of_the_sweep_and_whether_it_lies_at_an_end(tmp_path):
@@ -184,10 +174,9 @@ def test_a_time_is_of_a_gpu_and_a_bound_of_none(tmp_path, monkeypatch, one_gpu):
     sampler = Zoo.load().spec("sampler", "ancestral")
     spec = SimpleNamespace(each=[sampler], texts=1, repeat=1, sequences=2, orders=1)
     study = SimpleNamespace(samplers=spec, held_out=SimpleNamespace(half="claim", seed=0))
+    bounds = {"count": [1], "nats": [[1.0]], "nfe": [1.0]}
     monkeypatch.setattr(measuring, "_time", lambda *_: taken.append("time") or {"seconds": [1.0]})
-    monkeypatch.setattr(
-        measuring, "_bound", lambda *_: taken.append("price") or {"count": [1], "nats": [[1.0]], "nfe": [1.0]}
-    )
+    monkeypatch.setattr(measuring, "_bound", lambda *_: taken.append("price") or bounds)
     for one_gpu[0], device in (("A GPU", "auto"), ("A GPU", "gpu"), ("Another", "auto"), ("Another", "cpu")):
         (written,) = measuring.write_all(study, run, device=device)
         assert written.on["device"] == ("cpu" if device == "cpu" else one_gpu[0])
@@ -200,7 +189,7 @@ def test_a_time_is_of_a_gpu_and_a_bound_of_none(tmp_path, monkeypatch, one_gpu):
 )
 def test_the_time_of_a_step_is_known_of_the_device_that_would_take_it(tmp_path, one_gpu, wanted, there, known):
     run = run_of(tmp_path, "a", 1, 4.0, seconds=2.0, steps=4).run
-    run.experiment.train = SimpleNamespace(device=wanted)
+    run.experiment = from_table({"name": "x", "train": {"device": wanted}})
     environment = {"machine": machine(), "computes": {"device": there, "precision": "fp32", "ranks": 1}}
     (tmp_path / "a" / "environment.json").write_text(json.dumps(environment))
     assert planning._seconds_per_step(run) == (pytest.approx(0.5) if known else None)

@@ -26,14 +26,12 @@ def read(tmp_path, monkeypatch):
 
 def test_an_arm_is_an_experiment_with_overrides_and_seeds(read):
     study = read(STUDY)
-    assert study.name == "study"
-    assert study.seeds == {"plain": (18, 19), "fast": (18, 19)}
+    assert (study.name, study.seeds) == ("study", {"plain": (18, 19), "fast": (18, 19)})
     runs = study.arm_runs("fast", {})
     assert [str(run.path) for run in runs] == ["study/fast-seed18", "study/fast-seed19"]
     assert [run.experiment.seed for run in runs] == [18, 19]
     assert runs[0].experiment.parts["optimizer"].learning_rate == 1e-2
-    assert study.against("fast") == ("plain",)
-    assert study.against("plain") == ()
+    assert (study.against("fast"), study.against("plain")) == (("plain",), ())
 
 
 LAYERS = """
@@ -139,12 +137,10 @@ def test_a_study_and_an_experiment_that_ship_go_by_their_names(read):
 
 def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = atat("study", "nothing.toml")
-    assert code == 2
-    assert err.startswith("error: there is no study nothing.toml: no such file; name a TOML file with [arms.NAME] (")
-    assert "no study scren: no such file; did you mean 'screen'?" in atat("study", "scren")[2]
-    # A study is one of ours by its name, not by a way to it.
-    assert atat("study", "../atat")[0] == 2
-    code, _, err = atat("study", str(tmp_path))
-    assert code == 2
-    assert "cannot be read: Is a directory" in err
+    for words, sentence in (
+        ("scren", "there is no study scren: no such file; did you mean 'screen'?"),
+        ("../atat", "no such file"),  # a study is one of ours by its name, not by a way to it
+        (str(tmp_path), "cannot be read: Is a directory"),
+    ):
+        code, _, err = atat("study", words)
+        assert (code, sentence in err) == (2, True)
