@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from atat_zoo.data.build import build
-from atat_zoo.data.sequences import held_out
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model
 from atat_zoo.objectives.assembly import assemble
@@ -22,15 +21,11 @@ WORDS = ["the", "old", "man", "saw", "a", "sea", "of", "green", "and", "gold", "
 
 def prose(sentences: int, seed: int) -> str:
     """Return sentences of five words, one a line."""
-    state = seed
-    lines = []
-    for _ in range(sentences):
-        line = []
-        for _ in range(5):
-            state = (state * 1103515245 + 12345) % 2**31
-            line.append(WORDS[(state >> 16) % len(WORDS)])
-        lines.append(" ".join(line))
-    return "\n".join(lines) + "\n"
+    state, words = seed, []
+    for _ in range(5 * sentences):
+        state = (state * 1103515245 + 12345) % 2**31
+        words.append(WORDS[(state >> 16) % len(WORDS)])
+    return "".join(" ".join(words[i : i + 5]) + "\n" for i in range(0, len(words), 5))
 
 
 def make_run(
@@ -41,24 +36,16 @@ def make_run(
     texts.mkdir(parents=True, exist_ok=True)
     for split, sentences, seed in (("train", 200, 1), ("validation", 60, 2), ("test", 60, 3)):
         (texts / f"{split}.txt").write_text(prose(sentences, seed))
+    files = {split: [str(texts / f"{split}.txt")] for split in ("train", "validation", "test")}
+    shards = {"lanes": 2, "sequences_per_member": 8, "sequences_per_shard": 64}
     table = {
         "name": name,
         "seed": 4,
-        "corpus": {
-            "use": "files",
-            "document": "line",
-            **{split: [str(texts / f"{split}.txt")] for split in ("train", "validation", "test")},
-        },
+        "corpus": {"use": "files", "document": "line", **files},
         "tokenizer": "bytes",
         "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 64, "output_bias": "none"},
         "objective": objective,
-        "data": {
-            "root": str(root / "shards"),
-            "length": length,
-            "lanes": 2,
-            "sequences_per_member": 8,
-            "sequences_per_shard": 64,
-        },
+        "data": {"root": str(root / "shards"), "length": length, **shards},
         "evaluation": {"sequences": 8, "batch_size": 4},
     }
     if objective == "autoregressive":
@@ -81,13 +68,6 @@ def make_run(
     return folder.path
 
 
-def held_out_texts(run: Path, number: int) -> list[str]:
-    """Return some held-out texts of a run."""
-    model = Model.from_run(run)
-    tokens, _ = held_out(build(model.experiment), "validation", number)
-    return [model.tokenizer.decode(row) for row in tokens.tolist()]
-
-
 def make_gpt2(folder: Path, *, length: int = 24, bos: bool = True, unknown: bool = False) -> Path:
     """Write a tiny GPT-2 and its tokenizer as the Hugging Face library does, with random weights."""
     import transformers
@@ -101,25 +81,14 @@ def make_gpt2(folder: Path, *, length: int = 24, bos: bool = True, unknown: bool
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        tokenizer.train_from_iterator(
-            [prose(50, 1)],
-            trainers.BpeTrainer(
-                vocab_size=300, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
-            ),
-        )
+        settings = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "special_tokens": ["<|endoftext|>"]}
+        trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False, **settings)
+        tokenizer.train_from_iterator([prose(50, 1)], trainer)
         special = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"} if bos else {}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     fast.save_pretrained(folder)
-    config = transformers.GPT2Config(
-        vocab_size=tokenizer.get_vocab_size(),
-        n_positions=length,
-        n_embd=16,
-        n_layer=1,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "n_positions": length, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = transformers.GPT2LMHeadModel(config)

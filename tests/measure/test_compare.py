@@ -133,8 +133,8 @@ def test_the_value_to_reach_is_the_worst_final_one():
     assert comparison.reach == 30.0
     assert [row.reached for row in comparison.rows] == [(10, 5.0), (4, 2.0), (None, None)]
     columns, rows = cost(comparison)
-    assert columns[3:5] == ["steps to 30.00", "seconds to 30.00"]
-    assert [row[3:5] for row in rows] == [["10", "5"], ["4", "2"], ["—", "—"]]
+    table = [["steps to 30.00", "seconds to 30.00"], ["10", "5"], ["4", "2"], ["—", "—"]]
+    assert [row[3:5] for row in (columns, *rows)] == table
     assert [row.reached for row in found(slow, fast, reach=45.0).rows] == [(5, 2.5), (4, 2.0)]
     assert [row.reached for row in found(slow, fast, reach=1.0).rows] == [(None, None)] * 2
     assert found(silent, subject("b")).reach is None
@@ -184,9 +184,6 @@ def test_parameters_that_grow_with_the_vocabulary(tied):
     assert sizes(module, 10) == (44 + 20 + 20 + (10 if tied else 50), 40)
 
 
-# Real runs
-
-
 @pytest.fixture(scope="module")
 def other_seed(tiny, trained):
     return tiny.train("other-seed", "seed=6")
@@ -203,8 +200,6 @@ def test_two_seeds_are_told_apart_three_times_better_in_pairs(tiny, trained, oth
     assert a["peak_memory"] > 1e8
     assert a["steps_to_reach"] == a["step"] == 24
     assert 0 < a["seconds_to_reach"] == a["seconds"]
-    assert 0 < a["scores"]["brier_score"]["value"] < 2
-    assert 0 < a["scores"]["top_1_accuracy"]["value"] < 1
     assert a["scores"] == again["scores"] != b["scores"]
     assert a["parameters"] > a["parameters_without_embeddings"] > 0
 

@@ -1,7 +1,5 @@
 """The likelihood of the true words of gaps: exact on a joint, and the same for models that read from the left."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -86,18 +86,11 @@ def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remai
     # Longer than a shard of 8 sequences, so it lies across shards, too.
     mine = np.frombuffer(text[100:400].encode(), np.uint8).astype(np.int64)
     strange = np.full(20, ord("0"))
-    told = []
-    found, other = overlap(
-        [[mine], [strange, mine[:5]]],
-        folder,
-        sizes=(4, 8),
-        special=[256, 257],
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert found.longest == 300
-    assert found.share(4) == found.share(8) == 1.0
-    assert other.longest == 5
-    assert (other.copied, other.windows) == ({4: 2, 8: 0}, {4: 19, 8: 13})
+    told, options = [], {"sizes": (4, 8), "special": [256, 257]}
+    texts = [[mine], [strange, mine[:5]]]
+    found, other = overlap(texts, folder, **options, progress=lambda done, total: told.append((done, total)))
+    assert (found.longest, found.share(4), found.share(8)) == (300, 1.0, 1.0)
+    assert (other.longest, other.copied, other.windows) == (5, {4: 2, 8: 0}, {4: 19, 8: 13})
     assert told[-1][0] <= told[-1][1] == manifest.load(folder).splits["train"].tokens
 
 

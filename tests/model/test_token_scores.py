@@ -1,7 +1,5 @@
 """`Model` in a few lines of Python: infilling, and what it finds in a text."""
 
-from __future__ import annotations
-
 import operator
 import subprocess
 import sys

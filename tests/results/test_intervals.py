@@ -35,31 +35,10 @@ def test_it_is_antisymmetric_and_its_value_the_ratio_of_the_sums(given_):
     assert unpaired(a, b, count, resamples=500).value == pytest.approx(found.value, abs=1e-12)
 
 
-def test_the_order_of_the_sequences_changes_only_the_luck_of_the_draw():
-    a, b, count = drawn(1, 300)
-    there = paired(a, b, count)
-    turn = torch.randperm(300, generator=torch.Generator().manual_seed(2))
-    turned = paired(a[turn], b[turn], count[turn])
-    assert turned.value == pytest.approx(there.value, abs=1e-12)
-    other_seed = paired(a, b, count, seed=1)
-    for one in (turned, other_seed):
-        assert one.low != there.low
-        assert one.low == pytest.approx(there.low, abs=0.05 * there.width)
-        assert one.high == pytest.approx(there.high, abs=0.05 * there.width)
-
-
-@pytest.mark.slow
-def test_the_width_is_that_of_the_linearised_error():
-    """For many sequences the interval is ± 1.96 standard errors."""
-    a, b, count = drawn(4, 2000)
-    found = paired(a, b, count)
-    _, error = ratio(a - b, count)
-    assert found.width == pytest.approx(2 * 1.96 * error, rel=0.05)
-    apart = unpaired(a, b, count)
-    both = (ratio(a, count)[1] ** 2 + ratio(b, count)[1] ** 2) ** 0.5
-    assert apart.width == pytest.approx(2 * 1.96 * both, rel=0.05)
-    # What the two share, a deviation of 1 beside 0.1, is what pairing takes away.
-    assert apart.width > 5 * found.width
+def test_another_seed_changes_only_the_luck_of_the_draw():
+    found, other = (paired(*drawn(1, 300), seed=seed) for seed in (0, 1))
+    assert other.low != found.low
+    assert (other.low, other.high) == pytest.approx((found.low, found.high), abs=0.05 * found.width)
 
 
 @pytest.mark.slow

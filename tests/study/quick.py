@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import time
@@ -20,38 +21,29 @@ class Forked:
     """A training in a process of its own, which has what its parent has imported."""
 
     def __init__(self, words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
-        self.code: int | None = None
-        self.pid = os.fork()
-        if self.pid:
-            return
-        os.setsid()
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        os.environ.update(env)
-        sys.argv = ["atat", *words]
-        status = 1
-        try:
-            if os.environ.get(SLOW):
-                slow_down(float(os.environ[SLOW]))
-            from atat_zoo.cli import main
-
-            main()
-        except SystemExit as left:
-            status = left.code if isinstance(left.code, int) else int(left.code is not None)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+        self.process = multiprocessing.get_context("fork").Process(target=train, args=(words, log, env))
+        self.process.start()
 
     def poll(self) -> int | None:
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code
+        return self.process.exitcode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        os.kill(self.process.pid or 0, number)
+
+
+def train(words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+    """Run `atat` with its output in a file."""
+    from atat_zoo.cli import main
+
+    os.setsid()
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(env)
+    sys.argv = ["atat", *words]
+    if os.environ.get(SLOW):
+        slow_down(float(os.environ[SLOW]))
+    main()
 
 
 def slow_down(seconds: float) -> None:

@@ -1,7 +1,5 @@
 """The numbers of README.md and docs/study.md are those of the committed results in docs/studies."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

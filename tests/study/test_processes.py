@@ -1,7 +1,5 @@
 """Trainings as processes: how they are started, stopped and recorded."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

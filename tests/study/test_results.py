@@ -1,7 +1,5 @@
 """Differences, their intervals, and the choice of a point: by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

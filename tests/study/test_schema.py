@@ -1,7 +1,5 @@
 """The study file: what it means, and what is refused before anything is trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
