@@ -75,9 +75,8 @@ def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
     """Print the runs and what is left of them."""
     import attrs
 
-    from atat_zoo.study.planning import FINISHED, TO_CONTINUE, TO_DO, plan, total
     from atat_zoo.study.processes import threads_for
-    from atat_zoo.study.runner import StudyRunner
+    from atat_zoo.study.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, plan, total
 
     runner = StudyRunner(study=loaded)
     runner.look()

@@ -29,10 +29,11 @@ from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure import Progress
 
 
 _ADVICE = "compare runs of one corpus, tokenizer and data.length"
@@ -66,14 +67,13 @@ def measure_runs(
     baseline: int = 0,
     device: str = "cpu",
     step: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
     **other: Any,
 ) -> list[ComparedRun]:
     """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
 
     `baseline` is the index of the run whose held-out text the others must have, `step` the checkpoint of every run to
-    measure (None: their final models). `progress` gets the completed and the total number of sequences, over all runs.
-    `other` names other text for all, by the keywords of `text_of`.
+    measure (None: their final models). `other` names other text for all, by the keywords of `text_of`.
     """
     first = runs[baseline]
     text = text_of(Model.from_run(first, step=step), first, spec, **other)

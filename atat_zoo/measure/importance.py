@@ -24,10 +24,10 @@ from atat_zoo.results.store import RunResult, finite
 from atat_zoo.targets.difficulty import rank_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure import Progress
     from atat_zoo.measure.likelihood import Measurement
     from atat_zoo.model import Model
 
@@ -169,18 +169,9 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BIN
 
 
 def importance_of_run(
-    model: Model,
-    run: str | Path,
-    spec: EvaluationSpec,
-    *,
-    seed: int,
-    bands: int = 5,
-    progress: Callable[[int, int], None] | None = None,
+    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
 ) -> ImportanceResult:
-    """Measure the importance of a run on its own held-out text, and save the result in the run folder.
-
-    `seed` is of the masks, `bands` of token frequency; `progress` gets the completed and the total number of sequences.
-    """
+    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
     experiment = model.experiment
     if "estimator" not in experiment.parts["objective"].uses:
         raise UserError(

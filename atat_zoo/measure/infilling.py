@@ -15,11 +15,11 @@ from atat_zoo.measure.text import held_out_text, special_ids
 from atat_zoo.results.store import RunResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from atat_zoo.data import Split
     from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.measure import Progress
     from atat_zoo.model import Model
 
 
@@ -57,12 +57,11 @@ def infilling_of_run(
     gap: int,
     seed: int,
     batch_size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
 ) -> GapQuality:
     """Cut a gap out of held-out texts, measure the likelihood of the true words, and save it in the run folder.
 
-    Of at most `number` texts, spread evenly over the split (0 for all), with gaps of `gap` tokens at positions drawn
-    with `seed`. `progress` gets the completed and the total number of texts.
+    Of at most `number` texts, spread evenly over the split (0: all), with gaps of `gap` tokens at positions drawn.
     """
     longest = model.context.length - 2
     if gap > longest:

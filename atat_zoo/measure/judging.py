@@ -19,7 +19,7 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.store import RunResult, finite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.generation import Generation
+    from atat_zoo.measure import StageProgress
     from atat_zoo.measure.judges import JudgeModel
     from atat_zoo.model import Model
     from atat_zoo.samplers import Sampler
@@ -143,7 +144,7 @@ def judge_run(
     seed: int = 0,
     mauve: bool = False,
     sizes: Sequence[int] = SIZES,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: StageProgress = None,
 ) -> JudgedRun:
     """Generate texts with a model, score them and held-out texts, and save the result in the run folder.
 

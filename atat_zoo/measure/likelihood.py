@@ -24,7 +24,7 @@ from atat_zoo.results.naming import NELBO, exponential
 from atat_zoo.results.store import finite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.bounds import Bound
     from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure import Progress
     from atat_zoo.model import Model
     from atat_zoo.objectives import Score
     from atat_zoo.tokenizers import TokenizerModel
@@ -77,13 +78,13 @@ def measure(
     seed: int,
     rows: Tensor | None = None,
     scores: Mapping[str, Score] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
 ) -> Measurement:
     """Run the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
 
     The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
     the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. `scores` are functions of the
-    predictions, averaged over the same masks; `progress` gets the completed and the total number of sequences.
+    predictions, averaged over the same masks.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
@@ -222,12 +223,11 @@ def evaluate_run(
     *,
     seed: int,
     text: Text | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
 ) -> Evaluation:
     """Evaluate a model, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
 
     The same seed gives two models the same masks. `text` is of `text_of`; that of the experiment's own corpus if None.
-    `progress` gets the completed and the total number of sequences.
     """
     text = text or text_of(model, run, spec)
     counts = ngram = None

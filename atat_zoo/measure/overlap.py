@@ -16,10 +16,12 @@ from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shard_rows import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from atat_zoo.measure import Progress
 
     Tokens = NDArray[np.int64]
 
@@ -155,12 +157,11 @@ def overlap(
     *,
     sizes: Sequence[int],
     special: Sequence[int] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
 ) -> list[Overlap]:
     """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
-    A text is token ids, int64 [L], split at the ids `special`; `sizes` are the n of the n-grams. `progress` gets the
-    completed and the total number of training tokens.
+    A text is token ids, int64 [L], split at the ids `special`; `sizes` are the n of the n-grams.
     """
     copies = [Copies([part for text in group for part in pieces(text, special)], sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)

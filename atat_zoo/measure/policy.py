@@ -24,7 +24,6 @@ from atat_zoo.results.store import RunResult
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.generation import Writer
     from atat_zoo.generation.guidance import Guidance
+    from atat_zoo.measure import Progress
     from atat_zoo.measure.text import Text
     from atat_zoo.model import Model
     from atat_zoo.samplers import Sampler
@@ -79,12 +79,11 @@ def measure_policy(
     seed: int,
     orders: int = 1,
     batch_size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
 ) -> PolicyNats:
     """Return the same for what a writer draws from, guidance and precision included, batch by batch.
 
-    The orders of text n are a function of (seed, n), so two samplers and two models are paired. `progress` gets the
-    completed and the total number of texts.
+    The orders of text n are a function of (seed, n), so two samplers and two models are paired.
     """
     seeds = row_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []

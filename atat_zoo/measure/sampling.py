@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from atat_zoo.measure import StageProgress
     from atat_zoo.measure.judges import JudgeModel
     from atat_zoo.model import Model
     from atat_zoo.samplers import Sample, Sampler
@@ -146,14 +147,14 @@ def bench(
     batch_size: int = 64,
     sequences: int = 64,
     orders: int = 1,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: StageProgress = None,
 ) -> Bench:
     """Generate texts with one model, which is `Model.from_run(run)`, and several samplers, and score them.
 
     `samplers` are name, requested steps and specification of each. All write `number` texts of `length` tokens (None:
     the training length) by one seed, `repeat` times in rounds, so that a temporary load does not slow only one; the
     minimum time counts. `sequences` is the maximum number of held-out sequences of the policy bounds (0: none),
-    `orders` the K averaged inside them. `progress` gets the name of the stage, what is done and what there is to do.
+    `orders` the K averaged inside them.
     """
     import torch
 

@@ -14,10 +14,11 @@ from atat_zoo.measure.text import check_evaluation, text_of
 from atat_zoo.results.format import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from atat_zoo.experiment import EvaluationSpec
+    from atat_zoo.measure import Progress
     from atat_zoo.model import Model
 
 
@@ -63,12 +64,7 @@ def _texts(spec: EvaluationSpec) -> Iterator[tuple[ZeroShot, EvaluationSpec, dic
 
 
 def evaluate_all(
-    model: Model,
-    run: str | Path,
-    spec: EvaluationSpec,
-    *,
-    seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
 ) -> Iterator[OnCorpus]:
     """Evaluate a model on each corpus of the table that can be; each result is saved in the run folder."""
     check_evaluation(model, run, spec)

@@ -68,12 +68,9 @@ class Model:
 
     @classmethod
     def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
-        """Load a model of a run folder.
+        """Load a model of a run folder: of a checkpoint, also if the run is not finished, or the final one.
 
-        Args:
-            run: the run folder.
-            device: `auto`, `cpu`, `gpu`, or torch's name of a device.
-            step: the checkpoint whose weights to take, also of a run that is not finished; the final model if None.
+        The device is `auto`, `cpu`, `gpu`, or torch's name of one.
 
         Raises:
             UserError: when the folder has no readable model of this step, or there is no such device.
@@ -115,9 +112,8 @@ class Model:
     def writer(self, precision: Precision = "auto", compile: bool = False) -> Writer:
         """Return a writer with this model's weights.
 
-        Args:
-            precision: of the network, as `train.precision`; log-probabilities and draws are float32 and float64.
-            compile: whether to compile the backbone, which takes a minute and pays off for many texts.
+        The precision is the network's, as `train.precision`; log-probabilities and draws are float32 and float64. To
+        compile the backbone takes a minute and pays off for many texts.
         """
         from atat_zoo.generation import Writer  # a training does not write texts before its end
 
@@ -141,15 +137,11 @@ class Model:
         compile: bool = False,
         **options: Any,
     ) -> Generation:
-        """Write texts.
+        """Write a number of texts.
 
-        Args:
-            number: how many.
-            sampler: by name, as a table {use = …}, or a specification; the experiment's own if None.
-            guidance: likewise.
-            precision: see `writer`.
-            compile: see `writer`.
-            options: length, seed, prompt, suffix, batch_size, observe; see `Writer.write`.
+        Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
+        specification; see `writer` for precision and compile, and `Writer.write` for the options: length, seed, prompt,
+        suffix, batch_size, observe.
 
         Raises:
             UserError: when the length exceeds the training length, or prompt and suffix do not fit.
@@ -168,15 +160,10 @@ class Model:
         precision: Precision = "auto",
         **options: Any,
     ) -> Infilling:
-        """Fill the gaps of one text or several; text outside the gaps does not change by a byte.
+        """Fill the gaps of one text or several, each a number of times; the rest does not change by a byte.
 
-        Args:
-            texts: with gaps `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens).
-            number: fills of each.
-            sampler: see `sample`.
-            guidance: see `sample`.
-            precision: see `writer`.
-            options: seed, batch_size; see `generation.infill`.
+        Gaps are `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens). Sampler, guidance and
+        precision are as for `sample`; the options are seed and batch_size.
 
         Raises:
             UserError: when a gap is malformed, there is none, or a text does not fit.
@@ -221,10 +208,7 @@ class Model:
     ) -> list[TokenScore]:
         """Return the uncertainty of each token of a text given all others, in [0, 1]: each is masked in turn.
 
-        Args:
-            text: the text.
-            metric: of the kind uncertainty, by name or as a specification.
-            batch_size: masked tokens at once; each takes one evaluation of the network.
+        The metric is of the kind uncertainty, by name or as a specification. A token takes one network evaluation.
 
         Raises:
             UserError: when the text does not fit, or there is no such metric.

@@ -1,7 +1,11 @@
-"""A study from its beginning to its results: the sweep, the arms, the arms with measured steps, the comparison."""
+"""A study from its beginning to its results: the sweep, the arms, the arms with measured steps, the comparison.
+
+And its plan: what is left to do, and how long it will take by what its own runs have recorded on this machine.
+"""
 
 from __future__ import annotations
 
+import statistics
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +13,11 @@ import attrs
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError
+from atat_zoo.model.model import device_name, torch_device
+from atat_zoo.results.history import history
 from atat_zoo.results.store import finite
 from atat_zoo.run import locks, sha256_of, write_json
-from atat_zoo.run.environment import describe
+from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import results
 from atat_zoo.study.measuring import measure_all, recorded, write_all
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from atat_zoo.study.measuring import Written
     from atat_zoo.study.processes import LocalExecutor
     from atat_zoo.study.schema import Study, StudyRun
+
+FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 
 
 @attrs.define
@@ -107,23 +115,23 @@ class StudyRunner:
             **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
             "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
             **results.tables(study, self._measured(study.held_out.half), how),
-            "samplers": results.sampler_tables(self._written()) if study.samplers else None,
+            "samplers": self._samplers(),
             "test": None,
             "failed": self.failed,
         }
         report["left_out"] = missing = [arm for arm in study.arms if arm not in self.runs]
-        problem = ""
+        problem = None
         if study.held_out.test and (missing or not all(run.finished for run in in_order(self.runs))):
             self.say("the test split is not evaluated: not every run is finished")
         elif study.held_out.test:
             try:
                 report["test"] = {**self._once(test_again), **results.tables(study, self._measured("test"), how)}
             except UserError as error:
-                problem = str(error)
+                problem = error
         report = finite(report)
         write_json(study.folder / "study.json", report)
         if problem:
-            raise UserError(problem)
+            raise problem
         return report
 
     def _measured(self, part: str) -> results.ByArm:
@@ -133,13 +141,12 @@ class StudyRunner:
             by_arm[measured.run.arm][measured.run.seed] = measured
         return by_arm
 
-    def _written(self) -> dict[str, list[list[Written]]]:
-        assert self.study.samplers is not None
-        return {
-            arm: [write_all(self.study, run, device=self.device, say=self.say) for run in finished]
-            for arm in self.study.samplers.arms
-            if (finished := [run for run in self.runs.get(arm, ()) if run.finished])
-        }
+    def _samplers(self) -> list[dict[str, Any]] | None:
+        written: dict[str, list[list[Written]]] = {}
+        for arm in self.study.samplers.arms if self.study.samplers else ():
+            for run in (run for run in self.runs.get(arm, ()) if run.finished):
+                written.setdefault(arm, []).append(write_all(self.study, run, device=self.device, say=self.say))
+        return results.sampler_tables(written) if self.study.samplers else None
 
     def _once(self, again: bool) -> dict[str, Any]:
         """Write down what the test split is evaluated with, before it is; returns how often it has been."""
@@ -181,3 +188,60 @@ def again_refused(record: Path) -> UserError:
 def in_order(runs: dict[str, list[StudyRun]]) -> list[StudyRun]:
     """Return runs seed by seed, so that arms can be compared early."""
     return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]
+
+
+@attrs.frozen(kw_only=True)
+class Planned:
+    """A run in the plan."""
+
+    run: str  # its name; with ? while the point of the sweep or the number of steps is not known
+    state: str
+    step: int  # that it has reached
+    steps: int  # in all; of a similar arm while it is not known
+    seconds: float | None  # of the steps that are left, None when no run has recorded its time here
+
+
+def plan(runner: StudyRunner) -> list[Planned]:
+    """Return every run of a study in the order of the trainings."""
+    study = runner.study
+    runs = {run.name: run for run in [*study.sweep_runs(), *in_order(runner.runs)]}
+    speeds: dict[str, list[float]] = {}
+    for run in runs.values():
+        if seconds_per_step := _seconds_per_step(run):
+            speeds.setdefault(run.arm, []).append(seconds_per_step)
+    everything = [speed for of_arm in speeds.values() for speed in of_arm]
+    point = next(iter(study.sweep.points)) if study.sweep else None  # any, where it is not known
+    for arm in (arm for arm in study.arms if arm not in runner.runs):
+        runs |= {f"{arm}-?-seed{seed}": study.run(arm, seed, point) for seed in study.seeds[arm]}
+    rows = []
+    for name, run in runs.items():
+        state, step, steps = TO_DO, 0, run.experiment.train.steps
+        if name == run.name and run.finished:
+            state, step = FINISHED, steps
+        elif name == run.name and run.folder.exists:
+            lines = run.folder.read_metrics(damaged=True)
+            state, step = TO_CONTINUE, int(lines[-1]["step"]) if lines else 0
+        left = steps - step
+        # The times per step of the arm itself, or else of those that it is like, or else of all.
+        similar = next((speeds[arm] for arm in reversed(study.chain(run.arm)) if arm in speeds), everything)
+        seconds = left * statistics.median(similar) if similar else None
+        rows.append(Planned(run=name, state=state, step=step, steps=steps, seconds=seconds if left else 0.0))
+    return rows
+
+
+def total(rows: list[Planned], jobs: int) -> float | None:
+    """Return the seconds of all steps that are left, with some trainings at a time."""
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    return sum(seconds) / jobs if len(seconds) == len(rows) else None
+
+
+def _seconds_per_step(run: StudyRun) -> float | None:
+    """Return the recorded time of a step, if this machine has recorded it."""
+    here, there = machine(), results.machine_of(run)
+    if any(here[key] != there.get(key) for key in ("processor", "cores")):
+        return None
+    past = history(run.folder, run.experiment)
+    device = device_name(torch_device("cpu" if run.experiment.train.device == "cpu" else "auto"))
+    if past.computed.get("device", device) != device:
+        return None
+    return past.seconds / past.clock[-1][0] if past.seconds else None

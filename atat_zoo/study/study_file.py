@@ -59,9 +59,9 @@ def load(file: Path) -> Study:
         problems.append(f"name: expected a word that can name a folder, got {clip(repr(name))}")
     plain, wrong = structure(_Plain, {key: value for key, value in table.items() if key in keys}, "", zoo)
     problems += map(str, wrong)
-    made: dict[str, Any] = {}
-    for key, cls in _TABLES.items():
-        made[key], wrong = _table(cls, tables[key], key, zoo) if key in tables else (None, [])
+    parts: dict[str, Any] = dict.fromkeys(_TABLES)
+    for key in (key for key in _TABLES if key in tables):
+        parts[key], wrong = _table(_TABLES[key], tables[key], key, zoo)
         problems += map(str, wrong)
     arms: dict[str, ArmSpec] = {}
     if not isinstance(tables.get("arms"), dict) or not tables["arms"]:
@@ -82,9 +82,9 @@ def load(file: Path) -> Study:
         overrides=plain.overrides,
         arms=arms,
         seeds={key: arm.seeds or plain.seeds for key, arm in arms.items()},
-        sweep=made["sweep"],
-        held_out=made["evaluation"] or HeldOutSpec(),
-        samplers=made["samplers"],
+        sweep=parts["sweep"],
+        held_out=parts["evaluation"] or HeldOutSpec(),
+        samplers=parts["samplers"],
     )
     _refuse([*_names(study), *_seeds(study), *_overrides(study)], file)
     _refuse(_runs(study), file)
@@ -166,9 +166,8 @@ def _overrides(study: Study) -> Iterator[str]:
 
 def _runs(study: Study) -> list[str]:
     """Check every experiment, that all read the same tokens, and that no two runs have one folder."""
-    problems: list[str] = []
+    problems, paths = list[str](), Counter[Path]()
     loaded: dict[str, StudyRun] = {}
-    paths: Counter[Path] = Counter()
     for arm in study.arms:
         for point in study.sweep.points if study.sweep else [None]:
             try:
@@ -183,10 +182,8 @@ def _runs(study: Study) -> list[str]:
     base = loaded.get(study.baseline)
     for arm, run in loaded.items():
         for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():
-            problems.append(
-                f"arms.{arm}: {key} is {clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}: "
-                "nats per token would be of other tokens; make it the same"
-            )
+            values = f"{clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}"
+            problems.append(f"arms.{arm}: {key} is {values}: nats per token would be of other tokens; make it the same")
     problems += [problem for arm, run in loaded.items() for problem in _samplers(study, arm, run.experiment)]
     return list(dict.fromkeys(problems))
 
@@ -196,8 +193,7 @@ def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
     if study.samplers is None or arm not in study.samplers.arms:
         return
     for i, sampler in enumerate(study.samplers.each):
-        if sampler.no_policy_bound_because:
-            why = sampler.no_policy_bound_because
+        if why := sampler.no_policy_bound_because:
             yield f"samplers.each[{i}]: {sampler.name!r} has no policy bound: {why}; leave it out"
         for problem in experiments.conflicts_with(experiment, {"sampler": sampler}):
             yield f"samplers.each[{i}]: arm {arm!r}: {problem}"

@@ -14,7 +14,7 @@ from atat_zoo.experiment import from_table
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.run import RunFolder
 from atat_zoo.run.environment import machine
-from atat_zoo.study import markdown, measuring, planning, results
+from atat_zoo.study import markdown, measuring, results, runner
 from atat_zoo.study.measuring import Measured, rows_of
 
 
@@ -190,4 +190,4 @@ def test_the_time_of_a_step_is_known_of_the_device_that_would_take_it(tmp_path, 
     run.experiment = from_table({"name": "x", "train": {"device": wanted}})
     environment = {"machine": machine(), "computes": {"device": there, "precision": "fp32", "ranks": 1}}
     (tmp_path / "a" / "environment.json").write_text(json.dumps(environment))
-    assert planning._seconds_per_step(run) == (pytest.approx(0.5) if known else None)
+    assert runner._seconds_per_step(run) == (pytest.approx(0.5) if known else None)
