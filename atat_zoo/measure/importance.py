@@ -100,10 +100,7 @@ class ImportanceResult(RunResult):
 
 
 def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
-    """Compare measured importance with measured loss.
-
-    `counts` are training tokens by id, int64 [V]; `bands` are of frequency, `bins` of importance, of the same width.
-    """
+    """Compare measured importance with loss, in bands of frequency (`counts`, int64 [V]) and in bins of importance."""
     assert measured.importance is not None
     seen = measured.maskable & measured.token_loss.isfinite()
     importance, loss = measured.importance[seen].double(), measured.token_loss[seen]

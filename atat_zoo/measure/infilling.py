@@ -106,9 +106,9 @@ def infilling_of_run(
 
 
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
-    """Return the start of each text's gap, int64 [n], drawn by (seed, row); −1 if there is no room.
+    """Return the start of each text's gap, int64 [n], drawn by (seed, row); −1 if there is no room. Texts are [n, L].
 
-    A gap contains no padding and none of the ids `special`, and has a token on each side. Arguments are [n, L].
+    A gap contains no padding and none of the ids `special`, and has a token on each side.
     """
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start

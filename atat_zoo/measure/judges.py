@@ -19,18 +19,12 @@ if TYPE_CHECKING:
 
 
 class JudgeModel(Protocol):
-    """A judge that is ready to use.
+    """A judge that is ready to use."""
 
-    Attributes:
-        title: its name in tables and in run folders.
-    """
-
-    title: str
+    title: str  #: its name in tables and in run folders
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text and its number of tokens of the judge: float64 [n] and int64 [n].
-
-        A text without tokens has 0 for both.
+        """Return −log p of each text and its number of tokens of the judge, float64 and int64 [n]; 0 if it has none.
 
         Raises:
             UserError: when there is no text, or the tokenizer cannot encode one.
@@ -57,10 +51,7 @@ class Judge(Protocol):
         ...
 
     def build(self, device: str) -> JudgeModel:
-        """Return the judge.
-
-        Args:
-            device: `auto`, `cpu`, `gpu`, or torch's notation.
+        """Return the judge on a device: `auto`, `cpu`, `gpu`, or in torch's notation.
 
         Raises:
             UserError: when its model is missing, or cannot judge.

@@ -34,10 +34,7 @@ def check(number: int) -> None:
 
 
 def mauve(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE in (0, 1], 1 if the two sets are indistinguishable.
-
-    Features are float32 [n, D].
-    """
+    """Return MAUVE of features float32 [n, D], in (0, 1], 1 if the two sets are indistinguishable."""
     check(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):
         raise UserError("the judge's features are not finite, as of a model that has diverged; name another judge")

@@ -5,10 +5,7 @@ n-gram model reads what the model may read:
 
     a model of any order      z_{i−1} and z_{i+1}, as far as they are visible
     one of blocks             the same within its block, and the clean last token of the block before it
-    one with an exact         x_{i−2} and x_{i−1}: any exact likelihood is one of the whole text
-    likelihood
-
-B sequences of a batch, L tokens, N masked ones, n sequences.
+    of an exact likelihood    x_{i−2} and x_{i−1}: any exact likelihood is one of the whole text
 """
 
 from __future__ import annotations
@@ -59,10 +56,7 @@ def measure_ngram(
     seed: int,
     rows: Tensor | None = None,
 ) -> NGramNats | None:
-    """Measure the n-gram model of the shards `data` as `measure` does a module, whose likelihood may be exact.
-
-    None, with a warning, where the shards cannot be counted.
-    """
+    """Measure the n-gram model of the shards `data` as `measure` does a module; None, with a warning, if it cannot."""
     try:
         table = count_table(data)
     except UserError as error:

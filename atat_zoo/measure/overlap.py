@@ -131,10 +131,7 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 
 
 def training_text(folder: Path) -> Iterator[Tokens]:
-    """Yield the training tokens of a folder of shards in order, int64 [T], one shard at a time.
-
-    Consecutive sequences are joined, without BOS and EOS around each, unless each is a document of its own.
-    """
+    """Yield the training tokens of a folder of shards, int64 [T], shard by shard; sequences that follow are joined."""
     data = manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
         rows: Tokens = read(folder, data, shard).astype(np.int64)

@@ -80,19 +80,13 @@ def interval(value: float, samples: Tensor) -> Interval:
 
 
 def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return Σ(a − b) / Σ count with its interval: a and b are resampled together, so their common part cancels.
-
-    a and b are nats of the same sequences by two models under the same masks, float64 [n]; `count` their tokens, [n].
-    """
+    """Return Σ(a − b) / Σ count with its interval; nats of the same sequences and masks, [n], are resampled together."""
     difference, n = a.double() - b.double(), count.double()
     return interval(float(difference.sum() / n.sum()), _means(difference, n, "bootstrap", seed, resamples))
 
 
 def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return the interval of the same difference as if a and b had been measured on different sequences.
-
-    For reference: comparison shows how much `paired` gains from common sequences and masks. Arguments as there.
-    """
+    """Return the interval as if a and b had been measured on different sequences, to show how much `paired` gains."""
     a, b, n = a.double(), b.double(), count.double()
     apart = _means(a, n, "bootstrap a", seed, resamples) - _means(b, n, "bootstrap b", seed, resamples)
     return interval(float((a - b).sum() / n.sum()), apart)

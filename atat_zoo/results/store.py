@@ -48,10 +48,7 @@ class RunResult(ABC):
         return finite(attrs.asdict(self))
 
     def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
-        """Write it into a run folder; another seed, step or setting gives another file.
-
-        What cannot be written is a warning, since the caller has the numbers.
-        """
+        """Write it into a run folder, a file for each seed, step and settings; failing warns unless it is `required`."""
         name = re.sub(r"[^\w.=]+", "-", f"{self.key}-seed{self.seed}-step{self.step:08d}")
         if self.settings:
             name += f"-{_digest(self.settings)}"

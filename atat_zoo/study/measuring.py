@@ -44,15 +44,12 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.
 File = tuple[RunFolder, str, Table]
-# Of a split: the number of the first sequence, and the distance to the next.
+# Of a split: the number of the first sequence, and the distance to the next. No number is in both halves.
 PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
 
 def rows_of(part: str, total: int, limit: int) -> Tensor:
-    """Return the numbers of the sequences of a part of a split with `total`: at most `limit`, spread evenly; 0: all.
-
-    int64, rising. Even numbers select and odd ones are for claims: no number is in both.
-    """
+    """Return the numbers of a part's sequences, rising int64: of `total` at most `limit`, spread evenly; 0: all."""
     first, distance = PARTS[part]
     there = np.arange(first, total, distance)
     count = min(limit, len(there)) if limit else len(there)

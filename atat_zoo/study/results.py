@@ -66,10 +66,7 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
 
 
 def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[StudyRun]]) -> int | None:
-    """Return the steps with which an arm takes the seconds of another, from the finished runs of both.
-
-    Medians over seeds, of all optimizer steps; None when an arm has no finished run with recorded times.
-    """
+    """Return the steps with which an arm takes another's seconds, medians over seeds; None without recorded times."""
 
     def times(name: str | None) -> list[tuple[float, int]]:
         pasts = [history(run.folder, run.experiment) for run in runs.get(name or "", ()) if run.finished]

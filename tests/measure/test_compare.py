@@ -25,24 +25,16 @@ HARD = 3 + torch.sin(torch.arange(N).double())
 
 
 def subject(name="a", gap=0.0, evaluated=(), objective="mdlm", experiment=None, **bounds):
+    past = {"clock": ((0, 0.0), (10, 5.0)), "tokens_per_second": 123.0, "peak_memory": 3 << 20, "computed": {}}
+    about = {"name": name, "objective": objective, "step": 10, "ema": False, "method": "exact_k"}
     return ComparedRun(
-        name=name,
-        objective=objective,
-        step=10,
-        ema=False,
-        method="exact_k",
+        **about,
         nats={"nelbo": (HARD + gap) * COUNT, **bounds},
         count=COUNT,
         bytes=3 * COUNT,
         parameters=1000,
         without_embeddings=600,
-        history=History(
-            clock=((0, 0.0), (10, 5.0)),
-            tokens_per_second=123.0,
-            peak_memory=3 << 20,
-            evaluated=tuple(evaluated),
-            computed={"device": "cpu"},
-        ),
+        history=History(**past, evaluated=tuple(evaluated)),
         experiment=experiment or {},
     )
 

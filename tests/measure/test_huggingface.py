@@ -30,8 +30,8 @@ def offline(monkeypatch):
 
 def parts(folder):
     """Return tokenizer and model as the library loads them."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    return transformers.AutoTokenizer.from_pretrained(folder), model
 
 
 @pytest.mark.parametrize("options", [{}, {"begin": "none", "batch_size": 2}, {"length": 5, "pooling": "last"}])
@@ -79,20 +79,19 @@ def test_features_are_the_mean_of_the_hidden_states_or_the_last_one(folder):
     with torch.no_grad():
         row = torch.tensor([[tokenizer.bos_token_id, *ids]])
         states = model(input_ids=row, output_hidden_states=True).hidden_states[-1][0]
-    texts = ["gold", TEXT]  # beside a shorter one: padding is no part of the feature
-    mean = HuggingFaceJudge(model=str(folder)).build("cpu").features(texts)
-    last = HuggingFaceJudge(model=str(folder), pooling="last").build("cpu").features(texts)
-    assert torch.allclose(mean[1], states[1:].mean(0), atol=1e-5)
-    assert torch.allclose(last[1], states[-1], atol=1e-5)
-    first = HuggingFaceJudge(model=str(folder), pooling="last", length=5).build("cpu").features(texts)
-    assert torch.allclose(first[1], states[4], atol=1e-5)
+    for options, expected in (
+        ({}, states[1:].mean(0)),
+        ({"pooling": "last"}, states[-1]),
+        ({"pooling": "last", "length": 5}, states[4]),
+    ):
+        # Beside a shorter one: padding is no part of the feature.
+        found = HuggingFaceJudge(model=str(folder), **options).build("cpu").features(["gold", TEXT])
+        assert torch.allclose(found[1], expected, atol=1e-5)
 
 
 def test_what_looks_like_a_special_token_is_text(folder):
     judge = HuggingFaceJudge(model=str(folder)).build("cpu")
-    ids = judge.encode(["<|endoftext|>"])[0]
-    assert len(ids) > 1
-    assert judge.tokenizer.bos_token_id not in ids
+    assert judge.tokenizer.bos_token_id not in judge.encode(["<|endoftext|>"])[0]
 
 
 def test_a_missing_package_is_said_with_its_remedy(folder, monkeypatch):

@@ -51,15 +51,6 @@ def test_it_finds_what_a_search_without_tricks_finds(texts, training, block):
         assert any(tuple(training[i : i + longest]) == found.span for i in range(len(training)))
 
 
-def test_a_case_by_hand():
-    """Training: a b c d e; text: x b c d y b c."""
-    found = fast([[9, 1, 2, 3, 8, 1, 2]], [0, 1, 2, 3, 4], (2, 3, 13))
-    assert found.copied == {2: 3, 3: 1, 13: 0}  # bc, cd, bc; bcd
-    assert found.windows == {2: 6, 3: 5, 13: 0}
-    assert [found.share(n) for n in (2, 3, 13)] == [0.5, 0.2, None]
-    assert (found.longest, found.span) == (3, (1, 2, 3))
-
-
 def test_texts_are_cut_at_special_tokens():
     for text, special, cut in (([8, 1, 2, 9, 3, 9], [8, 9], [[1, 2], [3]]), ([1, 2], [], [[1, 2]]), ([], [8], [])):
         assert [piece.tolist() for piece in pieces(np.array(text, np.int64), special)] == cut
@@ -91,6 +82,7 @@ def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remai
     found, other = overlap(texts, folder, **options, progress=lambda done, total: told.append((done, total)))
     assert (found.longest, found.share(4), found.share(8)) == (300, 1.0, 1.0)
     assert (other.longest, other.copied, other.windows) == (5, {4: 2, 8: 0}, {4: 19, 8: 13})
+    assert other.share(4) == 2 / 19
     assert told[-1][0] <= told[-1][1] == manifest.load(folder).splits["train"].tokens
 
 
@@ -106,7 +98,7 @@ def test_nothing_lies_across_two_documents_of_their_own(tmp_path, special):
 def test_padding_and_special_tokens_are_never_a_copy(tmp_path):
     _, folder = shards(tmp_path, "document", "pad")
     (found,) = overlap([[np.array([257, 256, 257])]], folder, sizes=(1,), special=[256, 257])
-    assert (found.windows, found.longest) == ({1: 0}, 0)
+    assert (found.windows, found.share(1), found.longest) == ({1: 0}, None, 0)
     # Not even where nobody says that they are special, is padding a token.
     (found,) = overlap([[np.full(3, 65535)]], folder, sizes=(1,))
     assert (found.copied, found.longest) == ({1: 0}, 0)

@@ -19,9 +19,8 @@ def model(request):
 
 def test_the_experiment_says_how(model):
     made = model.sample(number=3, prompt="We", seed=1)
-    assert made.sample.tokens.shape == (3, 24)
+    assert (made.sample.tokens.shape, made.sample.max_nfe) == ((3, 24), 6)
     assert all(text.startswith("We") for text in made.texts)
-    assert made.sample.max_nfe == 6
     assert (made.sample.tokens[:, 0] == model.tokenizer.bos).all()
     assert (made.sample.tokens[:, -1] == model.tokenizer.eos).all()
     assert model.sample(number=3, prompt="We", seed=1).texts == made.texts
@@ -32,23 +31,20 @@ def test_another_sampler_and_length(model):
     sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=4, threshold=0.0)
     trace = []
     made = model.sample(sampler=sampler, number=2, length=10, observe=trace.append)
-    assert made.sample.tokens.shape == (2, 10)
-    assert made.sample.max_nfe == 4
+    assert (made.sample.tokens.shape, made.sample.max_nfe) == ((2, 10), 4)
     # BOS and EOS are given, each of the other eight is drawn once.
-    for row in range(2):
-        drawn = [p for r in trace for i, p in zip(r["rows"], r["positions"], strict=True) if i == row]
-        assert sorted(drawn) == list(range(1, 9))
+    assert sorted(place for record in trace for place in record["positions"]) == sorted([*range(1, 9)] * 2)
 
 
 def test_the_importance_of_the_model_is_what_the_order_reads(model):
     """Most uncertain × important first, in two steps: not the same halves as without importance."""
-    traces = {True: [], False: []}
-    for importance, trace in traces.items():
+    first = []
+    for importance in (True, False):
         sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=2, threshold=0.0, importance=importance)
-        model.sample(8, sampler=sampler, observe=trace.append)
-    with_factor, without = (trace[0]["positions"] for trace in traces.values())
-    assert len(with_factor) == len(without)
-    assert with_factor != without
+        model.sample(8, sampler=sampler, observe=(trace := []).append)
+        first.append(trace[0]["positions"])
+    assert len(first[0]) == len(first[1])
+    assert first[0] != first[1]
 
 
 def test_parts_by_name_and_as_tables(model):

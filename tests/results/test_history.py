@@ -2,7 +2,6 @@
 
 import json
 
-import attrs
 import pytest
 
 from atat_zoo.experiment import from_table
@@ -88,8 +87,8 @@ def test_a_run_without_records_says_nothing(tmp_path, experiment):
     assert (found.reached(1e9), found.seconds_at(5), found.computed) == (None, None, {})
 
 
-def test_all_sequences_may_be_meant(folder, experiment):
-    every = attrs.evolve(experiment, evaluation=attrs.evolve(experiment.evaluation, sequences=0))
+def test_all_sequences_may_be_meant(folder):
+    every = from_table({"name": "x", "seed": 3, "evaluation": {"sequences": 0, "draws": 2}})
     evaluated(folder, 10, 18.0, sequences=5000)
     evaluated(folder, 10, 1.0, name="later", sequences=20)
     assert history(folder, every).evaluated == ((10, 18.0),)

@@ -13,36 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = """
-[corpus]
-use = "files"
-train = ["train.txt"]
-validation = ["validation.txt"]
-test = ["test.txt"]
-document = "line"
-[tokenizer]
-use = "bytes"
-[backbone]
-layers = 1
-width = 16
-heads = 2
-max_length = 32
-[data]
-root = "shards"
-length = 16
-sequences_per_member = 8
-sequences_per_shard = 64
-lanes = 2
-[train]
-steps = 3
-batch_size = 4
-log_every = 1
-save_every = 1
-[schedule]
-warmup_steps = 0
-[evaluation]
-sequences = 4
-draws = 1
-samples = 0
+corpus = {use = "files", train = ["train.txt"], validation = ["validation.txt"], test = ["test.txt"], document = "line"}
+tokenizer = "bytes"
+backbone = { layers = 1, width = 16, heads = 2, max_length = 32 }
+data = { root = "shards", length = 16, sequences_per_member = 8, sequences_per_shard = 64, lanes = 2 }
+train = { steps = 3, batch_size = 4, log_every = 1, save_every = 1 }
+schedule = { warmup_steps = 0 }
+evaluation = { sequences = 4, draws = 1, samples = 0 }
 """
 
 STUDY = """

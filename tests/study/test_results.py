@@ -31,9 +31,8 @@ def test_no_sequence_is_in_both_halves(total, limit, other):
 
 def test_the_t_interval_by_hand():
     """t(0.975) is 12.7062 with 1 degree of freedom, 4.30265 with 2 (any table of Student's t)."""
-    two = results.over_seeds([0.0, 2.0])  # s = √2, s/√n = 1
+    two, three = results.over_seeds([0.0, 2.0]), results.over_seeds([1.0, 2.0, 3.0])  # s/√n = 1 and 1/√3
     assert (two.value, two.high) == (1.0, pytest.approx(1 + 12.70620, abs=1e-4))
-    three = results.over_seeds([1.0, 2.0, 3.0])  # s = 1
     assert three.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
     assert results.over_seeds([0.3]) is None
 
@@ -51,12 +50,9 @@ def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a
     experiment = from_table({"name": name, "seed": seed})
     about = {"name": name, "arm": arm, "seed": seed, "point": point, "experiment": experiment, "finished": True}
     run = SimpleNamespace(folder=folder, path=folder.path, **about)
+    about = {"run": run, "weights": "", "text": text, "step": steps, "method": "exact_k"}
     return Measured(
-        run=run,
-        weights="",
-        text=text,
-        step=steps,
-        method="exact_k",
+        **about,
         nats={bound: torch.as_tensor(nats, dtype=torch.float64).expand(40) * COUNT},
         count=COUNT,
         bytes=COUNT,
@@ -132,10 +128,8 @@ def test_the_best_point_of_the_sweep_and_whether_it_lies_at_an_end(tmp_path):
         for point, value in each.items()
     ]
     found = results.choices(study, measured)
-    assert {arm: (each["chosen"], each["at_an_end"]) for arm, each in found.items()} == {
-        "a": ("middle", False),
-        "b": ("high", True),
-    }
+    chosen = {arm: (each["chosen"], each["at_an_end"]) for arm, each in found.items()}
+    assert chosen == {"a": ("middle", False), "b": ("high", True)}
     assert found["a"]["nats_per_token"] == pytest.approx(nats["a"])
 
 

@@ -36,17 +36,12 @@ LAYERS = """
 seeds = [18, 19]
 baseline = "plain"
 overrides = ["train.steps=4", "train.batch_size=8", "train.clip=2.0"]
-[arms.plain]
-experiment = "tiny.toml"
-overrides = ["train.batch_size=6", "train.clip=3.0"]
-[arms.fast]
-like = "plain"
-overrides = ["train.clip=4.0", "optimizer.learning_rate=1e-2"]
+[arms]
+plain = { experiment = "tiny.toml", overrides = ["train.batch_size=6", "train.clip=3.0"] }
+fast = { like = "plain", overrides = ["train.clip=4.0", "optimizer.learning_rate=1e-2"] }
 [sweep]
 seed = 1
-[sweep.points]
-low = ["optimizer.learning_rate=1e-4"]
-high = []
+points = { low = ["optimizer.learning_rate=1e-4"], high = [] }
 """
 
 
@@ -84,19 +79,13 @@ def writing(each, arm="plain"):
         (('like = "plain"', ""), ["arms.fast: name either an experiment or an arm that it is like"]),
         (('like = "plain"', 'like = "plain"\nagainst = ["fast"]'), ["an arm is not compared with itself"]),
         (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: 'z' is no arm"]),
-        (
-            ('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'),
-            ["arms.plain.match_seconds: needs `like`", "arms.fast.like: the steps of"],
-        ),
+        (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["needs `like`", "arms.fast.like: the steps of"]),
         (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
         (('"tiny.toml"', '"tny.toml"'), ["arms.plain: there is no experiment 'tny.toml'", "arms.fast: there is no"]),
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
         (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the seed is set by seeds"]),
         (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),
-        (
-            ("optimizer.learning_rate=1e-2", "tokenizer.use=bpe"),
-            ["arms.fast: tokenizer.use is 'bpe'", "arms.fast: tokenizer.vocabulary_size"],
-        ),
+        (("optimizer.learning_rate=1e-2", "tokenizer.use=bpe"), ["tokenizer.use is", "tokenizer.vocabulary_size"]),
         (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a name of letters"]),
         (("draws = 2", f"draws = 2\n{SWEEP.replace('17', '18')}"), ["sweep.seed: 18 is a seed of arm 'plain' too", ""]),
         (("draws = 2", f"draws = 2\n{SWEEP.replace('low = []', '')}"), ["points has fewer than two"]),
