@@ -207,7 +207,7 @@ def judge_run(
 def _held_out(
     model: Model, run: str | Path, spec: EvaluationSpec, number: int, length: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return texts to score, as tokens, and MAUVE's reference: of other sequences if there are enough, else the same."""
+    """Return texts to score, as tokens, and MAUVE's reference: other sequences if there are enough, else the same."""
     text = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = text.tokens[:, :length], text.maskable[:, :length].clone()
     if is_framed(model.experiment.data.special) and length < model.context.length:

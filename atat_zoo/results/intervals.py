@@ -80,7 +80,7 @@ def interval(value: float, samples: Tensor) -> Interval:
 
 
 def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return Σ(a − b) / Σ count with its interval; nats of the same sequences and masks, [n], are resampled together."""
+    """Return Σ(a − b) / Σ count with its interval; nats of the same sequences and masks [n] are resampled together."""
     difference, n = a.double() - b.double(), count.double()
     return interval(float(difference.sum() / n.sum()), _means(difference, n, "bootstrap", seed, resamples))
 

@@ -48,7 +48,7 @@ class RunResult(ABC):
         return finite(attrs.asdict(self))
 
     def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
-        """Write it into a run folder, a file for each seed, step and settings; failing warns unless it is `required`."""
+        """Write it into a run folder, a file for each seed, step and settings; a failure warns unless `required`."""
         name = re.sub(r"[^\w.=]+", "-", f"{self.key}-seed{self.seed}-step{self.step:08d}")
         if self.settings:
             name += f"-{_digest(self.settings)}"
