@@ -67,21 +67,19 @@ def test_scores_are_ratios_of_sums_in_columns_of_their_own():
     assert first["scores"]["brier_score"] == {"value": 0.25, "stderr": pytest.approx(0, abs=1e-12)}
     assert second["scores"] == {}
     columns, (a, b) = quality(comparison)
-    assert columns[-2:] == ["brier score", "top 1 accuracy"]
-    assert a[-2:] == ["0.2500 ± 0.0000", "0.2500 ± 0.0000"]
-    assert b[-2:] == ["—", "—"]
+    expected = [["brier score", "top 1 accuracy"], ["0.2500 ± 0.0000"] * 2, ["—", "—"]]
+    assert [columns[-2:], a[-2:], b[-2:]] == expected
     assert any("brier score: 0 is perfect" in line for line in notes(comparison))
     assert not any("brier score" in line for line in notes(found(subject("a"), subject("b"))))
 
 
 def test_the_baseline_may_be_another():
     runs = subject("a"), subject("b", gap=0.5)
-    one = found(*runs).to_table()["runs"][1]["bounds"]["nelbo"]["difference"]
-    turned = found(*runs, baseline=1)
-    assert turned.baseline == "b"
-    first, second = (row["bounds"]["nelbo"]["difference"] for row in turned.to_table()["runs"])
-    assert second is None
-    assert first["nats_per_token"] == -one["nats_per_token"]
+    (_, one), (first, second) = (
+        [row["bounds"]["nelbo"]["difference"] for row in found(*runs, baseline=baseline).to_table()["runs"]]
+        for baseline in (0, 1)
+    )
+    assert (first["nats_per_token"], second) == (-one["nats_per_token"], None)
 
 
 def test_other_bounds_have_names_and_differences_of_their_own():
@@ -106,8 +104,7 @@ def test_without_the_likelihood_bound_nothing_is_called_perplexity():
     comparison = found(discrete("a", 0.0), discrete("b", 0.1))
     assert comparison.quantity == "discrete T=8"
     assert all("perplexity" not in row for row in comparison.to_table()["runs"])
-    columns, _ = quality(comparison)
-    assert columns[2] == "discrete T=8 bound"
+    assert quality(comparison)[0][2] == "discrete T=8 bound"
     assert notes(comparison)[0].startswith("discrete T=8 bound: of 50 sequences")
 
 
@@ -242,7 +239,6 @@ def test_runs_of_other_text_are_refused(tiny, trained, tmp_path):
     every = attrs.evolve(Model.from_run(trained).experiment.evaluation, sequences=0)
 
     def refused(*overrides):
-        """Train a run on text that the first one has not, and say what compare says."""
         other = tmp_path / "other"
         experiment = load(str(tiny.path), ["train.steps=1", "evaluation.samples=0", *overrides])
         train(experiment, other, overwrite=True)

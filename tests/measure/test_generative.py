@@ -36,9 +36,6 @@ class Toy:
         sizes = torch.tensor([len(text) for text in texts])
         return 2.0 * sizes.double(), (sizes + 1) // 2
 
-    def features(self, texts):
-        return torch.tensor([[float(len(text)), 1.0] for text in texts])
-
 
 def test_unigram_entropy_by_hand():
     assert unigram_entropy([ids("abcd")]) == pytest.approx(math.log(4))

@@ -43,9 +43,7 @@ def test_it_finds_what_a_search_without_tricks_finds(texts, training, block):
     sizes = (1, 2, 4, 8)
     found = fast(texts, training, sizes, block)
     copied, windows, longest = slow(texts, training, sizes)
-    assert found.copied == copied
-    assert found.windows == windows
-    assert found.longest == longest == len(found.span)
+    assert (found.copied, found.windows, found.longest, len(found.span)) == (copied, windows, longest, longest)
     if longest:
         assert any(tuple(t[i : i + longest]) == found.span for t in texts for i in range(len(t)))
         assert any(tuple(training[i : i + longest]) == found.span for i in range(len(training)))

@@ -208,8 +208,7 @@ def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
     assert (code, err) == (0, "")
     assert {"perplexity", "policy bound"} <= {line.strip().partition("  ")[0] for line in out.splitlines()}
     assert "along the same text: 3 orders, seed 4" in out
-    code, out, _ = atat("eval", "writer", "--bound", "policy", "--sampler", "strided", "--json")
-    said = json.loads(out)
+    said = json.loads(atat("eval", "writer", "--bound", "policy", "--sampler", "strided", "--json")[1])
     policy = said["policy"]
     assert (policy["quantity"], policy["orders"]) == ("policy likelihood", 1)
     assert policy["value"] == pytest.approx(math.exp(policy["nats_per_token"]))

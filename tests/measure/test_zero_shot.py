@@ -12,8 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def evaluated(tiny, run, *words):
-    done = tiny.atat("eval", str(run), "--draws", "64", "--json", *words)
-    return json.loads(done.stdout)
+    return json.loads(tiny.atat("eval", str(run), "--draws", "64", "--json", *words).stdout)
 
 
 def test_other_estimators_of_one_model(tiny, trained):

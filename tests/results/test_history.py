@@ -34,9 +34,7 @@ def test_seconds_are_those_of_the_steps(folder, experiment):
     assert found.clock == ((0, 0.0), (4, 8.0), (8, 10.0), (10, 12.0))
     assert found.seconds == 12.0
     assert [found.seconds_at(step) for step in (0, 2, 4, 6, 9, 10)] == [0, 4, 8, 9, 11, 12]
-    assert found.seconds_at(11) is None
-    assert found.tokens_per_second == 100.0
-    assert found.peak_memory == 9 << 20
+    assert (found.seconds_at(11), found.tokens_per_second, found.peak_memory) == (None, 100.0, 9 << 20)
 
 
 def test_the_first_step_that_is_not_above_a_value(folder, experiment):
@@ -44,8 +42,7 @@ def test_the_first_step_that_is_not_above_a_value(folder, experiment):
         evaluated(folder, step, value)
     found = history(folder, experiment)
     assert found.evaluated == ((2, 30.0), (4, 20.0), (6, 22.0), (10, 18.0))
-    assert found.final == 18.0
-    assert found.evaluated_on == "90 sequences × 2 draws"
+    assert (found.final, found.evaluated_on) == (18.0, "90 sequences × 2 draws")
     assert [found.reached(value) for value in (31, 30, 25, 20, 19, 18, 17.9)] == [2, 2, 4, 4, 10, 10, None]
 
 
@@ -77,8 +74,8 @@ def test_evaluations_of_a_likelihood_count_though_nothing_was_drawn(folder):
     table = {"name": "x", "seed": 3, "objective": "autoregressive", "sampler": "left_to_right"}
     exact = from_table({**table, "evaluation": {"sequences": 100, "draws": 2}})
     evaluated(folder, 10, 18.0, draws=0, method="likelihood")
-    assert history(folder, exact).evaluated == ((10, 18.0),)
-    assert history(folder, exact).evaluated_on == "90 sequences, exact"
+    found = history(folder, exact)
+    assert (found.evaluated, found.evaluated_on) == (((10, 18.0),), "90 sequences, exact")
 
 
 def test_a_run_without_records_says_nothing(tmp_path, experiment):

@@ -51,16 +51,13 @@ class Place:
         self.write(STUDY)
 
     def write(self, text: str) -> None:
-        """Write a study."""
         (self.root / "study.toml").write_text(text)
 
     def begin(self, *words: str, slow: float = 0.0) -> forked.Atat:
-        """Begin `atat study`, whose trainings may be slow."""
         env = {SLOW: str(slow)} if slow else {}
         return forked.Atat(["study", "study.toml", *words], self.root, code=CODE, env=env)
 
     def study(self, *words: str, code: int = 0) -> tuple[str, str]:
-        """Run `atat study`; returns what it printed."""
         process = self.begin(*words)
         out, err = process.communicate()
         assert process.returncode == code, out + err
@@ -68,7 +65,6 @@ class Place:
         return out, err
 
     def report(self) -> dict[str, Any]:
-        """Return the results."""
         return json.loads((self.folder / "study.json").read_text())
 
     def numbers(self) -> dict[str, Any]:
@@ -83,9 +79,7 @@ class Place:
         return kept(self.report())
 
     def trainings(self) -> list[dict[str, Any]]:
-        """Return a line for each training that has ended."""
         return [json.loads(line) for line in (self.folder / "trainings.jsonl").read_text().splitlines()]
 
     def runs(self) -> list[str]:
-        """Return the names of the run folders."""
         return sorted(path.parent.name for path in self.folder.glob("*/resolved.toml"))

@@ -32,7 +32,6 @@ class Forked:
 
 
 def train(words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
-    """Run `atat` with its output in a file."""
     from atat_zoo.cli import main
 
     os.setsid()
@@ -47,7 +46,6 @@ def train(words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
 
 
 def slow_down(seconds: float) -> None:
-    """Let every step take longer."""
     from atat_zoo.training.lifecycle import Progress
 
     before = Progress.batch_start

@@ -29,7 +29,6 @@ def place(tmp_path) -> Place:
 
 @pytest.fixture
 def copy(done, tmp_path) -> Place:
-    """Return a copy of the finished study."""
     return Place(Path(shutil.copytree(done.root, tmp_path / "copy")))
 
 
