@@ -176,8 +176,8 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     spec, held = study.samplers, study.held_out
     assert spec is not None
     samplers = [unstructure(sampler) for sampler in spec.each]
-    on = {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
-    on |= {key: machine()[key] for key in ("processor", "cores")}
+    here = machine() | {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
+    on = {key: here[key] for key in ("device", "threads", "processor", "cores")}
     times = _file(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
     orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
     policy = _file(run, "policy", samplers=samplers, **orders)
@@ -197,10 +197,8 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
         bounds = once(*policy, read_bounds, lambda: _bound(study, run, device, say))
     written = []
     for sampler, of_all, bound in zip(spec.each, seconds, bounds, strict=True):
-        quantity = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
-        written.append(
-            Written(run=run, sampler=unstructure(sampler), quantity=quantity, seconds=of_all, on=on, **bound)
-        )
+        bound["quantity"] = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
+        written.append(Written(run=run, sampler=unstructure(sampler), seconds=of_all, on=on, **bound))
     return written
 
 

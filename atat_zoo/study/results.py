@@ -121,10 +121,8 @@ def values_of(measured: Measured) -> dict[str, Any]:
     """Return the bounds of a run: nats per token and the exponential, under its name, and the count table's."""
     table: dict[str, Any] = {}
     for name, nats in measured.nats.items():
-        bound, keys = (
-            bound_value(nats, measured.count, measured.bytes),
-            ("value", "stderr", "nats_per_token", "bits_per_byte"),
-        )
+        bound = bound_value(nats, measured.count, measured.bytes)
+        keys = ("value", "stderr", "nats_per_token", "bits_per_byte")
         table[title(name)] = {key: getattr(bound, key) for key in keys}
     quantity, beside = measured.quantity, measured.table
     counted = figure(beside, measured.nats[quantity], measured.count) if beside else None
