@@ -93,9 +93,10 @@ class StudyRunner:
                 continue
             steps = None
             if matched:
-                steps = results.steps_in_the_time_of(study, arm, self.runs)
                 if begun := [run.folder for run in study.arm_runs(arm, points) if run.folder.exists]:
                     steps = begun[0].table()["train"]["steps"]  # the number is fixed
+                else:
+                    steps = results.steps_in_the_time_of(study, arm, self.runs)
                 if steps is None:
                     continue
             self.runs[arm] = study.arm_runs(arm, points, steps)
