@@ -22,11 +22,7 @@ _LARGEST = 1 << 30  # bytes of a file that is read at once: the metrics of a mil
 
 
 def opened(path: Path) -> BufferedReader:
-    """Open a regular file to read: nobody may ever write to a pipe, and some devices never end.
-
-    Raises:
-        OSError: also when it is none.
-    """
+    """Open a file to read; an `OSError` unless it is regular: pipes may stay empty, and some devices never end."""
     # Without waiting, and asked when it is open: until then, the name may come to mean another file.
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -36,10 +32,9 @@ def opened(path: Path) -> BufferedReader:
 
 
 def read(path: Path) -> bytes:
-    """Return what a regular file holds. Whatever lies in a run folder is read by this function, or from `opened`.
+    """Return what a regular file holds, or raise an `OSError`, also when it is larger than any that is read at once.
 
-    Raises:
-        OSError: also when it is another kind of file, or larger than any that is read at once.
+    Whatever lies in a run folder is read by this function, or from `opened`.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -49,21 +44,13 @@ def read(path: Path) -> bytes:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Return the table of a TOML document.
-
-    Raises:
-        ValueError: when it is no TOML, nested too deeply, or has a number that is too long.
-    """
+    """Return the table of a TOML document; a `ValueError` when it is none, nested too deeply or has a huge number."""
     table: dict[str, Any] = _checked(tomllib.loads, text)
     return table
 
 
 def from_json(data: bytes) -> Any:
-    """Return the value of a JSON document in UTF-8.
-
-    Raises:
-        ValueError: as `from_toml`.
-    """
+    """Return the value of a JSON document in UTF-8; raises as `from_toml` does."""
     return _checked(json.loads, data.decode("utf-8"))
 
 
@@ -77,12 +64,7 @@ def _checked(read: Callable[[str], Any], text: str) -> Any:
 
 
 def value_of(text: str) -> Any:
-    """Return the one TOML value that a text consists of.
-
-    Raises:
-        ValueError: when it is none.
-        TrailingInput: when something follows the value that TOML ignores or takes for another key.
-    """
+    """Return the one TOML value that a text consists of; a `ValueError` when it is none, or `TrailingInput`."""
     document = from_toml(f"x = {text}")
     try:
         # Here a comment takes the bracket with it, and a second key is no element.
@@ -102,14 +84,10 @@ def check(value: Any) -> None:
     """Raise a `ValueError` when a value is nested too deeply or has an integer that is too long."""
     level = [value]
     for _ in range(_DEEPEST + 1):
-        if any(isinstance(each, int) and each.bit_length() > _LONGEST for each in level):
+        if any(isinstance(item, int) and item.bit_length() > _LONGEST for item in level):
             raise ValueError(f"it has a number of more than {_LONGEST} bits")
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
+        tables = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for table in tables for item in table]
         if not level:
             return
     raise ValueError(f"it is nested more than {_DEEPEST} deep")

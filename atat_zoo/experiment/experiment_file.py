@@ -82,16 +82,13 @@ def find(name: str) -> Path:
 def load(
     name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None, overrides_from: str = "on the command line"
 ) -> Experiment:
-    """Read, merge and validate an experiment.
+    """Read, merge and validate an experiment, or raise a `UserError` with one sentence per problem.
 
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
         overrides: `key.path=value` strings; the value is TOML, or a bare word.
         zoo: provides the parts; by default, those of this installation.
         overrides_from: where the overrides stand, for messages.
-
-    Raises:
-        UserError: with one sentence per problem.
     """
     path, zoo = find(name), zoo or Zoo.load()
     where = str(path)
@@ -155,13 +152,8 @@ def from_table(
             refuse(key, f"is no key of an experiment{close} (there are: {', '.join(known)})")
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or "/" in name
-        or not name.isprintable()
-        or len(name.encode()) > 255
-    ):
+    word = isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
+    if not word or len(name.encode()) > 255:
         refuse("name", f"expected a word that can name a folder, without '/', got {clip(repr(name))}")
     if type(seed) is not int or not 0 <= seed < 2**63:
         refuse("seed", f"expected an int from 0 to 2**63 - 1, got {clip(repr(seed))}")
@@ -171,10 +163,12 @@ def from_table(
     requires: Any = table.get("requires", [])
     if not isinstance(requires, list) or not all(isinstance(package, str) for package in requires):
         refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
-    else:
-        for package in requires:
-            if not _has(package):
-                refuse("requires", f"{package} is not installed; pip install {package}")
+        requires = []
+    for package in requires:
+        try:
+            metadata.version(package)
+        except (metadata.PackageNotFoundError, ValueError):
+            refuse("requires", f"{package} is not installed; pip install {package}")
     parts: dict[str, Any] = {}
     for kind, default in TABLES.items():
         value = table.get(kind, default)
@@ -194,19 +188,11 @@ def from_table(
     experiment = Experiment(name=name, seed=seed, init_from=init_from, parts=parts, **sections)
     tables = [(kind, parts[kind]) for kind in experiment.kinds]
     experiment = attrs.evolve(experiment, requires=zoo.origins([*tables, *sections.items()]))
-    objective = parts["objective"].name
     for kind in TABLES:
         if kind in table and kind not in experiment.kinds:
-            refuse(kind, f"objective {objective!r} uses no {kind}; leave this table out")
+            refuse(kind, f"objective {parts['objective'].name!r} uses no {kind}; leave this table out")
     _refuse(problems + conflicts(experiment), origins, where)
     return experiment
-
-
-def _has(distribution: str) -> bool:
-    try:
-        return bool(metadata.version(distribution))
-    except (metadata.PackageNotFoundError, ValueError):
-        return False
 
 
 def conflicts(experiment: Experiment) -> list[Problem]:
@@ -233,12 +219,10 @@ def conflicts_with(experiment: Experiment, parts: Mapping[str, Any]) -> list[Pro
 
 
 def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]) -> tuple[Table, Origins]:
-    """Return the table of a file, merged into those that it extends.
+    """Return the table of a file, merged into those that it extends, and where each key is from.
 
-    Args:
-        path: the file.
-        trail: the files that extend it, the outermost first.
-        known: the files that were read before, by two ways to one base; grows.
+    `trail` has the files that extend it, the outermost first. `known`, which grows, has what was read before: there may
+    be two ways to one base.
     """
     where = clip(path)
     try:
@@ -277,12 +261,7 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
 
 
 def read_toml(path: Path) -> Table:
-    """Return the table of a TOML file.
-
-    Raises:
-        FileNotFoundError: when there is no such file.
-        UserError: when it cannot be read.
-    """
+    """Return the table of a TOML file; a `FileNotFoundError` or a `UserError` when it cannot be read."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
             raise UserError(f"{clip(path)}: cannot be read: is a device or a pipe; name a TOML file")
@@ -345,16 +324,16 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str], named: s
                 f"{where}: only the beginning of the value would be taken; leave the comment or the other key out"
             ) from None
         *outer, last = key.split(".")
-        one: Table = {last: value}
+        nested: Table = {last: value}
         for name in reversed(outer):
-            one = {name: one}
+            nested = {name: nested}
         try:
-            parsing.check(one)
+            parsing.check(nested)
         except ValueError as error:
             raise UserError(f"{where}: cannot be a key of an experiment: {error}") from None
         # Merge the overrides first, so that a `use` among them drops none of them, in any order.
-        _merge(over, one, {}, drop=False)
-        origins |= dict.fromkeys(_paths(one), where)
+        _merge(over, nested, {}, drop=False)
+        origins |= dict.fromkeys(_paths(nested), where)
     _merge(table, over, TABLES)
 
 

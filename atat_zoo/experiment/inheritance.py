@@ -1,7 +1,6 @@
 """An experiment that continues from a run: `init_from`, and the tokenizer `run`. Imports no torch.
 
-The weights of a run work only with its tokenizer and its backbone. An experiment may omit these; different ones
-are refused.
+The weights of a run work only with its tokenizer and backbone: an experiment may omit these, and has no others.
 """
 
 from __future__ import annotations
@@ -36,33 +35,19 @@ class Refused(UserError):
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """A finished run from which another training starts.
+    """A finished run from which another training starts."""
 
-    Attributes:
-        path: its folder, as the experiment writes it.
-        folder: the same folder, as a `RunFolder`.
-        table: its experiment.
-        objective: the name of its objective.
-        step: the number of its optimizer steps.
-        like: the table of the tokenizer that made its `tokenizer.json`.
-        sha256: hash of that file.
-    """
-
-    path: str
+    path: str  # of its folder, as the experiment writes it
     folder: RunFolder
-    table: Table
-    objective: str
-    step: int
-    like: Table
-    sha256: str
+    table: Table  # its experiment
+    objective: str  # by name
+    step: int  # the number of its optimizer steps
+    like: Table  # the tokenizer that made its `tokenizer.json`
+    sha256: str  # of that file
 
     @classmethod
     def read(cls, path: str, key: str) -> Source:
-        """Read the description of a run's final model, without its weights.
-
-        Raises:
-            Refused: when there is no run or no final model; its key is `key`, which names the run.
-        """
+        """Read the description of a run's final model, without its weights; `key` names the run when it is refused."""
         folder = RunFolder(Path(path))
         try:
             metadata = described(folder.model_at())
@@ -87,11 +72,7 @@ class Source:
 
 
 def base_of(table: Table) -> tuple[Table, Source | None]:
-    """Return the table that an experiment's table is merged into, and the run that it continues from.
-
-    Raises:
-        Refused: when the run cannot be continued from.
-    """
+    """Return the table that an experiment's table is merged into, and the run that it continues from, or refuse it."""
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"

@@ -39,8 +39,7 @@ class DataSpec:
     lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
     shuffled_shards: int = param(1, help="shards whose rows a lane shuffles together; 1: one shard after another", ge=1)
     damaged: Literal["fatal", "skip"] = param(
-        "fatal",
-        help="a damaged training shard is an error, or the stream leaves out its damaged members and counts",
+        "fatal", help="a damaged training shard is an error, or the stream leaves out its damaged members and counts"
     )
     workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 

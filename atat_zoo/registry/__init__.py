@@ -1,8 +1,4 @@
-"""The registry of parts: from a name to a part. Imports no torch.
-
-`hookspecs` lists the kinds, `spec` declares and checks parameters, `manifest` reads and writes `registry.toml`,
-`plugins` loads third-party packages, and `zoo` combines the four.
-"""
+"""The registry of parts: from a name to a part. Imports no torch."""
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import CONTRACT, KINDS, PROJECT, TABLES, hookimpl

@@ -1,4 +1,4 @@
-"""The properties of an experiment that parts need when they are built."""
+"""What parts need to know when they are built."""
 
 from __future__ import annotations
 

@@ -1,21 +1,15 @@
 """The kinds of parts, and the hooks with which packages add parts: one hook per kind, which returns classes.
 
-A plugin is a module with functions named `atat_zoo_` and a kind, marked with `hookimpl`, and an entry point in the
-group `atat_zoo` that names the module:
+A plugin is a module that an entry point of the group `atat_zoo` names:
 
     from atat_zoo.registry import hookimpl
 
-    CONTRACT = 2
+    CONTRACT = 2  # the version of the contracts that its parts are written for: 1 where it says nothing
 
     @hookimpl
     def atat_zoo_masking():
         from my_package.strategies import Spiral
         return [Spiral]
-
-`CONTRACT` says for which version of the contracts its parts are written; a plugin that says nothing means the first,
-and one that wants a later version than ours is refused.
-
-`KINDS` lists the purpose of every kind, and the module or package with its contract (a `Protocol`) and built-in parts.
 """
 
 from __future__ import annotations
@@ -88,11 +82,9 @@ class Hooks:
     """The hook specifications, one for each kind: `atat_zoo_masking() -> list[type]` and so on."""
 
 
-for _kind in KINDS.values():
+for _kind in KINDS:
 
     def _specification() -> list[type]:
         raise NotImplementedError("pluggy calls the plugins' functions of this name")
 
-    _specification.__name__ = hook(_kind.name)
-    _specification.__doc__ = f"{_kind.summary} Contract: {_kind.module}."
-    setattr(Hooks, hook(_kind.name), staticmethod(hookspec(_specification)))
+    setattr(Hooks, hook(_kind), staticmethod(hookspec(_specification)))

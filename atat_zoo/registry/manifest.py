@@ -1,14 +1,12 @@
-"""`registry.toml`: the reviewed menu of parts, readable without imports.
-
-`atat zoo manifest --write` writes it from the code, and a test compares the two. Listing and checking read it, so they
-stay fast.
-"""
+"""`registry.toml`: the reviewed menu of parts, written from the code and read without imports, which keeps it fast."""
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import tomllib
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry.hookspecs import KINDS
-from atat_zoo.registry.spec import Mismatch, convert, fields_of
+from atat_zoo.registry.spec import Mismatch, convert, fields_of, is_component
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
@@ -58,20 +56,14 @@ class Manifest:
 
 
 def shipped() -> Path:
-    """Return our own `registry.toml`: inside the package in a wheel, beside it in a checkout.
-
-    Inside comes first: files beside an installed package belong to other packages.
-    """
+    """Return our own `registry.toml`: inside the package in a wheel, beside it in a checkout."""
+    # Inside comes first: files beside an installed package belong to other packages.
     inside = PACKAGE / "registry.toml"
     return inside if inside.is_file() else PACKAGE.parent / "registry.toml"
 
 
 def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        UserError: when the file is missing, is not TOML, lists an unknown kind, or has a value of another type.
-    """
+    """Read a manifest, or raise a `UserError` when the file is missing, damaged, or lists an unknown kind."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -110,12 +102,22 @@ def _typed(value: Any, tp: Any, where: str) -> Any:
         raise UserError(f"{where}: {error}; write it again") from None
 
 
-def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
-    """Describe a component class as an entry of the manifest.
+def parts_of(kind: str) -> list[type]:
+    """Return the built-in components in the module or package of a kind, in source order."""
+    parts: list[type] = []
+    package = KINDS[kind].module
+    spec = find_spec(package)
+    inside = pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ())
+    for name in (package, *(f"{package}.{module.name}" for module in inside)):
+        # The kind whose place is the innermost: `samplers.order` contains orders, not samplers.
+        around = [place for place in KINDS.values() if f"{name}.".startswith(f"{place.module}.")]
+        if max(around, key=lambda place: len(place.module)).name == kind:
+            parts += [cls for cls in vars(import_module(name)).values() if is_component(cls) and cls.__module__ == name]
+    return parts
 
-    Raises:
-        TypeError: when the class lacks something that every component must have.
-    """
+
+def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
+    """Describe a component class; raises a `TypeError` when it lacks something that every component must have."""
     where = f"{cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
         if not isinstance(getattr(cls, word, None), str):

@@ -10,9 +10,6 @@ A component is a frozen, keyword-only attrs class; an instance is called a speci
         summary = "one line for the menu"
         refs = ("arXiv:2406.07524",)
         temperature: float = param(1.0, help="softness of the ranking", gt=0)
-
-The class documents its TOML table: `fields_of` reads it, and `structure` turns a table into an instance or into
-a list of problems.
 """
 
 from __future__ import annotations
@@ -54,25 +51,17 @@ def component(cls: type[_T]) -> type[_T]:
     `refs` are then (), the optional dependency `package` is None, and `check(experiment)` finds no problem.
     """
     decorated: Any = component_base(cls)
-    for name, default in _DEFAULTS.items():
+    for name, default in {"refs": (), "package": None, "check": lambda part, experiment: ()}.items():
         if not hasattr(decorated, name):
             setattr(decorated, name, default)
     _COMPONENTS.add(decorated)
     return decorated
 
 
-def _no_problems(part: Any, experiment: Any) -> Iterator[Problem]:
-    """Yield the problems of the part in an experiment: none."""
-    yield from ()
-
-
-_DEFAULTS = {"refs": (), "package": None, "check": _no_problems}
-
-
 def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:
     """Yield what a part's `check` finds in an experiment; a plugin's may yield sentences, which are of no key."""
-    for found in part.check(experiment):
-        yield found if isinstance(found, Problem) else Problem("", str(found))
+    for problem in part.check(experiment):
+        yield problem if isinstance(problem, Problem) else Problem("", str(problem))
 
 
 def is_component(value: Any) -> bool:
@@ -89,8 +78,7 @@ def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
         raise TypeError(f"param takes the bounds {', '.join(_BOUNDS)}, not {', '.join(bounds)}")
 
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        problem = _out_of_bounds(value, bounds)
-        if problem:
+        if problem := _out_of_bounds(value, bounds):
             raise ValueError(f"{attribute.name} {problem}, not {value!r}")
 
     return attrs.field(default=default, validator=check, metadata={"help": help, "bounds": bounds})
@@ -99,8 +87,8 @@ def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
 def part(kind: str, default: Any, *, help: str) -> Any:
     """Declare a parameter whose value is another part of the zoo.
 
-    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name or
-    a table, or `attrs.NOTHING` for a required part.
+    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name, a
+    table, or `attrs.NOTHING` for a required part.
     """
     # The default is a factory, so that importing one component does not import its parts.
     return attrs.field(
@@ -141,10 +129,11 @@ def _out_of_bounds(value: Any, bounds: Mapping[str, float]) -> str:
         return ""
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
-    broken = (
-        f"must be {_BOUNDS[key][0]} {bound}" for key, bound in bounds.items() if not _BOUNDS[key][1](value, bound)
-    )
-    return next(broken, "")
+    for key, bound in bounds.items():
+        words, holds = _BOUNDS[key]
+        if not holds(value, bound):
+            return f"must be {words} {bound}"
+    return ""
 
 
 class Field(typing.NamedTuple):
@@ -170,31 +159,23 @@ def fields_of(cls: type) -> list[Field]:
     """Return the parameters of a component in the order of their declaration."""
     fields = []
     for attribute in attrs.fields(cls):
-        meta, default = attribute.metadata, attribute.default
+        meta, default, tp = attribute.metadata, attribute.default, attribute.type
         kind = meta.get("part")
         if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
             default = meta["part_default"] if kind else default.factory()
-        resolved = None if kind else _resolved(cls, attribute)
+        if kind:
+            tp = None
+        elif isinstance(tp, str):  # an annotation, which means what it does in the module of its class
+            owner = next(owner for owner in cls.__mro__ if attribute.name in inspect.get_annotations(owner))
+            tp = eval(tp, vars(sys.modules[owner.__module__]))
         help, bounds, many = meta.get("help", ""), dict(meta.get("bounds", {})), meta.get("many", False)
-        fields.append(Field(attribute.name, resolved, default, help, bounds, kind, many))
+        fields.append(Field(attribute.name, tp, default, help, bounds, kind, many))
     return fields
-
-
-def _resolved(cls: type, attribute: attrs.Attribute[Any]) -> Any:
-    """Evaluate a string annotation in the module of the class that declares it."""
-    if not isinstance(attribute.type, str):
-        return attribute.type
-    for owner in cls.__mro__:
-        if attribute.name in inspect.get_annotations(owner):
-            return eval(attribute.type, vars(sys.modules[owner.__module__]))
-    raise TypeError(f"{cls.__name__}.{attribute.name} has no annotation")
 
 
 def type_name(tp: Any) -> str:
     """Return the name of a type in TOML's terms."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
-    if tp is type(None):
-        return "none"
     if tp is Any:
         return "value"
     if origin is Literal:
@@ -215,14 +196,11 @@ _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Mismatch(Exception):
-    """A value of the wrong type. The message states the expected type."""
+    """A value of the wrong type."""
 
 
 def convert(value: Any, tp: Any) -> Any:
-    """Return `value` as type `tp` or raise `Mismatch`.
-
-    It coerces only an integer to a float: TOML authors omit the `.0`, and no information is lost.
-    """
+    """Return `value` as type `tp` or raise `Mismatch`; only an integer becomes a float, where `.0` was left out."""
     if tp is Any:
         return value
     origin, args = typing.get_origin(tp), typing.get_args(tp)
@@ -268,56 +246,42 @@ def convert(value: Any, tp: Any) -> Any:
 def _show(value: Any) -> str:
     if isinstance(value, list | dict):
         return "a table" if isinstance(value, dict) else "a list"
-    return f"{_short(value)} ({type(value).__name__})"
-
-
-def _short(value: Any) -> str:
-    return clip(repr(value), 60)
+    return f"{clip(repr(value), 60)} ({type(value).__name__})"
 
 
 def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:
-    """Turn a TOML table into an instance of `cls`.
+    """Turn a TOML table, without `use`, into an instance of `cls`, or None; and the problems.
 
-    Args:
-        cls: the component.
-        table: the keys and values, without `use`.
-        path: key path of the table, for messages: `masking` or `sampler.order`; empty for a whole file.
-        zoo: provides the nested parts.
-
-    Returns:
-        The instance, or None; and the problems.
+    `path` is the key path of the table, for messages: `masking` or `sampler.order`; empty for a whole file. The zoo
+    provides the nested parts.
     """
     problems: list[Problem] = []
     within = f"{path}." if path else ""
     values: dict[str, Any] = {}
+
+    def refuse(key: str, text: str) -> None:
+        problems.append(Problem(within + key, text))
+
     fields = {field.name: field for field in fields_of(cls)}
-    for key, value in table.items():
+    absent = {key: field.default for key, field in fields.items() if key not in table}
+    for key, value in [*table.items(), *absent.items()]:
         field = fields.get(key)
         if field is None:
-            close, known = nearest(key, list(fields)), ", ".join(fields) or "none"
-            text = f"is not a parameter of {getattr(cls, 'name', path)!r}{close} (it takes: {known})"
-            problems.append(Problem(within + key, text))
-            continue
-        if field.kind:
+            close, takes = nearest(key, list(fields)), ", ".join(fields) or "none"
+            refuse(key, f"is not a parameter of {getattr(cls, 'name', path)!r}{close} (it takes: {takes})")
+        elif value is attrs.NOTHING:
+            refuse(key, f"is missing: {field.help} ({field.type_name})")
+        elif field.kind:
             values[key], wrong = _part_of(field, value, within + key, zoo)
             problems += wrong
-            continue
-        try:
-            values[key] = convert(value, field.type)
-        except Mismatch as error:
-            problems.append(Problem(within + key, str(error)))
-            continue
-        broken = _out_of_bounds(values[key], field.bounds)
-        if broken:
-            problems.append(Problem(within + key, f"{broken}, not {_short(value)}"))
-    for field in fields.values():
-        if field.name in table:
-            continue
-        if field.default is attrs.NOTHING:
-            problems.append(Problem(within + field.name, f"is missing: {field.help} ({field.type_name})"))
-        elif field.kind:
-            values[field.name], wrong = _part_of(field, field.default, within + field.name, zoo)
-            problems += wrong
+        elif key in table:
+            try:
+                values[key] = convert(value, field.type)
+            except Mismatch as error:
+                refuse(key, str(error))
+            else:
+                if broken := _out_of_bounds(values[key], field.bounds):
+                    refuse(key, f"{broken}, not {clip(repr(value), 60)}")
     if problems:
         return None, problems
     try:
@@ -351,9 +315,9 @@ def parts_in(spec: Any) -> Iterator[tuple[str, Any]]:
     for field in fields_of(type(spec)):
         if field.kind:
             value = getattr(spec, field.name)
-            for each in value if field.many else [value]:
-                yield field.kind, each
-                yield from parts_in(each)
+            for part in value if field.many else [value]:
+                yield field.kind, part
+                yield from parts_in(part)
 
 
 def unstructure(spec: Any) -> dict[str, Any]:

@@ -53,13 +53,9 @@ class Zoo:
 
     @staticmethod
     def from_code() -> manifest.Manifest:
-        """Return the manifest of the code, through the hooks; imports every built-in part."""
-        # Only the menu is read to list and check parts.
-        from atat_zoo.registry import builtin
-
-        return attrs.evolve(
-            manifest.read(manifest.shipped()), entries=plugins.hook_entries(builtin.plugin(), "atat-zoo")
-        )
+        """Return the manifest of the code; imports every built-in part."""
+        entries = [manifest.entry_of(kind, cls, "atat-zoo") for kind in KINDS for cls in manifest.parts_of(kind)]
+        return attrs.evolve(manifest.read(manifest.shipped()), entries=tuple(entries))
 
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind, sorted."""
@@ -129,10 +125,8 @@ class Zoo:
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
         """Return the distributions of the plugins with parts in these (kind, specification) pairs, at any depth."""
         foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
-        if not foreign:
-            return ()
-        used = ((kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.parts_in(top[1])))
-        return tuple(sorted({foreign[each] for each in used if each in foreign}))
+        used = {(kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.parts_in(top[1]))}
+        return tuple(sorted({foreign[part] for part in used & foreign.keys()}))
 
     def _kind(self, kind: str) -> str:
         if kind not in KINDS:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.registry import KINDS, builtin, component, manifest, param
+from atat_zoo.registry import KINDS, component, manifest, param
 from atat_zoo.registry.manifest import Entry, Manifest, entry_of, read, shipped, write
 
 
@@ -63,7 +63,7 @@ def test_every_component_documents_itself(code):
 
 
 def test_a_part_belongs_to_the_kind_in_whose_place_it_stands():
-    found = {kind: {cls.__name__ for cls in builtin.parts_of(kind)} for kind in KINDS}
+    found = {kind: {cls.__name__ for cls in manifest.parts_of(kind)} for kind in KINDS}
     assert all(found.values())
     assert len(set.union(*found.values())) == sum(map(len, found.values())), "two parts have one class name"
     assert "RandomOrder" in found["order"]
