@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success it replaces `path`, durably.
 
-    Raises:
-        UserError: when the file system refuses (full disk, no permission), or `path` is a device or a pipe; `path` is
-            then as it was.
+    Otherwise `path` stays as it was; what the file system refuses, and a device or a pipe, is a `UserError`.
     """
     target = Path(os.path.realpath(path))  # a symbolic link stays a link
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -55,11 +53,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; on success it replaces the folder `path` as a whole.
-
-    Raises:
-        UserError: when the file system refuses.
-    """
+    """Yield an empty folder beside `path`; on success it replaces the folder `path` as a whole."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.mkdir(parents=True, exist_ok=True)
@@ -100,11 +94,10 @@ def clean(folder: Path) -> None:
 def _running(process: int) -> bool:
     """Return whether another process of that number runs; ours writes nothing when it cleans."""
     try:
-        os.kill(process, 0)
+        with suppress(PermissionError):
+            os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        pass
     return process != os.getpid()
 
 

@@ -58,11 +58,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here.
-
-        Raises:
-            UserError: when the path cannot be that of a folder.
-        """
+        """Whether a run was begun here; a `UserError` when the path cannot be that of a folder."""
         try:
             return self.resolved.is_file()
         except OSError as error:  # too long a name, no permission
@@ -77,11 +73,7 @@ class RunFolder:
             )
 
     def table(self) -> dict[str, Any]:
-        """Return the resolved experiment as a table.
-
-        Raises:
-            UserError: when there is no run here.
-        """
+        """Return the resolved experiment as a table."""
         self.require()
         try:
             return parsing.from_toml(parsing.read(self.resolved).decode("utf-8"))
@@ -91,9 +83,7 @@ class RunFolder:
     def model_at(self, step: int | None = None) -> Path:
         """Return the folder of the final model, or of the model beside the checkpoint of `step`.
 
-        Raises:
-            UserError: when there is no run here, it has no such model (it says which steps there are), or the model is
-                that of another experiment.
+        Where there is no such model, the `UserError` says which steps there are; one of another experiment is refused.
         """
         trained = self.table()
         if step is None and (self.model / DESCRIPTION).is_file():
@@ -126,11 +116,7 @@ class RunFolder:
         return model
 
     def newest(self) -> int:
-        """Return the step of the newest model, which is the final one of a finished run.
-
-        Raises:
-            UserError: when there is no run here, or it has no model that can be read.
-        """
+        """Return the step of the newest model, which is the final one of a finished run."""
         if models := self._models():
             return max(models)
         folder = self.model_at()
@@ -140,7 +126,6 @@ class RunFolder:
             raise unreadable(folder / DESCRIPTION, error) from error
 
     def _models(self) -> dict[int, Path]:
-        """Return the folders of the models by step."""
         models: dict[int, Path] = {}
         with suppress(UserError, KeyError, TypeError, ValueError, OverflowError):
             models[int(described(self.model)["step"])] = self.model
@@ -171,9 +156,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Lock the folder for this process, and remove what killed processes have left unfinished in it.
 
-        Raises:
-            UserError: when another process has locked it, there can be no such folder, or what a run would clear is
-                another's.
+        It is refused when another process has locked it, or what a run would clear is no run's.
         """
 
         def refuse(owner: str) -> None:
@@ -185,7 +168,14 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                self._refuse_what_is_no_runs(file)
+                # A run is locked before its first file is written, and keeps the lock's file also where it was killed.
+                # That file is looked for last: another process may be beginning a run.
+                there = [path.name for path in self._records if path.exists()]
+                if there and not (self.exists or file.exists()):
+                    raise UserError(
+                        f"{self.path} is no run, and has files that a run would replace ({', '.join(there)}); move "
+                        "them away, or choose another folder with --out"
+                    )
                 stack.enter_context(locks.locked(file, refuse))
             except OSError as error:
                 problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
@@ -200,15 +190,6 @@ class RunFolder:
         files = (self.environment, self.metrics, self.damaged, self.samples)
         return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
 
-    def _refuse_what_is_no_runs(self, lock: Path) -> None:
-        # A run is locked before its first file is written, and keeps the lock's file also where it was killed. That
-        # file is looked for last: another process may be beginning a run.
-        if (found := [path.name for path in self._records if path.exists()]) and not (self.exists or lock.exists()):
-            raise UserError(
-                f"{self.path} is no run, and has files that a run would replace ({', '.join(found)}); move them away, "
-                "or choose another folder with --out"
-            )
-
     def clear(self) -> None:
         """Remove the files of an earlier run, except the lock."""
         # The run itself first, for good: what is left when we are killed is no run.
@@ -219,8 +200,6 @@ class RunFolder:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-
-    # Metrics
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -234,11 +213,7 @@ class RunFolder:
     def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, without a truncated last line.
 
-        Args:
-            damaged: whether to leave out damaged lines instead of refusing them.
-
-        Raises:
-            UserError: when a line other than the last is damaged.
+        Any other damaged line is refused, or with `damaged` left out.
         """
         lines, problem = self._metrics()
         if problem and not damaged:
@@ -255,8 +230,7 @@ class RunFolder:
     def cut_metrics(self, step: int) -> str:
         """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
 
-        Returns:
-            A sentence about what is damaged and where it is kept, or an empty text.
+        Returns a sentence about what is damaged and where it is kept, or an empty text.
         """
         try:
             lines, problem = self._metrics()
@@ -292,8 +266,6 @@ class RunFolder:
         which = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines from line {damaged[0]} on are"
         return lines, f"{self.metrics}: {which} damaged"
 
-    # Checkpoints
-
     def checkpoint_model(self, step: int) -> Path:
         """Return where the model beside the checkpoint of `step` belongs."""
         return self.checkpoints / f"step-{step:08d}"
@@ -312,10 +284,9 @@ class RunFolder:
             yield beside
             digest = sha256_of(beside)
         # The hash comes last: a checkpoint without it was interrupted.
-        experiment: dict[str, Any] | None = None
+        note: dict[str, Any] = {"step": step, "sha256": digest, "experiment": None}
         with suppress(UserError):
-            experiment = described(self.checkpoint_model(step))["experiment"]
-        note = {"step": step, "sha256": digest, "experiment": experiment}
+            note["experiment"] = described(self.checkpoint_model(step))["experiment"]
         atomic.write_json(path.with_suffix(".json"), note)
         # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
         # continue from it.

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 class Interruption:
     """Receives Ctrl-C and SIGTERM in a `with` block; `signal` is the first, or None.
 
-    Args:
-        receive: called with the number of each signal, and whether there was one before.
+    `receive` is called with the number of each signal, and whether there was one before.
     """
 
     def __init__(self, receive: Callable[[int, bool], object]) -> None:

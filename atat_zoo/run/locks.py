@@ -19,11 +19,7 @@ _LOOK = 0.02  # seconds: longer than `held` takes
 
 
 def _let_go() -> None:
-    """Close the locks of the parent in a process that it has forked.
-
-    A lock lasts until the last copy of its descriptor is closed, and a fork copies it. The workers of a loader live on
-    for some seconds when their trainer is killed.
-    """
+    """Close the parent's locks in a forked process: a loader's workers live on for seconds when their trainer dies."""
     while _held:
         os.close(_held.pop())
 
@@ -33,16 +29,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 @contextmanager
 def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
-    """Lock a file for this process, and write into it which process this is.
+    """Lock a file, made when absent, for this process, and write into it which process this is.
 
-    The file is never deleted: a lock on a deleted file would guard nothing.
-
-    Args:
-        path: the file; it is made when it is absent.
-        busy: called with what is written in it when another process has the lock; unless it raises, we wait.
-
-    Raises:
-        UserError: when it is a folder, or a link, by which another file would be written.
+    Where another has the lock, `busy` is called with what is written in the file; unless it raises, we wait. The file
+    is never deleted: a lock on a deleted file would guard nothing. A folder is refused, and a link, by which another
+    file would be written.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -66,10 +57,8 @@ def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
 
 
 def held(path: Path) -> bool:
-    """Return whether a process has the lock; a file that is absent or cannot be read is held by none.
-
-    The look itself shares the lock for a moment, which `locked` waits out.
-    """
+    """Return whether a process has the lock; a file that is absent or cannot be read is held by none."""
+    # The look itself shares the lock for a moment, which `locked` waits out.
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe
         try:

@@ -15,12 +15,9 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return the content of model.json, once all files of the model are there.
+    """Return the content of model.json, once all files of the model are there and can be read.
 
     The tokenizer is compared with its hash; the weights, which may be large, by `check`, where they are read.
-
-    Raises:
-        UserError: when a file is missing, cannot be read, or is not the one that is described.
     """
     for name in (DESCRIPTION, WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
@@ -36,11 +33,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, description: dict[str, Any], name: str) -> None:
-    """Compare a file of the model with its hash.
-
-    Raises:
-        UserError: when it is another file.
-    """
+    """Refuse a file of the model that has another hash than is described."""
     try:
         same = sha256_of(folder / name) == description["sha256"][name]
     except (OSError, KeyError, TypeError) as error:

@@ -1,8 +1,4 @@
-"""Training: Composer's Trainer over an assembled model and the stream. The only package that imports composer.
-
-Modules that need composer are imported on first use, because the specifications of optimizers, schedules, loggers,
-callbacks and algorithms are in this package too.
-"""
+"""Training: Composer's Trainer over an assembled model and the stream. The only package that imports composer."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,6 +9,7 @@ if TYPE_CHECKING:
 __all__ = ["Reporter", "Result", "resume", "train"]
 
 
+# Imported on first use: the parts in this package are listed without composer.
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module("atat_zoo.training.trainer"), name)

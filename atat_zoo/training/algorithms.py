@@ -28,7 +28,6 @@ class Algorithm(Protocol):
 
     def build(self) -> ComposerAlgorithm:
         """Return Composer's algorithm. It runs after `train.clip`, and must be a function of the step's state."""
-        ...
 
 
 @component
@@ -36,9 +35,7 @@ class GradientClippingAlgorithm(Algorithm):
     """Composer's GradientClipping by value, or adaptively by the norm of each weight (Brock et al., 2021); or by part.
 
     `part` is clipping by norm, but the importance estimator's gradients have a norm of their own, so that they do not
-    change the steps of the denoiser; without an estimator it is `train.clip`.
-
-    `train.clip` clips before it; set that to 0 to have this alone.
+    change the steps of the denoiser. `train.clip` clips before it; set that to 0 to have this alone.
     """
 
     name = "gradient_clipping"
@@ -54,7 +51,7 @@ class GradientClippingAlgorithm(Algorithm):
     @override
     def build(self) -> ComposerAlgorithm:
         if self.by == "part":
-            from atat_zoo.training.clipping import ClippingByPart
+            from atat_zoo.training.gradients import ClippingByPart
 
             return ClippingByPart(self.threshold)
         from composer.algorithms import GradientClipping

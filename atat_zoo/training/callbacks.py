@@ -31,22 +31,15 @@ class Callback(Protocol):
         At the end of a step it runs after the update of the parts and of the moving average, and before metrics.jsonl
         is written. If it has a state, `state_dict` and `load_state_dict` carry it through a checkpoint.
         """
-        ...
 
 
 @component_base
 class ComposerMonitor(Callback):
-    """A callback of Composer's own.
+    """A callback of Composer's own."""
 
-    Attributes:
-        composer: its name there.
-        arguments: our parameter for each of its arguments, by name.
-        fixed: its other arguments.
-    """
-
-    composer = ""
-    arguments: ClassVar[dict[str, str]] = {}
-    fixed: ClassVar[dict[str, Any]] = {}
+    composer = ""  # its name there
+    arguments: ClassVar[dict[str, str]] = {}  # our parameter for each of its arguments, by name
+    fixed: ClassVar[dict[str, Any]] = {}  # its other arguments
 
     @override
     def build(self) -> ComposerCallback:
@@ -97,16 +90,16 @@ class OptimizerMonitorCallback(ComposerMonitor):
 
 
 @component
-class GradientNormsCallback:
+class GradientNormsCallback(Callback):
     """The norms of the denoiser's and of the importance estimator's gradients, after clipping, as `gradient_norm/…`."""
 
     name = "gradient_norms"
     summary = "norms of the gradients of denoiser and importance estimator"
     every: int = param(10, help="steps between two measurements", ge=1)
 
+    @override
     def build(self) -> ComposerCallback:
-        """See `Callback`."""
-        from atat_zoo.training.clipping import GradientNorms
+        from atat_zoo.training.gradients import GradientNorms
 
         return GradientNorms(self.every)
 

@@ -1,10 +1,21 @@
-"""What a run goes on from, and with: its checkpoint, whose experiment must be its own, and another number of steps."""
+"""What a run goes on from, and with: its checkpoint, whose experiment must be its own, and another number of steps.
+
+A checkpoint is a pickle, and a pickle may name any function to be called. Here it may only build tensors, numbers,
+texts and containers of them, which is all that Composer's state and ours need: nothing that it holds runs.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from datetime import UTC, datetime
+import os
+import re
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
+
+import torch
+from composer import Callback, Logger, State
+from torch.torch_version import TorchVersion
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
@@ -13,7 +24,8 @@ from atat_zoo.run import atomic, write_json, write_text
 from atat_zoo.run.changes import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from atat_zoo.experiment import Experiment
     from atat_zoo.run import RunFolder
@@ -31,10 +43,6 @@ def continued(
     With the overrides it goes on as if it had been begun with them: a schedule says by `extends(done, steps, more)`
     whether its first `done` rates of a training of `steps`, and the next, are those of a training of `more`; so does
     any other part that follows the progress of the training.
-
-    Raises:
-        UserError: when another key is overridden, a part has gone by the end of the training, or the checkpoint is that
-            of another experiment.
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in CHANGEABLE:
@@ -57,10 +65,10 @@ def continued(
             raise UserError(f"train.steps = {steps}: {folder.path} has made {last.step} steps already; choose more")
         _check_extends(experiment, folder, last.step, trained.train.steps)
     differences = list(changes(trained.to_table(), experiment.to_table()))
-    if refused := [str(change) for change in differences if not change.free and change.key not in CHANGEABLE]:
+    if kept := [str(change) for change in differences if not change.free and change.key not in CHANGEABLE]:
         raise UserError(
             f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
-            f"({clip(', '.join(refused))}); put that back, or train it from the beginning in another folder"
+            f"({clip(', '.join(kept))}); put that back, or train it from the beginning in another folder"
         )
     if differences:
         message(f"changed since step {last.step}: {clip(', '.join(map(str, differences)))}")
@@ -96,3 +104,89 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
     # The final model is final no longer; that of the checkpoint stays.
     atomic.discard(folder.model)
     write_text(folder.resolved, experiment.to_toml())
+
+
+# Besides what torch itself allows. `TorchVersion` is a text.
+ALLOWED: list[Any] = [timedelta, TorchVersion]
+_ONLY_DATA, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+@contextmanager
+def only_data() -> Iterator[None]:
+    """Let `torch.load` build nothing but data, also where its caller, as Composer does, asks for more."""
+    before = {name: os.environ.pop(name, None) for name in (_ONLY_DATA, _ANYTHING)}
+    os.environ[_ONLY_DATA] = "1"
+    try:
+        with torch.serialization.safe_globals(ALLOWED):
+            yield
+    finally:
+        del os.environ[_ONLY_DATA]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def inert(checkpoint: dict[str, Any]) -> None:
+    """Remove from a loaded checkpoint what Composer would evaluate as Python; its `load_ignore_keys`."""
+    state = checkpoint["state"]
+    # Of algorithms in a list, Composer evaluates the texts that describe them; of a table it loads the states alone.
+    if "algorithms" in state:
+        state["algorithms"] = dict(state["algorithms"])
+
+
+def without_generators(checkpoint: dict[str, Any]) -> None:
+    """Remove the states of the generators before a checkpoint is written: they are not restored, and not all data."""
+    del checkpoint["rng"]
+
+
+class Loading(Callback):
+    """Makes one sentence of whatever goes wrong while Composer loads a checkpoint."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path  # None: a training from its beginning
+        self.busy = False
+
+    def before_load(self, state: State, logger: Logger) -> None:
+        """The loading begins."""
+        self.busy = True
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """The loading has succeeded."""
+        self.busy = False
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Load only data, or say what else the checkpoint holds, or lacks for this training."""
+        try:
+            with only_data():
+                yield
+        except Exception as error:
+            if self.path is None or not self.busy or isinstance(error, UserError):
+                raise
+            raise refused(self.path, error) from error
+
+
+def refused(path: Path, error: Exception) -> UserError:
+    """Return the sentence about a checkpoint that cannot be continued from."""
+    if isinstance(error, UnpicklingError):
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        what = f" ({foreign[1]})" if foreign else ""
+        why = (
+            f"it holds more than tensors, numbers and texts{what}, and nothing else is read, so that nothing of it runs"
+        )
+    else:
+        why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return UserError(
+        f"the checkpoint {path} cannot be continued from: {why}; delete it to continue from an earlier one, or train "
+        "again with --overwrite"
+    )
+
+
+def check_saved(path: Path) -> None:
+    """Refuse a checkpoint that could not be loaded again, when it is written and not when it is needed."""
+    with only_data():
+        foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    if foreign:
+        raise UserError(
+            f"a run with a checkpoint that holds {', '.join(sorted(foreign))} could not be resumed; a callback, "
+            "algorithm, optimizer or schedule of a plugin has such a state: let its `state_dict` return tensors, "
+            "numbers and texts"
+        )

@@ -61,17 +61,12 @@ class Evaluator:
         rows = chosen[rank::ranks]
         with self._weights():
             mine = measure(
-                self.objective,
-                self.tokens[rows],
-                self.maskable[rows],
-                spec,
-                seed=self.experiment.seed,
-                rows=rows,
+                self.objective, self.tokens[rows], self.maskable[rows], spec, seed=self.experiment.seed, rows=rows
             )
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
-        found: list[Any] = [None]
+        evaluations: list[Any] = [None]
         if rank == 0:
-            found[0] = summarise(
+            evaluations[0] = summarise(
                 Measurement.join(gathered),
                 tokenizer=self.context.tokenizer,
                 counts=self.context.counts,
@@ -84,8 +79,8 @@ class Evaluator:
                 method=method_of(self.experiment, spec.bound),
             )
         if ranks > 1:
-            dist.broadcast_object_list(found)
-        evaluation: Evaluation = found[0]
+            dist.broadcast_object_list(evaluations)
+        evaluation: Evaluation = evaluations[0]
         if rank == 0:
             evaluation.record(self.folder, required=True)
         return evaluation
@@ -139,14 +134,10 @@ class WatchesEvaluations(Protocol):
 
     def evaluated(self, perplexity: float, state: State) -> None:
         """Receive the perplexity; NaN for an objective without one."""
-        ...
 
 
 class Evaluations(Callback):
-    """Evaluates before the first step, and every so many steps until the step `last`.
-
-    Loggers get the results, and the callbacks that watch evaluations those of a step.
-    """
+    """Evaluates before the first step and every so many until `last`; tells the loggers and callbacks that watch."""
 
     def __init__(self, every: int, last: int, evaluate: Callable[[int], Evaluation]) -> None:
         self.every, self.last, self.evaluate = every, last, evaluate

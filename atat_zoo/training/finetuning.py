@@ -32,11 +32,7 @@ class InitialWeights:
 
     @classmethod
     def of(cls, experiment: Experiment) -> InitialWeights | None:
-        """Read the run that `init_from` names, before anything is built; None without `init_from`.
-
-        Raises:
-            UserError: when the run is not there, not finished or damaged, or has another tokenizer or backbone.
-        """
+        """Read the run that `init_from` names, before anything is built; None without `init_from`."""
         if experiment.init_from is None:
             return None
         source = Source.read(experiment.init_from, "init_from")
@@ -58,9 +54,6 @@ class InitialWeights:
 
         A part is copied completely or not at all. Statistics of the corpus (a running loss, token frequencies) are
         buffers, not weights, and are not copied.
-
-        Raises:
-            UserError: when its backbone differs.
         """
         path, theirs = self.source.folder.model / WEIGHTS, self.weights
         ours = parts_of(objective)

@@ -19,20 +19,20 @@ import math
 import signal
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from composer import Callback, Logger, State
-from composer.loggers import LoggerDestination
+from composer.loggers import LoggerDestination, TensorboardLogger, WandBLogger
 from composer.utils import dist
 from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
+from typing_extensions import override
 
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import replacing_folder
-from atat_zoo.training.checkpoints import check_saved, without_generators
 from atat_zoo.training.composer_model import sum_over_ranks
-from atat_zoo.training.histograms import TakesHistograms
+from atat_zoo.training.continuing import check_saved, without_generators
 from atat_zoo.training.memory import peak_memory
 
 if TYPE_CHECKING:
@@ -53,11 +53,7 @@ class Progress(Callback):
         self.model, self.updating = model, -1
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin the step; Composer begins it again with smaller micro-batches when memory did not suffice.
-
-        Raises:
-            UserError: when it did not for the update of the weights, some of which has been made.
-        """
+        """Begin the step, if need be again with smaller micro-batches; not within the update of the weights."""
         self.model.step = int(state.timestamp.batch)
         if self.updating == self.model.step:
             raise UserError(
@@ -141,6 +137,34 @@ class CallbackValues(LoggerDestination):
         """Return the numbers logged since the last call."""
         values, self.values = self.values, {}
         return values
+
+
+@runtime_checkable
+class TakesHistograms(Protocol):
+    """A logger's destination that draws histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+
+
+class TensorBoardDestination(TensorboardLogger, TakesHistograms):
+    """TensorBoard with histograms."""
+
+    @override
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        if self.writer is not None and dist.get_global_rank() == 0:
+            self.writer.add_histogram(name, values, global_step=step)
+
+
+class WandbDestination(WandBLogger, TakesHistograms):
+    """Weights & Biases with histograms."""
+
+    @override
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        if dist.get_global_rank() == 0:
+            import wandb
+
+            self.log_metrics({name: wandb.Histogram(values.tolist())}, step)
 
 
 class MetricsWriter(Callback):
@@ -239,11 +263,7 @@ class Checkpoints(Callback):
     """Saves every `save_every` steps, at the end, and before an interruption."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        spec: TrainSpec,
-        interruption: Interruption,
-        write_model: Callable[[int, Path], None],
+        self, folder: RunFolder, spec: TrainSpec, interruption: Interruption, write_model: Callable[[int, Path], None]
     ) -> None:
         self.folder, self.spec, self.interruption, self.write_model = folder, spec, interruption, write_model
         self.saved, self.interrupted = -1, False

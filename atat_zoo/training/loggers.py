@@ -29,11 +29,10 @@ class Logger(Protocol):
     """The contract of a logger's specification; `package` is as in `Optimizer`."""
 
     def build(self, folder: Path) -> LoggerDestination:
-        """Return Composer's destination, which also gets histograms if it has `log_histogram` (see `histograms`).
+        """Return Composer's destination, which also gets histograms if it has `log_histogram`.
 
         It may write to `folder`, in the run folder; resuming the run preserves it.
         """
-        ...
 
 
 @component
@@ -64,7 +63,7 @@ class TensorBoardLogger(Logger):
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
-        from atat_zoo.training.histograms import TensorBoardDestination
+        from atat_zoo.training.lifecycle import TensorBoardDestination
 
         return TensorBoardDestination(str(folder), flush_interval=self.flush_every)
 
@@ -83,7 +82,7 @@ class WandbLogger(Logger):
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
-        from atat_zoo.training.histograms import WandbDestination
+        from atat_zoo.training.lifecycle import WandbDestination
 
         options = values_of(self) | {"tags": list(self.tags)}
         return WandbDestination(**options, init_kwargs={"dir": str(folder)})

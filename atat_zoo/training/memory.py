@@ -23,8 +23,6 @@ def keep_freed_memory() -> bool:
     A step allocates and frees the same large tensors again and again. By default glibc maps each anew, and the page
     faults cost up to a third of a step (`python -m benchmarks importance_overhead`, also with `--default-memory`).
     """
-    if not sys.platform.startswith("linux"):
-        return False
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):

@@ -29,7 +29,6 @@ class Optimizer(Protocol):
         The learning rate of each group is its peak. The state must survive `state_dict` and `load_state_dict` bit for
         bit, so that a run continues.
         """
-        ...
 
 
 def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) -> list[dict[str, Any]]:
@@ -77,7 +76,7 @@ class MuonOptimizer(Optimizer):
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return one optimizer that steps both kinds of weights."""
-        from atat_zoo.training.muon import Muon, linear_weights
+        from atat_zoo.training.gradients import Muon, linear_weights
 
         inner = linear_weights(model)
         parameters = groups(model, self.weight_decay, without={id(p) for p in inner})

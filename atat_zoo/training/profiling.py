@@ -79,13 +79,13 @@ class Profile(Callback):
         profiler.__exit__(None, None, None)
         self.folder.mkdir(exist_ok=True)
         profiler.export_chrome_trace(str(self.folder / "trace.json"))
-        where = DeviceType.CUDA if self._gpu else DeviceType.CPU
-        for each in profiler.key_averages():
+        device = DeviceType.CUDA if self._gpu else DeviceType.CPU
+        for average in profiler.key_averages():
             # On a GPU its kernels: the operators that start them have the same time once more.
-            if each.device_type == where and not (self._gpu and each.is_user_annotation):
-                own = each.self_device_time_total if self._gpu else each.self_cpu_time_total
-                self.operations.append((each.key, own / 1e6, each.count))
-        self.operations.sort(key=lambda each: -each[1])
+            if average.device_type == device and not (self._gpu and average.is_user_annotation):
+                own = average.self_device_time_total if self._gpu else average.self_cpu_time_total
+                self.operations.append((average.key, own / 1e6, average.count))
+        self.operations.sort(key=lambda operation: -operation[1])
         write_json(self.folder / "steps.json", {"phases": self.rows, "operations": self.operations[:_OPERATIONS]})
 
     def lines(self) -> list[str]:

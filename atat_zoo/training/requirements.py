@@ -24,11 +24,7 @@ def device_of(wanted: str) -> str:
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
-    """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have.
-
-    Raises:
-        UserError: for the first of them, or for all packages that are missing.
-    """
+    """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have."""
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:

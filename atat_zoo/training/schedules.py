@@ -22,13 +22,7 @@ class Schedule(Protocol):
     """The contract of a schedule's specification."""
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """Return torch's scheduler, stepped after each optimizer step.
-
-        Args:
-            optimizer: the learning rate of each of its groups is the peak.
-            steps: optimizer steps of the training.
-        """
-        ...
+        """Return torch's scheduler, stepped after each of `steps`; the optimizer's groups have the peak rates."""
 
     # A run goes on with another number of steps only if its schedule has `extends`; see `extended` in continuing.py.
 

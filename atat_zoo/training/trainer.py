@@ -28,9 +28,8 @@ from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
 from atat_zoo.run.interruption import Interruption
 from atat_zoo.training import lifecycle
-from atat_zoo.training.checkpoints import Loading, inert
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.continuing import continued, record
+from atat_zoo.training.continuing import Loading, continued, inert, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
@@ -94,17 +93,9 @@ def train(
     reporter: Reporter | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Train an experiment in the folder `out`.
+    """Train a validated experiment in the run folder `out`, which has no run yet unless it may be overwritten.
 
-    Args:
-        experiment: a validated experiment.
-        out: the run folder.
-        overwrite: whether to replace an existing run; otherwise it is refused.
-        reporter: shows the progress.
-        callbacks: further callbacks of Composer's, run after ours.
-
-    Raises:
-        UserError: for every mistake that the user can correct.
+    `callbacks` are further ones of Composer's, run after ours.
     """
     folder = _folder(out)
     with _locked(folder):
@@ -118,11 +109,7 @@ def train(
 
 
 def resume(
-    out: Path,
-    *,
-    overrides: Sequence[str] = (),
-    reporter: Reporter | None = None,
-    callbacks: Sequence[Callback] = (),
+    out: Path, *, overrides: Sequence[str] = (), reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()
 ) -> Result:
     """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample.
 
@@ -243,10 +230,7 @@ def _run(
 
 
 def compile_backbone(backbone: Any) -> None:
-    """Compile the backbone, which gets the same shapes at every step.
-
-    The head is not compiled: it gets as many positions as are masked, another number at every step.
-    """
+    """Compile the backbone; the head gets as many positions as are masked, another number at every step."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
 
@@ -271,8 +255,7 @@ def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, An
         if damaged := folder.cut_metrics(last.step if last else 0):
             reporter.message(damaged)
         began = folder.began_with()
-        now = computes.items()
-        changed = [f"{key} {began[key]} is now {value}" for key, value in now if began.get(key, value) != value]
+        changed = [f"{key} {began[key]} is now {now}" for key, now in computes.items() if began.get(key, now) != now]
         if not began.keys() >= computes.keys():
             reporter.message(
                 f"{folder.environment} does not say with which {', '.join(computes)} the run began: with others it "
@@ -284,11 +267,7 @@ def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, An
 
 
 def _same_beginning(experiment: Experiment, folder: RunFolder, reporter: Reporter) -> InitialWeights:
-    """Return the beginning of a run that was interrupted before its first checkpoint.
-
-    Raises:
-        UserError: when that run is gone, or has been trained again.
-    """
+    """Return the beginning of a run that was interrupted before its first checkpoint."""
     initial = InitialWeights.of(experiment)
     assert initial is not None
     recorded = folder.initial_weights()

@@ -40,19 +40,16 @@ PEAKS: dict[str, float] = {
 
 
 def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -> float | None:
-    """Return the model FLOPs of a training step over the global batch; None for a backbone that has no formula.
+    """Return the model FLOPs of a step over the global batch; None for a backbone that has no formula.
 
-    Args:
-        experiment: a validated experiment.
-        vocabulary_size: V.
-        mask_rate: the share of the tokens that need logits.
+    `mask_rate` is the share of the tokens that need logits.
     """
-    backbone, batch_size, length = experiment.parts["backbone"], experiment.train.batch_size, experiment.data.length
+    backbone, rows, length = experiment.parts["backbone"], experiment.train.batch_size, experiment.data.length
     if not hasattr(backbone, "flops"):
         return None
-    objective, rows, tokens = experiment.parts["objective"], batch_size, length
+    objective, tokens = experiment.parts["objective"], length
     if hasattr(objective, "network_input"):  # that of a plugin may be nobody's heir
-        rows, tokens = objective.network_input(batch_size, length)
+        rows, tokens = objective.network_input(rows, length)
     forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length)
     return 3 * forward
 
@@ -63,8 +60,8 @@ def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
         return 1e12 * experiment.train.peak_flops
     if not bf16 or not device.startswith("cuda"):
         return None
-    known = PEAKS.get(torch.cuda.get_device_name(device).removeprefix("NVIDIA ").strip())
-    return known and 1e12 * known
+    peak = PEAKS.get(torch.cuda.get_device_name(device).removeprefix("NVIDIA ").strip())
+    return peak and 1e12 * peak
 
 
 @attrs.frozen(eq=False)
@@ -87,7 +84,7 @@ class Utilisation:
         if flops is None:
             return {}
         steps = line["tokens_per_second"] / (train.batch_size * self.experiment.data.length)
-        found = {"flops_per_second": round(flops * steps, 1)}
+        figures = {"flops_per_second": round(flops * steps, 1)}
         if self.peak is not None:
-            found["utilisation"] = round(flops * steps / (self.peak * dist.get_world_size()), 4)
-        return found
+            figures["utilisation"] = round(flops * steps / (self.peak * dist.get_world_size()), 4)
+        return figures

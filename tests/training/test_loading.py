@@ -21,7 +21,7 @@ import torch
 
 from atat_zoo import UserError
 from atat_zoo.experiment import load
-from atat_zoo.training.checkpoints import Loading, check_saved, inert, only_data
+from atat_zoo.training.continuing import Loading, check_saved, inert, only_data
 from tests import forked
 from tests.tiny import folder_of
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.training.muon import orthogonalise
+from atat_zoo.training.gradients import orthogonalise
 
 
 def optimizer(net: nn.Module, name: str, **parameters: Any) -> torch.optim.Optimizer:

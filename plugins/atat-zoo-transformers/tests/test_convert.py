@@ -18,7 +18,7 @@ from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.measure.policy import policy_of_run
 from atat_zoo.measure.text import text_of
 from atat_zoo.testing import check_judge
-from atat_zoo.training.muon import linear_weights
+from atat_zoo.training.gradients import linear_weights
 
 MASK = ["backbone.mask_id=1"]  # of the causal models: a token that text does not have
 

@@ -1,11 +1,15 @@
-"""Muon: momentum whose update of a matrix is orthogonalised (Jordan et al., 2024, with their scaling)."""
+"""What becomes of gradients: Muon's updates; norms of, and clipping by, the denoiser's and the estimator's apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
+from composer import Callback
+from composer.core import Algorithm, Event, State
 from torch import nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +20,7 @@ _ITERATIONS = 5
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but Muon steps the groups with `muon = True`.
+    """AdamW, but Muon (Jordan et al., 2024, with their scaling) steps the groups with `muon = True`.
 
     One optimizer, because Composer checkpoints only one.
     """
@@ -76,3 +80,42 @@ def orthogonalise(matrix: Tensor) -> Tensor:
         gram = x @ x.T
         x = _A * x + (_B * gram + _C * gram @ gram) @ x
     return (x.T if tall else x).to(matrix.dtype)
+
+
+def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters of the importance estimator, and all others as the denoiser's."""
+    parts: dict[str, list[nn.Parameter]] = {"denoiser": [], "estimator": []}
+    for name, parameter in model.named_parameters():
+        parts["estimator" if "estimator" in name.split(".") else "denoiser"].append(parameter)
+    return parts
+
+
+class ClippingByPart(Algorithm):
+    """Clips the importance estimator's gradients by their own norm, and all others by theirs."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    @override
+    def match(self, event: Event, state: State) -> bool:
+        return bool(event == Event.AFTER_TRAIN_BATCH)
+
+    @override
+    def apply(self, event: Event, state: State, logger: Any) -> None:
+        for parameters in parameters_by_part(state.model).values():
+            clip_grad_norm_(parameters, self.threshold)
+
+
+class GradientNorms(Callback):
+    """Logs the norms of both after a step, every so many steps."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    @override
+    def batch_end(self, state: State, logger: Any) -> None:
+        if state.timestamp.batch.value % self.every:
+            return
+        for part, parameters in parameters_by_part(state.model).items():
+            if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
+                logger.log_metrics({f"gradient_norm/{part}": float(get_total_norm(gradients))})
