@@ -1,9 +1,6 @@
 """Sizes that a person gives: refused by a sentence, before the memory is asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -22,25 +19,20 @@ from atat_zoo.training.requirements import check
 from tests import forked
 from tests.limited import limited
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.tiny import Tiny
-
 CONTEXT = Context(vocabulary_size=258, length=16, width=32)
 
 
-def test_the_memory_is_what_there_is() -> None:
+def test_the_memory_is_what_there_is():
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     assert 0 < machine.memory() <= int(total.split()[1]) * 1024
 
 
-def test_the_memory_is_what_a_limit_leaves() -> None:
+def test_the_memory_is_what_a_limit_leaves():
     with limited(1 << 28):
         assert 1 << 27 < machine.memory() <= 1 << 28
 
 
-def test_the_memory_is_that_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_is_that_of_a_container(tmp_path, monkeypatch):
     for name, text in (("none", "max\n"), ("limit", "5000000\n")):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(machine, "_CGROUPS", [str(tmp_path / name) for name in ("none", "limit", "missing")])
@@ -53,7 +45,7 @@ def test_the_memory_is_that_of_a_container(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("ask", [lambda: torch.empty(2**60), lambda: torch.empty(2**62, 2**62), lambda: bytes(2**62)])
-def test_an_error_for_lack_of_memory_is_known(ask: Callable[[], object]) -> None:
+def test_an_error_for_lack_of_memory_is_known(ask):
     with pytest.raises((RuntimeError, MemoryError)) as error:
         ask()
     assert machine.ran_out(error.value)
@@ -61,7 +53,7 @@ def test_an_error_for_lack_of_memory_is_known(ask: Callable[[], object]) -> None
 
 
 @pytest.mark.parametrize("raised", ["MemoryError()", "RuntimeError('[enforce fail] can\\'t allocate memory: 8 bytes')"])
-def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path: Path, raised: str) -> None:
+def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path, raised):
     code = f"import atat_zoo.cli as cli, click\n@click.command()\ndef it(): raise {raised}\ncli.run(it, 'it')"
     done = forked.run([], tmp_path, code=code)
     assert done.returncode == 2, done
@@ -77,12 +69,12 @@ def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path: Path, ra
         {"width": 2**21, "heads": 1, "layers": 1, "tied": True},
     ],
 )
-def test_a_backbone_that_is_too_large(settings: dict[str, Any]) -> None:
+def test_a_backbone_that_is_too_large(settings):
     with pytest.raises(UserError, match=r"^a backbone of .* needs about [\d,.inf]+ GB for its weights alone, and this"):
         DiTBackbone(**settings).build(CONTEXT)
 
 
-def test_a_micro_batch_that_is_too_large(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_that_is_too_large(tiny, tmp_path, monkeypatch):
     keep = 4 * 1 * 32 * 8 * 16  # float32, layers, width, rows, length
     made = load(str(tiny.path), ["train.batch_size=8", "train.microbatch_size=8", f"data.root={tmp_path / 'no'}"])
     assert (*made.parts["backbone"].shape[:2], made.data.length) == (1, 32, 16)
@@ -96,13 +88,13 @@ def test_a_micro_batch_that_is_too_large(tiny: Tiny, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("number", "length"), [(2**40, None), (1, 2**40), (2**70, None)])
-def test_texts_that_are_too_many_or_too_long(number: int, length: int | None) -> None:
+def test_texts_that_are_too_many_or_too_long(number, length):
     writer = Writer(denoiser=Hashed(258, window=4), tokenizer=BytesModel(), length=4)
     with pytest.raises(UserError, match=r"^writing \d+ texts of \d+ tokens needs about"):
         writer.write(SemiAutoregressiveSampler(size=4), number=number, length=length)
 
 
-def test_a_vocabulary_that_is_too_large(tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_too_large(tmp_path):
     with pytest.raises(ValueError, match="vocabulary_size must be at most 2147483648"):
         BPETokenizer(vocabulary_size=2**40)
     code = """

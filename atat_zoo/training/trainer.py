@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import warnings
 from contextlib import contextmanager, nullcontext
@@ -14,6 +13,7 @@ import attrs
 import torch
 from composer import DataSpec
 from composer.algorithms import GradientClipping
+from composer.utils import dist
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
@@ -34,7 +34,7 @@ from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
 from atat_zoo.training.requirements import check, device_of
-from atat_zoo.training.utilisation import Utilisation
+from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,7 +100,7 @@ def train(
     folder = _folder(out)
     with _locked(folder):
         # Only rank 0 checks: when another rank would, rank 0 may already have begun this run.
-        if _rank() == 0 and folder.exists and not overwrite:
+        if dist.get_global_rank() == 0 and folder.exists and not overwrite:
             raise UserError(
                 f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
                 "or choose another folder with --out"
@@ -118,7 +118,7 @@ def resume(
     folder, reporter = _folder(out), reporter or Silent()
     folder.require()
     with _locked(folder):
-        experiment, last = continued(folder, overrides, (reporter if _rank() == 0 else Silent()).message)
+        experiment, last = continued(folder, overrides, (reporter if dist.get_global_rank() == 0 else Silent()).message)
         return _run(experiment, folder, reporter, callbacks, last, fresh=False)
 
 
@@ -137,15 +137,7 @@ def _folder(out: Path) -> RunFolder:
 
 def _locked(folder: RunFolder) -> Any:
     # Rank 0 locks the folder for all; under the launcher the others end when it does.
-    return folder.lock() if _rank() == 0 else nullcontext()
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
-def _ranks() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return folder.lock() if dist.get_global_rank() == 0 else nullcontext()
 
 
 def _run(
@@ -157,9 +149,9 @@ def _run(
     *,
     fresh: bool,
 ) -> Result:
-    spec = experiment.train
-    device = device_of(experiment.train.device)
-    check(experiment, device, _ranks())
+    spec, rank, ranks = experiment.train, dist.get_global_rank(), dist.get_world_size()
+    device = device_of(spec.device)
+    check(experiment, device, ranks)
     # A run with a checkpoint no longer needs the run of its initial weights.
     initial = InitialWeights.of(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
@@ -167,7 +159,7 @@ def _run(
     if device == "cpu":
         keep_freed_memory()
         forget_old_shapes()
-    data = build(experiment, progress=reporter.building if _rank() == 0 else None)
+    data = build(experiment, progress=reporter.building if rank == 0 else None)
     torch.manual_seed(experiment.seed)
     context = Context(
         vocabulary_size=shards.load(data).vocabulary_size,
@@ -185,8 +177,8 @@ def _run(
             seed=experiment.seed,
             lanes=experiment.data.lanes,
             batch_size=spec.batch_size,
-            rank=_rank(),
-            world_size=_ranks(),
+            rank=rank,
+            world_size=ranks,
             together=experiment.data.shuffled_shards,
             skip=experiment.data.damaged == "skip",
         )
@@ -195,8 +187,12 @@ def _run(
         if spec.compile:
             compile_backbone(objective.backbone)
         bf16 = computes_in_bf16(spec.precision, device)
-        computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": _ranks()}
-        if fresh and _rank() == 0:
+        computes = {
+            "device": device_name(device),
+            "precision": "bf16" if bf16 else "fp32",
+            "ranks": ranks,
+        }
+        if fresh and rank == 0:
             _begin(experiment, folder, computes, initial)
         checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
         if checkpoint is None and experiment.init_from is not None:
@@ -212,7 +208,7 @@ def _run(
         trainer = _trainer(experiment, model, loader, device, ours, loggers, checkpoint)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
-            if _rank() == 0:
+            if rank == 0:
                 record(folder, experiment, done)
             reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
         if int(trainer.state.timestamp.batch) < spec.steps:
@@ -251,7 +247,7 @@ def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], 
 
 def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], reporter: Reporter) -> Path | None:
     """Return the path of the checkpoint of an interrupted run, and cut its metrics back to that step."""
-    if _rank() == 0:
+    if dist.get_global_rank() == 0:
         if damaged := folder.cut_metrics(last.step if last else 0):
             reporter.message(damaged)
         began = folder.began_with()
@@ -296,7 +292,9 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
 
     # The trainer evaluates the final model; of fewer sequences the curve has its own end.
     last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
-    utilisation = Utilisation.of(evaluator.experiment, evaluator.context, model.bf16)
+    context = evaluator.context
+    peak = peak_flops(evaluator.experiment, context.device, model.bf16)
+    utilisation = Utilisation(evaluator.experiment, context.vocabulary_size, peak)
     skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
     values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
     callbacks = [
@@ -348,7 +346,7 @@ def _trainer(
             max_duration=f"{spec.steps}ba",
             device="cpu" if device == "cpu" else "gpu",
             precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
-            device_train_microbatch_size=spec.rows_at_once(_ranks()),
+            device_train_microbatch_size=spec.rows_at_once(dist.get_world_size()),
             algorithms=[*clip, *(algorithm.build() for algorithm in spec.algorithms)],
             callbacks=[*callbacks, loading],
             loggers=loggers,

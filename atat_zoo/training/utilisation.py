@@ -17,7 +17,6 @@ from composer.utils import dist
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
 
 # Dense bf16 TFLOP/s of a device, half of what a datasheet says “with sparsity”, by the name that its driver gives it,
 # less the maker's. A name that is not here, such as that of a part of a GPU (MIG), has no peak. NVIDIA's datasheets:
@@ -71,11 +70,6 @@ class Utilisation:
     experiment: Experiment
     vocabulary_size: int
     peak: float | None
-
-    @classmethod
-    def of(cls, experiment: Experiment, context: Context, bf16: bool) -> Utilisation:
-        """Return those of a training on this machine."""
-        return cls(experiment, context.vocabulary_size, peak_flops(experiment, context.device, bf16))
 
     def figures(self, line: dict[str, Any]) -> dict[str, float]:
         """Return `flops_per_second`, and `utilisation` in [0, 1], of a line of metrics; nothing where unknown."""

@@ -1,14 +1,11 @@
 """What an experiment takes from the run that it continues from. No run is trained here: its files are written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -24,19 +21,19 @@ FILE = b'{"a tokenizer": 1}'
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Any:
-    def write(name: str, text: str) -> str:
+def write(tmp_path):
+    def write(name, text):
         (tmp_path / name).write_text(text, encoding="utf-8")
         return str(tmp_path / name)
 
     return write
 
 
-def hashed(data: bytes) -> str:
+def hashed(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def finished(folder: Path, text: str, tokenizer: bytes = FILE) -> str:
+def finished(folder, text, tokenizer=FILE):
     """Write what a finished run leaves behind, but for the weights' content."""
     folder.mkdir(parents=True)
     (folder / "source.toml").write_text(text)
@@ -51,17 +48,17 @@ def finished(folder: Path, text: str, tokenizer: bytes = FILE) -> str:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> str:
+def run(tmp_path):
     return finished(tmp_path / "run", BACKBONE + TOKENIZER + DATA)
 
 
-def refused(*args: Any) -> list[str]:
+def refused(*args):
     with pytest.raises(UserError) as caught:
         load(*args)
     return str(caught.value).splitlines()
 
 
-def test_what_the_weights_depend_on_is_taken_from_the_run(run: str, write: Any) -> None:
+def test_what_the_weights_depend_on_is_taken_from_the_run(run, write):
     made = load(write("fine.toml", "[corpus]\nfirst_year = 1981\n[train]\nsteps = 5"), [f"init_from={run}"])
     there = load(f"{run}/source.toml")
     assert made.init_from == run
@@ -76,19 +73,19 @@ def test_what_the_weights_depend_on_is_taken_from_the_run(run: str, write: Any) 
     assert made.train.batch_size == 64
 
 
-def test_the_same_again_is_no_difference(run: str, write: Any) -> None:
+def test_the_same_again_is_no_difference(run, write):
     plain = load(write("plain.toml", f'init_from = "{run}"\nname = "x"'))
     said = load(write("said.toml", f'init_from = "{run}"\nname = "x"\n{BACKBONE}{TOKENIZER}{DATA}'))
     assert said == plain
 
 
-def test_a_run_s_tokenizer_may_be_named_without_saying_which(run: str, write: Any) -> None:
+def test_a_run_s_tokenizer_may_be_named_without_saying_which(run, write):
     plain = load(write("a.toml", f'init_from = "{run}"'))
     assert load(write("a.toml", f'init_from = "{run}"\ntokenizer = "run"')) == plain
     assert load(write("a.toml", f'init_from = "{run}"'), [f"tokenizer={{use='run', path='{run}'}}"]) == plain
 
 
-def test_it_resolves_to_itself_with_and_without_the_run(run: str, write: Any) -> None:
+def test_it_resolves_to_itself_with_and_without_the_run(run, write):
     made = load(write("fine.toml", f'init_from = "{run}"\n[data]\nlength = 32'))
     assert load(write("resolved.toml", made.to_toml())) == made
     shutil.rmtree(run)
@@ -98,7 +95,7 @@ def test_it_resolves_to_itself_with_and_without_the_run(run: str, write: Any) ->
     assert "is no run folder" in line
 
 
-def test_a_run_may_move(run: str, write: Any, tmp_path: Path) -> None:
+def test_a_run_may_move(run, write, tmp_path):
     made = load(write("fine.toml", f'init_from = "{run}"'))
     path = write("resolved.toml", made.to_toml())
     moved = shutil.move(run, tmp_path / "moved")
@@ -106,7 +103,7 @@ def test_a_run_may_move(run: str, write: Any, tmp_path: Path) -> None:
     assert again.parts["tokenizer"] == attrs.evolve(made.parts["tokenizer"], path=str(moved))
 
 
-def test_a_chain_keeps_the_first_tokenizer(run: str, write: Any, tmp_path: Path) -> None:
+def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
     second = finished(tmp_path / "second", f'init_from = "{run}"')
     shutil.rmtree(run)
     made = load(write("third.toml", f'init_from = "{second}"'))
@@ -114,7 +111,7 @@ def test_a_chain_keeps_the_first_tokenizer(run: str, write: Any, tmp_path: Path)
     assert made.parts["tokenizer"].path == second
 
 
-def test_dropout_may_change_and_the_length_shrink(run: str, write: Any) -> None:
+def test_dropout_may_change_and_the_length_shrink(run, write):
     made = load(write("a.toml", f'init_from = "{run}"'), ["backbone.dropout=0.3", "data.length=16"])
     assert (made.parts["backbone"].dropout, made.data.length) == (0.3, 16)
     # Longer than it was trained on, not longer than it reads.
@@ -134,12 +131,12 @@ def test_dropout_may_change_and_the_length_shrink(run: str, write: Any) -> None:
         ("tokenizer={use='run', sha256='12'}", "tokenizer.sha256: '12' here, "),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(run: str, write: Any, override: str, words: str) -> None:
+def test_what_does_not_fit_is_one_sentence(run, write, override, words):
     (line,) = refused(write("a.toml", f'init_from = "{run}"'), [override])
     assert line.startswith(f"{override!r} on the command line: {words.format(run=run)}"), line
 
 
-def test_a_difference_names_the_file_that_said_it(run: str, write: Any) -> None:
+def test_a_difference_names_the_file_that_said_it(run, write):
     base = write("base.toml", "[tokenizer]\nvocabulary_size = 300")
     path = write("a.toml", f'extends = "base.toml"\ninit_from = "{run}"\n[backbone]\npreset = "tiny"\nheads = 4')
     assert [line.partition(" here")[0] for line in refused(path)] == [
@@ -158,7 +155,7 @@ def test_a_difference_names_the_file_that_said_it(run: str, write: Any) -> None:
         ("resolved.toml", "is no run folder"),
     ],
 )
-def test_a_run_that_is_not_whole(run: str, write: Any, gone: str, words: str) -> None:
+def test_a_run_that_is_not_whole(run, write, gone, words):
     (Path(run) / gone).unlink()
     (line,) = refused(write("a.toml", f'init_from = "{run}"'))
     assert "a.toml: init_from: " in line
@@ -166,14 +163,14 @@ def test_a_run_that_is_not_whole(run: str, write: Any, gone: str, words: str) ->
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"experiment": {}, "step": 3}', '{"experiment": 3, "step": "x"}'])
-def test_a_description_that_is_none(run: str, write: Any, text: str) -> None:
+def test_a_description_that_is_none(run, write, text):
     (Path(run) / "model" / "model.json").write_text(text)
     (line,) = refused(write("a.toml", f'init_from = "{run}"'))
     assert "init_from: " in line
     assert "copy the run again" in line
 
 
-def test_a_training_looks_again(run: str, write: Any) -> None:
+def test_a_training_looks_again(run, write):
     """An experiment that was put together in Python has not been through a file."""
     table = load(write("a.toml", BACKBONE + DATA)).to_table() | {"init_from": run}
     (problem,) = incompatibilities(from_table(table), Source.read(run, "init_from"), Zoo.load())
@@ -183,7 +180,7 @@ def test_a_training_looks_again(run: str, write: Any) -> None:
 # The tokenizer of a run, without its weights
 
 
-def test_the_tokenizer_of_a_run_is_filled_in(run: str, write: Any) -> None:
+def test_the_tokenizer_of_a_run_is_filled_in(run, write):
     path = write("a.toml", f'[tokenizer]\nuse = "run"\npath = "{run}"')
     made = load(path)
     tokenizer = made.parts["tokenizer"]
@@ -197,7 +194,7 @@ def test_the_tokenizer_of_a_run_is_filled_in(run: str, write: Any) -> None:
     assert line.startswith(f"{path}: tokenizer.path: {run} is no run folder")
 
 
-def test_a_tokenizer_that_has_changed_is_not_taken(run: str, write: Any) -> None:
+def test_a_tokenizer_that_has_changed_is_not_taken(run, write):
     tokenizer = load(write("a.toml", f'init_from = "{run}"')).parts["tokenizer"]
     (Path(run) / "model" / "tokenizer.json").write_bytes(b"{}")
     with pytest.raises(UserError, match="has changed since this experiment was resolved"):
@@ -207,7 +204,7 @@ def test_a_tokenizer_that_has_changed_is_not_taken(run: str, write: Any) -> None
         tokenizer.train(lambda: iter(()))
 
 
-def test_nothing_of_this_imports_torch(run: str, write: Any) -> None:
+def test_nothing_of_this_imports_torch(run, write):
     path = write("a.toml", f'init_from = "{run}"')
     code = f"import sys; from atat_zoo.experiment import load; load({path!r}); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

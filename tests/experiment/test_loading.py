@@ -1,12 +1,14 @@
 """Files and overrides to one validated experiment."""
 
 import os
+import re
 from pathlib import Path
 
 import attrs
 import pytest
 
 from atat_zoo import UserError, Zoo
+from atat_zoo.errors import clip
 from atat_zoo.experiment import find, from_table, load
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
@@ -48,11 +50,7 @@ def test_a_part_is_a_name_or_a_table_with_or_without_use(write):
     assert made.parts["masking"].name == "importance"
     assert made.parts["estimator"].layers == 1
     assert made.parts["backbone"].preset == "nano"
-
-
-def test_an_alias_is_resolved_to_the_name(write):
-    made = load(write("a.toml", '[masking]\nuse = "time_only"'))
-    assert made.to_table()["masking"] == {"use": "uniform"}
+    assert load(write("a.toml", 'masking = "time_only"')).to_table()["masking"] == {"use": "uniform"}  # an alias
 
 
 def test_extends_is_relative_to_the_file_that_says_it(write, monkeypatch, tmp_path):
@@ -107,16 +105,13 @@ def test_tables_merge_and_a_changed_use_drops_what_the_old_part_was_given(write)
         '[masking]\nuse = "importance"\ntemperature = 0.7\n[curriculum]\nuse = "three_stage"\nsharpness = 3',
     )
     same = load(write("same.toml", 'extends = "base.toml"\n[curriculum]\nwarmup_steps = 5'))
-    assert same.parts["masking"].temperature == 0.7
     assert (same.parts["curriculum"].sharpness, same.parts["curriculum"].warmup_steps) == (3.0, 5)
     # `power` has a temperature too: it must not be the one that importance was given.
     other = load(write("other.toml", 'extends = "base.toml"\nmasking = "power"\ncurriculum = "none"'))
     assert other.parts["masking"] == Zoo.load().spec("masking", "power")
     assert other.parts["curriculum"].name == "none"
-    again = load(write("again.toml", 'extends = "base.toml"\n[masking]\nuse = "importance"'))
-    assert again.parts["masking"].temperature == 0.7
-    short = load(write("short.toml", 'extends = "base.toml"\nmasking = "importance"'))
-    assert short.parts["masking"].temperature == 0.7
+    for text in ("", '[masking]\nuse = "importance"', 'masking = "importance"'):
+        assert load(write("again.toml", f'extends = "base.toml"\n{text}')).parts["masking"].temperature == 0.7
 
 
 def test_the_default_part_is_the_same_part_when_it_is_named(write):
@@ -142,11 +137,8 @@ def test_parts_inside_parts_merge_alike(write):
 
 def test_overrides_are_toml_or_a_bare_word(write):
     path = write("a.toml", 'name = "a"\n[masking]\nuse = "importance"\ntemperature = 0.7')
-    made = load(
-        path,
-        ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"',
-         "optimizer.betas=[0.5, 0.6]", "data.root=some/folder"],
-    )  # fmt: skip
+    words = ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"']
+    made = load(path, [*words, "optimizer.betas=[0.5, 0.6]", "data.root=some/folder"])
     assert (made.train.steps, made.parts["masking"].temperature, made.data.special) == (5, 0.2, "document")
     assert (made.train.compile, made.name, made.parts["optimizer"].betas) == (True, "b", (0.5, 0.6))
     assert made.data.root == "some/folder"
@@ -171,36 +163,27 @@ def test_overrides_change_a_part_in_any_order(write):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("train.steps", "'train.steps' on the command line: expected key=value, like train.steps=200"),
-        ("train.steps=many", "'train.steps=many' on the command line: train.steps: expected int, got 'many' (str)"),
-        ("train.steps=0", "'train.steps=0' on the command line: train.steps: must be at least 1, not 0"),
-        (
-            "train.stepz=3",
-            "'train.stepz=3' on the command line: train.stepz: is not a parameter of 'train'; did you mean 'steps'?",
-        ),
-        (
-            "masking=importence",
-            "'masking=importence' on the command line: masking.use: there is no masking named 'importence'",
-        ),
-        ("extends=other.toml", "'extends=other.toml' on the command line: extends: can only stand in a file"),
-        (
-            "trian.steps=3",
-            "'trian.steps=3' on the command line: trian: is no key of an experiment; did you mean 'train'?",
-        ),
+        ("train.steps", "expected key=value, like train.steps=200"),
+        ("train.steps=0", "train.steps: must be at least 1, not 0"),
+        ("train.stepz=3", "train.stepz: is not a parameter of 'train'; did you mean 'steps'?"),
+        ("masking=importence", "masking.use: there is no masking named 'importence'"),
+        ("extends=other.toml", "extends: can only stand in a file"),
+        ("trian.steps=3", "trian: is no key of an experiment; did you mean 'train'?"),
+        ("train.steps=7 # no, 9", "only the beginning of the value would be taken; leave the comment or the other key"),
+        ("train.steps=7\nseed = 3", "only the beginning of the value would be taken; leave the comment or the other"),
+        ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
+        # Without end.
+        (f"{'a.' * 2000}b=1", "cannot be a key of an experiment: it is nested more than 64 deep"),
+        (f"train.steps={'9' * 5000}", "train.steps: expected int, got '99999"),
+        (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
+        (f"init_from={'x' * 5000}", "init_from: xxxxx"),
+        (f"name={'ü' * 128}", "name: expected a word that can name a folder, without '/', got 'üü"),
     ],
 )
 def test_overrides_take_the_same_validation(write, override, words):
-    lines = refused(write("a.toml", ""), [override])
-    assert len(lines) == 1
-    assert lines[0].startswith(words)
-
-
-@pytest.mark.parametrize("value", ["7 # no, 9", "7\nseed = 3"])
-def test_nothing_of_an_override_is_dropped(write, value):
-    (line,) = refused(write("a.toml", ""), [f"train.steps={value}"])
-    assert line == f"{f'train.steps={value}'!r} on the command line: " + (
-        "only the beginning of the value would be taken; leave the comment or the other key out"
-    )
+    (line,) = refused(write("a.toml", ""), [override])
+    assert line.startswith(f"{clip(repr(override))} on the command line: {words}")
+    assert len(line) < 900
 
 
 def test_a_bare_word_of_an_override_is_all_of_it(write):
@@ -223,23 +206,6 @@ def test_what_an_experiment_requires_must_be_installed(write, value, said):
     assert refused(path) == [f"{path}: {said}"]
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        (f"{'a.' * 2000}b=1", "cannot be a key of an experiment: it is nested more than 64 deep"),
-        (f"train.steps={'9' * 5000}", "train.steps: expected int, got '99999"),
-        (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
-        (f"init_from={'x' * 5000}", "init_from: xxxxx"),
-        ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
-        (f"name={'ü' * 128}", "name: expected a word that can name a folder, without '/', got 'üü"),
-    ],
-)
-def test_an_override_without_end_is_one_short_sentence(write, override, words):
-    (line,) = refused(write("a.toml", ""), [override])
-    assert f" on the command line: {words}" in line
-    assert len(line) < 900
-
-
 # What is refused: one sentence, with the file, the key and the remedy
 
 
@@ -252,21 +218,16 @@ def test_an_override_without_end_is_one_short_sentence(write, override, words):
             "optimizer.lerning_rate: is not a parameter of 'adamw'; did you mean 'learning_rate'?",
         ),
         ("[train]\nsteps = 'ten'", "train.steps: expected int, got 'ten' (str)"),
-        ("[train]\nclip = nan", "train.clip: expected a finite number, got nan (float)"),
-        ("[train]\nclip = -1", "train.clip: must be at least 0, not -1"),
-        ("[optimizer]\nbetas = [0.9, 1.0]", "optimizer.betas: must be less than 1, not [0.9, 1.0]"),
         (
             "[schedule]\nuse = 'cosin'",
             "schedule.use: there is no schedule named 'cosin'; did you mean 'cosine'? (there are: constant, cosine,",
         ),
-        ("[train]\nloggers = 'file'", "train.loggers: expected a list of logger parts, got 'file' (str)"),
         (
             "[train]\nloggers = ['file', 'fil']",
             "train.loggers[1].use: there is no logger named 'fil'; did you mean 'file'? (there are: file, mlflow,",
         ),
         ("train = 3", "train: expected a table, got 3"),
         ("masking = 3", "masking: expected a masking's name or a table {use = …}, got 3"),
-        ("[masking]\nuse = 3", "masking.use: expected a masking's name, one of "),
         (
             "[estimator]\nuse = 'hybrid'\n[estimator.learned]\nuse = 'transformr'",
             "estimator.learned.use: there is no estimator named 'transformr'; did you mean 'transformer'?",
@@ -312,23 +273,18 @@ def test_all_mistakes_are_said_at_once_each_with_the_file_that_made_it(write):
 def test_broken_toml_names_the_line(write):
     path = write("a.toml", "seed = 1\n[train\nsteps = 2")
     (line,) = refused(path)
-    assert line.startswith(f"{path}: is not valid TOML: ")
-    assert "line 2" in line
+    assert re.fullmatch(rf"{path}: is not valid TOML: .*line 2.*", line)
     (line,) = refused(write("digits.toml", f"seed = {'1' * 5000}"))
     assert "is not valid TOML" in line
-    (line,) = refused(write("nested.toml", f"seed = {'[' * 5000}"))
-    assert "is not valid TOML" in line
-    for text in (f"[{'a.' * 2000}b]", f"{'a.' * 2000}b = 1", f"seed = 0x{'f' * 5000}"):
-        (line,) = refused(write("deep.toml", text))
-        assert "is not valid TOML: it " in line
+    (line,) = refused(write("deep.toml", f"{'a.' * 2000}b = 1"))
+    assert "is not valid TOML: it " in line
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):
     path = tmp_path / "latin.toml"
     path.write_bytes("name = 'ü'".encode("latin-1"))
     (line,) = refused(str(path))
-    assert line.startswith(f"{path}: is not UTF-8 text: ")
-    assert line.endswith("save it as UTF-8")
+    assert re.fullmatch(rf"{path}: is not UTF-8 text: .*; save it as UTF-8", line)
 
 
 def test_a_missing_file_names_what_there_is(tmp_path):
@@ -457,17 +413,7 @@ def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
 
 def test_an_experiment_without_those_kinds_resolves_to_itself(write, larger):
     made = load(write("a.toml", "objective = 'plain'\n[backbone]\npreset = 'nano'"), zoo=larger)
-    assert made.kinds == [
-        "corpus",
-        "tokenizer",
-        "backbone",
-        "noise",
-        "objective",
-        "sampler",
-        "guidance",
-        "optimizer",
-        "schedule",
-    ]
+    assert " ".join(made.kinds) == "corpus tokenizer backbone noise objective sampler guidance optimizer schedule"
     table = made.to_table()
     assert "masking" not in table
     assert from_table(table, zoo=larger) == made
@@ -481,23 +427,16 @@ def test_what_is_not_used_is_not_checked(write, larger):
 
 
 @pytest.mark.parametrize(
-    ("objective", "sampler", "refused_"),
-    [
-        ("mdlm", "ancestral", False),
-        ("autoregressive", "left_to_right", True),
-        ("strided", "strided", True),
-        ("block", "semi_autoregressive", True),
-    ],
+    ("objective", "sampler"),
+    [("autoregressive", "left_to_right"), ("strided", "strided"), ("block", "semi_autoregressive")],
 )
-def test_a_backbone_that_reads_both_ways_only_is_not_asked_to_read_a_part(write, larger, objective, sampler, refused_):
+def test_a_backbone_that_reads_both_ways_only_is_not_asked_to_read_a_part(write, larger, objective, sampler):
     path = write("a.toml", f"objective = '{objective}'\nsampler = '{sampler}'\nbackbone = 'recurrent'")
-    if not refused_:
-        assert load(path, zoo=larger).parts["backbone"].name == "recurrent"
-        return
     assert refused(path, zoo=larger) == [
         f"{path}: objective: '{objective}' shows the network a part of the text at a time, and backbone 'recurrent' "
         "always reads all of it, both ways; take another backbone, or an objective like mdlm"
     ]
+    load(write("b.toml", "backbone = 'recurrent'"), zoo=larger)
 
 
 def test_find_prefers_the_path_and_takes_shipped_names(write, tmp_path, monkeypatch):

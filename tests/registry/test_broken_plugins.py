@@ -34,7 +34,6 @@ EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 IMPORTED = {
     "import error": ("@component", "import no_such_module", "No module named 'no_such_module'"),
     "duplicate name": ('"spiral"', '"uniform"', "masking 'uniform' is offered by both atat-zoo and atat-zoo-broken;"),
-    "missing help": (', help="how much importance counts"', "", "missing 1 required keyword-only argument: 'help'"),
 }
 HELD = {
     "wrong kind": ("zoo_masking", "zoo_noise", "noise 'spiral' breaks its promise 'contract': it has no 'alpha'"),
@@ -45,11 +44,7 @@ HELD = {
         "no random number is drawn but those of the keys",
     ),
     "mutates its input": ("importance.double()", "importance.mul_(0.5).double()", "importance is left as it was"),
-    "wrong dtype": (
-        "rate, maskable)\n\n",
-        "rate, maskable).half()\n\n",
-        "p: float32 [8, 1], not float16",
-    ),
+    "wrong dtype": ("rate, maskable)\n\n", "rate, maskable).half()\n\n", "p: float32 [8, 1], not float16"),
 }
 
 
@@ -119,10 +114,7 @@ def test_a_good_plugin_beside_a_broken_one_keeps_its_contract(plugins, atat):
 
 @pytest.mark.parametrize(
     ("raised", "sentence"),
-    [
-        ("RuntimeError('two\\nlines')", "RuntimeError: two lines"),
-        ("SystemExit(0)", "SystemExit: 0"),
-    ],
+    [("RuntimeError('two\\nlines')", "RuntimeError: two lines"), ("SystemExit(0)", "SystemExit: 0")],
 )
 def test_a_part_that_fails_otherwise_is_one_sentence(raised, sentence, plugins, atat):
     plugins("return water", f"raise {raised}\n        water")

@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.installing import install_beside
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 EXAMPLE = PLUGINS / "atat-zoo-example"
@@ -15,14 +16,8 @@ EXAMPLE = PLUGINS / "atat-zoo-example"
 @pytest.fixture
 def environment(tmp_path):
     """The environment of a process in which the plugin is installed: its folder and its metadata on the path."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    info = tmp_path / "atat_zoo_example-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    points = "".join(f"{name} = {value}\n" for name, value in project["entry-points"]["atat_zoo"].items())
-    (info / "entry_points.txt").write_text(f"[atat_zoo]\n{points}")
     # An editable installation of atat_zoo may itself be found through the path.
-    path = os.pathsep.join([str(tmp_path), str(EXAMPLE), str(PLUGINS.parent)])
+    path = os.pathsep.join([str(tmp_path), install_beside(EXAMPLE, tmp_path), str(PLUGINS.parent)])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATAT_ZOO_", "PYTEST_"))}
     return kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 

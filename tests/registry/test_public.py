@@ -51,7 +51,7 @@ def public():
     for place in places:
         for name, value in own(import_module(place)).items():
             if getattr(value, "_is_protocol", False):
-                lines += [f"{place}.{name}: {member}" for member in members(value)]
+                lines.append(f"{place}.{name}: {'; '.join(members(value))}")
     classes = (value for room in OPEN for value in own(import_module(room)).values())
     records = [Context, Batch, *filter(attrs.has, classes)]
     for record in records:
@@ -72,10 +72,10 @@ def test_the_public_names_are_those_of_the_record():
 
 
 def test_every_kind_has_a_contract_in_its_place():
-    found = "\n".join(public())
+    record = "\n".join(public())
     for kind in KINDS.values():
         contract = "".join(word.capitalize() for word in kind.name.split("_"))
-        assert f"\n{kind.module}.{contract}: " in found, kind.name
+        assert f"\n{kind.module}.{contract}: " in record, kind.name
 
 
 if __name__ == "__main__":

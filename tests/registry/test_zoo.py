@@ -8,7 +8,7 @@ import pytest
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.registry import KINDS, TABLES, Context, component, param
-from atat_zoo.registry.manifest import Manifest, entry_of
+from atat_zoo.registry.manifest import Manifest, entry_of, read, shipped
 from atat_zoo.registry.plugins import Plugin
 
 
@@ -41,18 +41,6 @@ def test_every_kind_has_a_part_and_every_default_exists(zoo):
         assert zoo.describe(kind, default).name == default
 
 
-def test_every_part_can_be_made_from_its_defaults_or_says_what_it_needs(zoo):
-    for kind in KINDS:
-        for name in zoo.names(kind):
-            made, problems = zoo.structure(kind, name, kind)
-            required = [n for n, p in zoo.describe(kind, name).parameters.items() if p.get("required")]
-            if required:
-                assert [problem.key for problem in problems] == [f"{kind}.{n}" for n in required]
-            else:
-                assert problems == []
-                assert made.name == name
-
-
 def test_time_only_is_another_name_of_uniform(zoo):
     assert zoo.describe("masking", "time_only") == zoo.describe("masking", "uniform")
     assert zoo.spec("masking", "time_only") == zoo.spec("masking", "uniform")
@@ -60,13 +48,10 @@ def test_time_only_is_another_name_of_uniform(zoo):
 
 
 def test_an_unknown_kind_names_the_nearest_and_all(zoo):
+    words = rf"^there is no kind named 'maskin'; did you mean 'masking'\? \(there are: {', '.join(KINDS)}\)$"
     for ask in (zoo.names, lambda kind: zoo.describe(kind, "x"), lambda kind: zoo.build(kind, "x")):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=words):
             ask("maskin")
-        text = str(caught.value)
-        assert "there is no kind named 'maskin'; did you mean 'masking'? (there are: " in text
-        assert all(kind in text for kind in KINDS)
-        assert "\n" not in text
 
 
 def test_an_unknown_name_names_the_nearest_and_all(zoo):
@@ -125,13 +110,7 @@ def test_the_zoo_is_read_once_per_environment(monkeypatch):
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
     first = Zoo.load()
     assert Zoo.load() is first
-    assert first.names("masking") == zoo_without_plugins().names("masking")
-
-
-def zoo_without_plugins():
-    from atat_zoo.registry.manifest import read, shipped
-
-    return Zoo(read(shipped()), [])
+    assert first.names("masking") == Zoo(read(shipped()), []).names("masking")
 
 
 HEAVY = ("torch", "composer", "rich", "webdataset", "tokenizers", "hypothesis", "pytest")

@@ -29,19 +29,18 @@ def test_a_file_is_written_with_its_folders(tmp_path):
     assert listing(path.parent) == ["file.txt"]
 
 
+def broken_off(replacing, path, error):
+    with replacing(path) as beside:
+        (beside / "new" if beside.is_dir() else beside).write_text("half of the n")
+        raise error
+
+
 @pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path, failure):
     path = tmp_path / "file"
     path.write_text("old")
-
-    def fail():
-        with replacing(path) as beside:
-            beside.write_text("half of the n")
-            assert path.read_text() == "old"
-            raise failure
-
     with pytest.raises(failure):
-        fail()
+        broken_off(replacing, path, failure)
     assert path.read_text() == "old"
     assert listing(tmp_path) == ["file"]
 
@@ -74,12 +73,9 @@ def test_links_in_a_circle_are_a_sentence(tmp_path):
 
 
 def test_a_file_has_the_mode_of_any_other_whoever_writes_it(tmp_path):
-    def private(path):
-        os.close(os.open(path, os.O_CREAT, 0o600))  # as safetensors does
-
     (tmp_path / "plain").touch()
     with replacing(tmp_path / "file") as beside:
-        private(beside)
+        os.close(os.open(beside, os.O_CREAT, 0o600))  # as safetensors does
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
@@ -97,21 +93,16 @@ def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
     running.communicate(b"\n")
 
 
-@pytest.mark.parametrize("blocked", ["file in the way", "folder in the way", "nothing written"])
-def test_what_the_file_system_refuses_is_a_sentence(tmp_path, blocked):
-    if blocked == "file in the way":
-        (tmp_path / "a").write_text("a file")
-        path = tmp_path / "a" / "b"
-    elif blocked == "folder in the way":
-        path = tmp_path / "a"
-        (path / "inside").mkdir(parents=True)
-    else:
-        path = tmp_path / "a"
+@pytest.mark.parametrize("name", ["file/b", "folder", "nothing"])
+def test_what_the_file_system_refuses_is_a_sentence(tmp_path, name):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / name
 
     def write():
         with replacing(path) as beside:
-            if blocked != "nothing written":
-                beside.write_text("new")
+            if name != "nothing":  # is written
+                beside.touch()
 
     with pytest.raises(UserError) as caught:
         write()
@@ -191,18 +182,13 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def fill(folder, error):
-    with replacing_folder(folder) as beside:
-        (beside / "new").touch()
-        raise error
-
-
 def test_a_folder_that_cannot_be_filled_leaves_the_old_one(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "old").touch()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "old").touch()
     for error, words in ((OSError(28, "No space left on device"), "No space left"), (KeyError("x"), "x")):
         with pytest.raises((UserError, KeyError), match=words):
-            fill(tmp_path / "folder", error)
+            broken_off(replacing_folder, folder, error)
         assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["folder", "folder/old"]
 
 

@@ -1,10 +1,6 @@
 """The models beside the checkpoints: of a run that is not finished, and of the steps before its end."""
 
-from __future__ import annotations
-
 import json
-import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,15 +8,10 @@ import torch
 from atat_zoo.model import Model
 from tests.training.test_loading import ended, killed
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.tiny import Tiny
-
 pytestmark = pytest.mark.slow
 
 
-def test_a_checkpoint_has_the_model_that_the_run_would_end_with(uninterrupted: Path) -> None:
+def test_a_checkpoint_has_the_model_that_the_run_would_end_with(uninterrupted):
     """The moving average of the weights, as in the final model, which is of the same step."""
     folder = uninterrupted / "checkpoints" / "step-00000024"
     files = sorted(path.name for path in folder.iterdir())
@@ -35,7 +26,7 @@ def test_a_checkpoint_has_the_model_that_the_run_would_end_with(uninterrupted: P
     assert all(torch.equal(a, b) for a, b in zip(average, saved.values(), strict=True))
 
 
-def test_a_run_that_is_not_finished_is_used_at_a_step(tiny: Tiny, uninterrupted: Path) -> None:
+def test_a_run_that_is_not_finished_is_used_at_a_step(tiny, uninterrupted):
     run = killed(tiny, "killed-at-a-step")
     assert (Model.from_run(run, step=10).step, Model.from_run(run, step=5).step) == (10, 5)
     commands = [
@@ -49,10 +40,6 @@ def test_a_run_that_is_not_finished_is_used_at_a_step(tiny: Tiny, uninterrupted:
     ]
     assert ended(tiny, *([*words, "--step", "10"] for words in commands)) == [0] * len(commands)
     assert ended(tiny, *([*words, "--step", "7"] for words in commands), *commands) == [2] * 2 * len(commands)
-    said = tiny.atat("sample", str(run), "--step", "7", check=False).stderr
-    assert said == f"error: --step 7: {run} has no model of this step; choose one of its steps: 5, 10\n"
-    said = tiny.atat("eval", str(run), check=False).stderr
-    assert said.endswith(", or choose a checkpoint with --step (there are: 5, 10)\n")
     # What was measured is kept, and the training continues as if nothing had been.
     measured = [path.name for path in (run / "evaluations").iterdir()]
     assert any("step00000010" in name for name in measured)
@@ -60,7 +47,7 @@ def test_a_run_that_is_not_finished_is_used_at_a_step(tiny: Tiny, uninterrupted:
     assert tiny.weights(run) == tiny.weights(uninterrupted)
 
 
-def test_a_comparison_at_a_step_tells_the_training_until_then(tiny: Tiny, trained: Path) -> None:
+def test_a_comparison_at_a_step_tells_the_training_until_then(tiny, trained):
     said = [
         json.loads(tiny.atat("compare", str(trained), str(trained), "--json", *step).stdout)["runs"][0]
         for step in (("--step", "20"), ())
@@ -69,15 +56,7 @@ def test_a_comparison_at_a_step_tells_the_training_until_then(tiny: Tiny, traine
     assert said[0]["seconds"] < said[1]["seconds"]
 
 
-def test_a_run_without_its_checkpoints_has_its_final_model_alone(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(trained, tmp_path / "run")
-    shutil.rmtree(run / "checkpoints")
-    assert tiny.atat("sample", str(run), "--step", "24").stdout == tiny.atat("sample", str(run)).stdout
-    said = tiny.atat("sample", str(run), "--step", "20", check=False).stderr
-    assert said.endswith("choose one of its steps: 24\n")
-
-
-def test_a_diverged_average_is_refused_by_name(tiny: Tiny) -> None:
+def test_a_diverged_average_is_refused_by_name(tiny):
     """The weights and the loss are finite, and what would be saved is not."""
     spoilt = """
 from atat_zoo.training import lifecycle

@@ -1,9 +1,6 @@
 """A compiled backbone: compiled once, and the same training."""
 
-from __future__ import annotations
-
 from functools import partialmethod
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,16 +10,11 @@ from atat_zoo.experiment import load
 from atat_zoo.training import resume, train
 from tests.training.test_resume import unfinished
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.tiny import Tiny
-
 SMALL = ["backbone.width=16", "train.precision=fp32", "train.steps=4", "train.save_every=2", "train.evaluate_every=3"]
 
 
 @pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def quickly(monkeypatch):
     """Trace and differentiate what would be compiled, and run it without the minutes that a C++ compiler takes."""
     compile = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(compile, backend="aot_eager"))
@@ -30,7 +22,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quickly")
-def test_it_is_compiled_once_and_trains_the_same(tiny: Tiny) -> None:
+def test_it_is_compiled_once_and_trains_the_same(tiny):
     """Whatever number of positions is masked; an evaluation on the way compiles nothing else, and a resume the same."""
     from torch._dynamo.utils import counters
 
@@ -53,7 +45,7 @@ def test_it_is_compiled_once_and_trains_the_same(tiny: Tiny) -> None:
     assert tiny.weights(folder) == tiny.weights("compiled-true")
 
 
-def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny: Tiny, tmp_path: Path) -> None:
+def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny, tmp_path):
     from torch._inductor import config, cpp_builder
 
     wanted = load(str(tiny.path), ["train.compile=true", f"data.root={tmp_path / 'no'}"])

@@ -1,32 +1,24 @@
 """A run that is trained longer is the run that was begun with as many steps, or is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.run import RunFolder
 from atat_zoo.training import resume, train
 from atat_zoo.training.continuing import continued, record
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from atat_zoo.run import RunFolder
-    from tests.tiny import Tiny
-
-
-def trained(tiny: Tiny, out: Path, *words: str) -> RunFolder:
+def trained(tiny, out, *words):
     return train(load(str(tiny.path), words), out).folder
 
 
 @pytest.mark.slow
-def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(tiny, tmp_path):
     """Every part with a state is switched on; and the longer run is interrupted once."""
     straight = trained(tiny, tmp_path / "straight", "train.steps=13")
     run = trained(tiny, tmp_path / "run", "train.steps=8")
@@ -49,7 +41,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(tiny: Ti
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_is_not_finished(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_not_finished(tiny, tmp_path):
     """Until it has made its steps; stopped before, it goes on to them."""
     run = trained(tiny, tmp_path / "run", "train.steps=6")
     code = (
@@ -68,7 +60,7 @@ def test_a_run_that_goes_on_is_not_finished(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_before_its_next_checkpoint_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+def test_one_that_is_killed_before_its_next_checkpoint_goes_on(tiny, tmp_path):
     """Its last checkpoint is still that of a training of fewer steps."""
     run = trained(tiny, tmp_path / "run", "train.steps=3")
     record(run, continued(run, ["train.steps=5"], print)[0], 3)
@@ -78,7 +70,7 @@ def test_one_that_is_killed_before_its_next_checkpoint_goes_on(tiny: Tiny, tmp_p
         resume(run.path)
 
 
-def finished(tiny: Tiny, uninterrupted: Path, folder: Path, *words: str) -> Path:
+def finished(tiny, uninterrupted, folder, *words):
     """Return a copy of a finished run as if it had had other settings."""
     shutil.copytree(uninterrupted, folder)
     experiment = load(str(tiny.path), words)
@@ -96,30 +88,19 @@ BELL = ("rates.use=bell", "rates.uniform_share=0.5", "curriculum.use=none")
 @pytest.mark.parametrize(
     ("words", "override", "said"),
     [
-        ((), "optimizer.learning_rate=1", "'optimizer.learning_rate=1' on the command line: a run goes on as it was"),
         ((), "train={steps=30, clip=2}", "begun, but for train.steps; leave it out, or begin another run with init_f"),
         ((), "train.steps=many", "'train.steps=many' on the command line: train.steps: expected int"),
         ((), "train.steps=24", ""),
         ((), "train.steps=30", ""),
         ((), "train.steps=20", "train.steps = 20: .*has made 24 steps already; choose more"),
-        (
-            (FALLING.format("cosine"),),
-            "train.steps=30",
-            "after 24 of 24 steps, .* is not what a training of 30 would",
-        ),
-        (
-            (FALLING.format("wsd"),),
-            "train.steps=30",
-            "been: schedule 'wsd' follows the number of steps; begin another",
-        ),
+        ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* is not what a training of 30 would"),
+        ((FALLING.format("wsd"),), "train.steps=30", "been: schedule 'wsd' follows the number of steps; begin another"),
         (("curriculum.use=three_stage",), "train.steps=30", "been: curriculum 'three_stage' follows the number"),
         ((*BELL, "rates.uniform_until=0.2"), "train.steps=30", "been: rates 'bell' follows the number of steps"),
         (BELL, "train.steps=30", ""),
     ],
 )
-def test_what_may_change(tiny: Tiny, uninterrupted: Path, tmp_path: Path, words, override, said) -> None:
-    from atat_zoo.run import RunFolder
-
+def test_what_may_change(tiny, uninterrupted, tmp_path, words, override, said):
     folder = RunFolder(finished(tiny, uninterrupted, tmp_path / "run", *words))
     before = folder.resolved.read_bytes()
     if said:
@@ -132,7 +113,7 @@ def test_what_may_change(tiny: Tiny, uninterrupted: Path, tmp_path: Path, words,
 
 
 @pytest.mark.slow
-def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tiny: Tiny, uninterrupted: Path, tmp_path: Path) -> None:
+def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tiny, uninterrupted, tmp_path):
     folder = finished(tiny, uninterrupted, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(UserError, match=r"train.steps: .* has no checkpoint to go on from; .* --overwrite"):

@@ -1,16 +1,13 @@
 """Trainings that begin with another run's weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
@@ -21,40 +18,22 @@ from atat_zoo.objectives.assembly import assemble
 from atat_zoo.run.atomic import discard
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights, parts_of
-from atat_zoo.training.trainer import Silent
 from tests.tiny import folder_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from atat_zoo.experiment import Experiment
-    from tests.tiny import Tiny
+from tests.training.test_trainer import Listener
 
 pytestmark = pytest.mark.slow
 
-# Plain masked diffusion on the tiny corpus, and the same parts as in `tests.tiny` where nothing is said.
-PLAIN = """
+# Of both trainings.
+SHARED = """
 [corpus]
 use = "files"
 document = "line"
-train = ["{root}/train.txt"]
-validation = ["{root}/validation.txt"]
-[tokenizer]
-use = "bpe"
-vocabulary_size = 300
-[backbone]
-layers = 1
-width = 32
-heads = 2
-max_length = 32
 [data]
 root = "{root}/shards"
-length = 16
 sequences_per_member = 8
 sequences_per_shard = 32
 lanes = 4
 [train]
-steps = 6
 batch_size = 8
 log_every = 1
 precision = "fp32"
@@ -67,33 +46,22 @@ sequences = 8
 draws = 2
 samples = 0
 """
+# Plain masked diffusion on the tiny corpus, and the same parts as in `tests.tiny` where nothing is said.
+PLAIN = """
+extends = "shared.toml"
+corpus.train = ["{root}/train.txt"]
+corpus.validation = ["{root}/validation.txt"]
+tokenizer = {{ use = "bpe", vocabulary_size = 300 }}
+backbone = {{ layers = 1, width = 32, heads = 2, max_length = 32 }}
+data.length = 16
+train.steps = 6
+"""
 # Another corpus: other words in other lines.
 OTHER = """
+extends = "shared.toml"
 init_from = "{source}"
-[corpus]
-use = "files"
-document = "line"
-train = ["{root}/other.txt"]
-[data]
-root = "{root}/shards"
-sequences_per_member = 8
-sequences_per_shard = 32
-lanes = 4
-[train]
-steps = 12
-batch_size = 8
-log_every = 1
-save_every = 5
-checkpoints_kept = 3
-precision = "fp32"
-[optimizer]
-learning_rate = 3e-3
-[schedule]
-warmup_steps = 1
-[evaluation]
-sequences = 8
-draws = 2
-samples = 0
+corpus.train = ["{root}/other.txt"]
+train = {{ steps = 12, save_every = 5, checkpoints_kept = 3 }}
 """
 ATAT = [
     "estimator={use='transformer', layers=1, width=16, heads=2}",
@@ -102,39 +70,30 @@ ATAT = [
 ]
 
 
-class Said(Silent):
-    """A reporter that keeps its messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
+def root(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("finetuning")
     for name in ("train", "validation"):
         shutil.copy(tiny.root / f"{name}.txt", folder)
     other = [f"{i} ships sail towards {i % 7} distant harbours in stormy weather" for i in range(300)]
     (folder / "other.txt").write_text("\n".join(other) + "\n")
+    (folder / "shared.toml").write_text(SHARED.format(root=folder))
     return folder
 
 
 @pytest.fixture(scope="module")
-def source(root: Path) -> Path:
+def source(root):
     """Return a run of plain masked diffusion."""
     (root / "plain.toml").write_text(PLAIN.format(root=root))
     return train(load(str(root / "plain.toml")), root / "source").folder.path
 
 
-def tuning(root: Path, source: Path, *overrides: str) -> Experiment:
+def tuning(root, source, *overrides):
     (root / "tuning.toml").write_text(OTHER.format(root=root, source=source))
     return load(str(root / "tuning.toml"), overrides)
 
 
-def begun(experiment: Experiment) -> tuple[torch.nn.Module, str]:
+def begun(experiment):
     """Return the model as a training begins with it, and what is said of it."""
     model = Model.from_run(experiment.init_from)
     objective = assemble(experiment, model.context)
@@ -142,7 +101,7 @@ def begun(experiment: Experiment) -> tuple[torch.nn.Module, str]:
     return objective, initial.load_into(objective)
 
 
-def test_the_weights_are_the_source_s_final_ones(root: Path, source: Path) -> None:
+def test_the_weights_are_the_source_s_final_ones(root, source):
     objective, said = begun(tuning(root, source))
     theirs = load_file(source / "model" / "model.safetensors")
     assert set(objective.state_dict()) == set(theirs)
@@ -150,7 +109,7 @@ def test_the_weights_are_the_source_s_final_ones(root: Path, source: Path) -> No
     assert said == f"beginning with {source} (objective mdlm, step 6): backbone from there"
 
 
-def test_a_training_begins_there_and_keeps_the_tokenizer(root: Path, source: Path, tmp_path: Path) -> None:
+def test_a_training_begins_there_and_keeps_the_tokenizer(root, source, tmp_path):
     experiment = tuning(root, source)
     result = train(experiment, tmp_path / "run")
     # The shards are of the other text by the source's tokenizer, which would itself have learned another one.
@@ -172,7 +131,7 @@ def test_a_training_begins_there_and_keeps_the_tokenizer(root: Path, source: Pat
     assert abs(result.folder.read_metrics()[0]["cross_entropy"] - math.log(300)) > 1e-3
 
 
-def test_the_optimizer_and_the_schedule_are_fresh(root: Path, source: Path, tmp_path: Path) -> None:
+def test_the_optimizer_and_the_schedule_are_fresh(root, source, tmp_path):
     result = train(tuning(root, source, "schedule.warmup_steps=4", "train.steps=5"), tmp_path / "run")
     rates = [line["learning_rate"] for line in result.folder.read_metrics()]
     assert rates[0] < rates[-1]
@@ -180,10 +139,10 @@ def test_the_optimizer_and_the_schedule_are_fresh(root: Path, source: Path, tmp_
     assert result.model.step == 5
 
 
-def test_what_only_the_new_model_has_starts_fresh(root: Path, source: Path, tmp_path: Path) -> None:
-    said = Said()
+def test_what_only_the_new_model_has_starts_fresh(root, source, tmp_path):
+    said = Listener()
     result = train(tuning(root, source, *ATAT), tmp_path / "run", reporter=said)
-    assert said.messages == [
+    assert said.said == [
         f"beginning with {source} (objective mdlm, step 6): backbone from there; "
         "fresh: estimator (the run has none), what masking remembers"
     ]
@@ -192,20 +151,20 @@ def test_what_only_the_new_model_has_starts_fresh(root: Path, source: Path, tmp_
     assert (stages[0], stages[5], stages[-1]) == ("easy", "medium", "hard")
 
 
-def test_counts_are_those_of_the_new_text(root: Path, source: Path, tmp_path: Path) -> None:
+def test_counts_are_those_of_the_new_text(root, source, tmp_path):
     counted = load(str(root / "plain.toml"), ["backbone.neighbours=1", "train.steps=2"])
     folder = train(counted, tmp_path / "counted").folder.path
-    said = Said()
+    said = Listener()
     model = train(tuning(root, folder, "train.steps=1"), tmp_path / "run", reporter=said).model
-    assert said.messages[0].endswith("; fresh: the counts of backbone.neighbours, which are of the new text")
+    assert said.said[0].endswith("; fresh: the counts of backbone.neighbours, which are of the new text")
     state, theirs = model.module.state_dict(), load_file(folder / "model" / "model.safetensors")
     assert not torch.equal(state["backbone.prior.tokens"], theirs["backbone.prior.tokens"])
-    again = Said()
+    again = Listener()
     train(load(str(root / "plain.toml"), [f"init_from={folder}", "train.steps=1"]), tmp_path / "same", reporter=again)
-    assert "fresh" not in again.messages[0], "the same text has the same counts"
+    assert "fresh" not in again.said[0], "the same text has the same counts"
 
 
-def test_an_estimator_that_both_have_is_taken_without_its_memory(root: Path, source: Path, tmp_path: Path) -> None:
+def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, tmp_path):
     middle = train(tuning(root, source, *ATAT, "train.steps=4"), tmp_path / "middle").folder.path
     theirs = load_file(middle / "model" / "model.safetensors")
     objective, said = begun(tuning(root, middle, *ATAT))
@@ -239,12 +198,10 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root: Path, sou
     ],
     ids=["autoregressive", "block", "strided", "sedd", "d3pm", "mlm", "adaptive position", "adaptive importance"],
 )
-def test_every_objective_can_begin_with_mdlm_and_with_itself(
-    root: Path, source: Path, tmp_path: Path, overrides: list[str]
-) -> None:
-    said = Said()
+def test_every_objective_can_begin_with_mdlm_and_with_itself(root, source, tmp_path, overrides):
+    said = Listener()
     first = train(tuning(root, source, *overrides, "train.steps=2"), tmp_path / "one", reporter=said).folder.path
-    assert "backbone" in said.messages[0]
+    assert "backbone" in said.said[0]
     objective, words = begun(tuning(root, first, *overrides))
     assert "fresh" not in words
     theirs = load_file(first / "model" / "model.safetensors")
@@ -258,7 +215,7 @@ def test_every_objective_can_begin_with_mdlm_and_with_itself(
 # Resuming
 
 
-def interrupted(root: Path, source: Path, run: Path, *, after: int | None) -> bytes:
+def interrupted(root, source, run, *, after):
     """Train to the end, put the run back to a checkpoint or before the first, and return the weights it had."""
     result = train(tuning(root, source, *ATAT), run)
     weights = (run / "model" / "model.safetensors").read_bytes()
@@ -269,22 +226,20 @@ def interrupted(root: Path, source: Path, run: Path, *, after: int | None) -> by
     return weights
 
 
-def test_it_resumes_without_the_source(root: Path, source: Path, tmp_path: Path) -> None:
+def test_it_resumes_without_the_source(root, source, tmp_path):
     gone = shutil.copytree(source, tmp_path / "gone")
     weights = interrupted(root, gone, tmp_path / "run", after=5)
     shutil.rmtree(gone)
-    said = Said()
+    said = Listener()
     resume(tmp_path / "run", reporter=said)
-    assert said.messages == [f"continuing {tmp_path / 'run'} after step 5 of 12"]
+    assert said.said == [f"continuing {tmp_path / 'run'} after step 5 of 12"]
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
     # Nor does it take it to evaluate and to write.
     model = Model.from_run(tmp_path / "run")
     assert build(model.experiment) == folder_of(model.experiment)
 
 
-def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(
-    root: Path, source: Path, tmp_path: Path
-) -> None:
+def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root, source, tmp_path):
     copy = shutil.copytree(source, tmp_path / "copy")
     weights = interrupted(root, copy, tmp_path / "run", after=None)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
@@ -293,9 +248,9 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
     # Nobody knows any more with which weights it began: it begins with those that are there.
     (tmp_path / "unknown" / "environment.json").unlink()
-    said = Said()
+    said = Listener()
     resume(tmp_path / "unknown", reporter=said)
-    assert any("environment.json does not say with which weights the run began" in text for text in said.messages)
+    assert any("environment.json does not say with which weights the run began" in text for text in said.said)
     assert (tmp_path / "unknown" / "model" / "model.safetensors").read_bytes() == weights
     # The source was trained again in between: it would be another training under the same name.
     other = Model.from_run(copy)
@@ -312,23 +267,29 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(
 # What is refused
 
 
-def test_a_run_cannot_replace_what_it_continues_from(root: Path, source: Path, tmp_path: Path) -> None:
+def test_a_run_cannot_replace_what_it_continues_from(root, source, tmp_path):
     copy = shutil.copytree(source, tmp_path / "copy")
     with pytest.raises(UserError, match=r"init_from: .* would be replaced by its own continuation"):
         train(tuning(root, copy), copy, overwrite=True)
     assert (copy / "model" / "model.safetensors").is_file()
 
 
-def test_a_source_that_changed_since_it_was_read(root: Path, source: Path, tmp_path: Path) -> None:
+def put(run, name, data):
+    """Write a file of a run's model, and its hash."""
+    (run / "model" / name).write_bytes(data)
+    description = run / "model" / "model.json"
+    said = json.loads(description.read_text())
+    said["sha256"][name] = hashlib.sha256(data).hexdigest()
+    description.write_text(json.dumps(said))
+
+
+def test_a_source_that_changed_since_it_was_read(root, source, tmp_path):
     copy = shutil.copytree(source, tmp_path / "copy")
     experiment = tuning(root, copy)
     (copy / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"init_from: .*tokenizer\.json is not the file that model\.json describes"):
         train(experiment, tmp_path / "run")
-    described = copy / "model" / "model.json"
-    said = json.loads(described.read_text())
-    said["sha256"]["tokenizer.json"] = hashlib.sha256(b"{}").hexdigest()
-    described.write_text(json.dumps(said))
+    put(copy, "tokenizer.json", b"{}")
     with pytest.raises(UserError, match=r"tokenizer\.sha256: "):
         train(experiment, tmp_path / "run")
     shutil.rmtree(copy)
@@ -337,29 +298,22 @@ def test_a_source_that_changed_since_it_was_read(root: Path, source: Path, tmp_p
     assert not (tmp_path / "run" / "resolved.toml").exists()
 
 
-def test_weights_that_are_none(root: Path, source: Path, tmp_path: Path) -> None:
+def test_weights_that_are_none(root, source, tmp_path):
     copy = shutil.copytree(source, tmp_path / "copy")
     (copy / "model" / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(UserError, match=r"init_from: .*model\.safetensors is not the file that model\.json describes"):
         train(tuning(root, copy), tmp_path / "run")
-    described = copy / "model" / "model.json"
-    said = json.loads(described.read_text())
-    said["sha256"]["model.safetensors"] = hashlib.sha256(b"no weights").hexdigest()
-    described.write_text(json.dumps(said))
+    put(copy, "model.safetensors", b"no weights")
     with pytest.raises(UserError, match=r"init_from: .*model\.safetensors cannot be read: .*; copy the run again"):
         train(tuning(root, copy), tmp_path / "run")
     weights = load_file(source / "model" / "model.safetensors")
     weights["backbone.embedding.weight"][0, 0] = float("nan")
-    save_file(weights, copy / "model" / "model.safetensors")
-    said["sha256"]["model.safetensors"] = hashlib.sha256(
-        (copy / "model" / "model.safetensors").read_bytes()
-    ).hexdigest()
-    described.write_text(json.dumps(said))
+    put(copy, "model.safetensors", save(weights))
     with pytest.raises(UserError, match=r"init_from: .*: the weights backbone\.embedding\.weight are not finite"):
         train(tuning(root, copy), tmp_path / "run")
 
 
-def test_weights_of_another_backbone_than_is_said(root: Path, source: Path, tmp_path: Path) -> None:
+def test_weights_of_another_backbone_than_is_said(root, source, tmp_path):
     copy = shutil.copytree(source, tmp_path / "copy")
     said = json.loads((copy / "model" / "model.json").read_text())
     said["experiment"]["backbone"]["width"] = 16
@@ -370,15 +324,14 @@ def test_weights_of_another_backbone_than_is_said(root: Path, source: Path, tmp_
         train(tuning(root, copy), tmp_path / "run")
 
 
-def test_shards_that_are_built_already_must_be_by_the_same_tokenizer(root: Path, source: Path, tmp_path: Path) -> None:
+def test_shards_that_are_built_already_must_be_by_the_same_tokenizer(root, source, tmp_path):
     fitting = build(tuning(root, source))
     experiment = tuning(root, source, f"corpus={{use='shards', path='{fitting}'}}")
     assert build(experiment) == fitting
     # The source's own shards are by it, too; those of the same kind of tokenizer, learned from other text, are not.
     assert build(tuning(root, source, f"corpus={{use='shards', path='{build(load(str(root / 'plain.toml')))}'}}"))
-    text = (root / "tuning.toml").read_text().partition("\n[corpus]")[2]
-    (root / "own.toml").write_text(f"[corpus]{text}[tokenizer]\nvocabulary_size = 300\n")
-    own = build(load(str(root / "own.toml"), ["data.length=16"]))
+    words = [f"corpus.train=['{root}/other.txt']", "tokenizer.vocabulary_size=300", "data.length=16"]
+    own = build(load(str(root / "shared.toml"), words))
     assert manifest.load(own).tokenizer == manifest.load(fitting).tokenizer
     with pytest.raises(UserError, match=r"tokenizer: the shards in .* have SHA-256 of tokenizer\.json = "):
         build(tuning(root, source, f"corpus={{use='shards', path='{own}'}}"))

@@ -1,7 +1,5 @@
 """Nothing of a run is run: pickles planted in its files are refused, and checkpoints are read as data."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -13,7 +11,6 @@ import types
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,40 +22,35 @@ from atat_zoo.training.continuing import Loading, check_saved, inert, only_data
 from tests import forked
 from tests.tiny import folder_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.tiny import Tiny
-
 FORCE, FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
 class Planted:
     """Makes a file, when it is unpickled."""
 
-    def __init__(self, touched: Path) -> None:
+    def __init__(self, touched):
         self.touched = touched
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         """Return a call that makes the file."""
         return shutil.copyfile, (os.devnull, str(self.touched))
 
 
-def as_saved_by_torch(value: Any, **options: Any) -> bytes:
+def as_saved_by_torch(value, **options):
     """Return the bytes of `torch.save`."""
     buffer = io.BytesIO()
     torch.save(value, buffer, **options)
     return buffer.getvalue()
 
 
-def as_array(value: Any) -> bytes:
+def as_array(value):
     """Return the bytes of an array of one object, as `np.save` pickles it."""
     buffer = io.BytesIO()
     np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
     return buffer.getvalue()
 
 
-PICKLES: dict[str, Callable[[Any], bytes]] = {
+PICKLES = {
     "a pickle": pickle.dumps,
     "an old pickle": lambda value: pickle.dumps(value, protocol=2),
     "in a zip": as_saved_by_torch,
@@ -127,7 +119,7 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
 
 
 def test_only_what_goes_wrong_while_it_loads_is_the_checkpoints_fault(tmp_path):
-    loading: Any = Loading(tmp_path / "step-00000005.pt")
+    loading = Loading(tmp_path / "step-00000005.pt")
     with pytest.raises(ZeroDivisionError), loading.guarded():
         raise ZeroDivisionError
     loading.before_load(None, None)
@@ -171,7 +163,7 @@ main()
 """
 
 
-def killed(tiny: Tiny, run: str, change: str = "") -> Path:
+def killed(tiny, run, change=""):
     """Return a run that was killed after step 10."""
     words = ["train", str(tiny.path), "--out", run, "evaluation.samples=0"]
     done = tiny.atat(*words, check=False, code=KILLED.format(change=change))
@@ -179,7 +171,7 @@ def killed(tiny: Tiny, run: str, change: str = "") -> Path:
     return tiny.root / run
 
 
-def ended(tiny: Tiny, *commands: list[str]) -> list[int]:
+def ended(tiny, *commands):
     """Return the exit codes of commands that run one after the other in one process; none may print a traceback."""
     done = tiny.atat(json.dumps(commands), code=SEVERAL)
     assert "Traceback" not in done.stderr, done.stderr
@@ -188,14 +180,14 @@ def ended(tiny: Tiny, *commands: list[str]) -> list[int]:
     return codes
 
 
-def everything(run: Path, *more: str) -> Iterator[list[str]]:
+def everything(run, *more):
     """Yield the commands that read a run."""
     for command in ("sample", "eval", "importance"):
         yield [command, str(run), *more]
     yield ["compare", str(run), str(run), *more]
 
 
-def note(path: Path) -> None:
+def note(path):
     """Write the hash of a checkpoint, as somebody would who has changed it on purpose."""
     said = json.loads(path.with_suffix(".json").read_text())
     said["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -203,13 +195,19 @@ def note(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def interrupted(tiny: Tiny) -> Path:
+def interrupted(tiny):
     """Return a run that was killed after step 10; copy it to change it."""
     return killed(tiny, "interrupted")
 
 
+@pytest.fixture
+def newest(interrupted, tmp_path):
+    """Return the newest checkpoint of a copy of that run."""
+    return Path(shutil.copytree(interrupted, tmp_path / "run")) / "checkpoints" / "step-00000010.pt"
+
+
 @pytest.mark.slow
-def test_nothing_planted_in_a_run_is_run(tiny: Tiny, trained: Path, interrupted: Path, tmp_path: Path) -> None:
+def test_nothing_planted_in_a_run_is_run(tiny, trained, interrupted, tmp_path):
     touched = tmp_path / "touched"
     tried = 0
     for source, step in ((trained, "24"), (interrupted, "10")):
@@ -231,28 +229,24 @@ def test_nothing_planted_in_a_run_is_run(tiny: Tiny, trained: Path, interrupted:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", PICKLES)
-def test_a_checkpoint_that_holds_code_is_refused(tiny: Tiny, interrupted: Path, tmp_path: Path, how: str) -> None:
-    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    newest = run / "checkpoints" / "step-00000010.pt"
+def test_a_checkpoint_that_holds_code_is_refused(tiny, newest, tmp_path, how):
     newest.write_bytes(PICKLES[how](Planted(tmp_path / "touched")))
     note(newest)
-    done = tiny.atat("train", "--resume", str(run), check=False)
+    done = tiny.atat("train", "--resume", str(newest.parents[1]), check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     said = f"error: the checkpoint {newest} cannot be continued from: it holds more than tensors, numbers and texts"
     assert said in done.stderr
     assert ("(shutil.copyfile)" in done.stderr) == (how != "a pickle")
     assert not (tmp_path / "touched").exists()
     newest.unlink()
-    assert "after step 5 of 24" in tiny.atat("train", "--resume", str(run)).stdout
+    assert "after step 5 of 24" in tiny.atat("train", "--resume", str(newest.parents[1])).stdout
 
 
 @pytest.mark.slow
-def test_every_rank_refuses_it(tiny: Tiny, interrupted: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    newest = run / "checkpoints" / "step-00000010.pt"
+def test_every_rank_refuses_it(tiny, newest, tmp_path):
     newest.write_bytes(PICKLES["in a zip"](Planted(tmp_path / "touched")))
     note(newest)
-    for rank in forked.ranks(2, ["train", "--resume", str(run)], tiny.root):
+    for rank in forked.ranks(2, ["train", "--resume", str(newest.parents[1])], tiny.root):
         said, _ = rank.communicate()
         assert rank.returncode == 2, said
         assert "(shutil.copyfile)" in said
@@ -260,36 +254,30 @@ def test_every_rank_refuses_it(tiny: Tiny, interrupted: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_what_composer_would_evaluate_is_not(
-    tiny: Tiny, interrupted: Path, uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_what_composer_would_evaluate_is_not(tiny, newest, uninterrupted, tmp_path):
     """A checkpoint of nothing but data, with the text of an algorithm that Composer adds when it loads."""
-    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    newest = run / "checkpoints" / "step-00000010.pt"
     checkpoint = torch.load(newest, weights_only=False)
     text = f"__name__ and open({str(tmp_path / 'touched')!r}, 'w')"
     checkpoint["state"]["algorithms"].append(("Alibi", {"repr": text}))
     torch.save(checkpoint, newest)
     note(newest)
-    tiny.atat("train", "--resume", str(run))
+    tiny.atat("train", "--resume", str(newest.parents[1]))
     assert not (tmp_path / "touched").exists()
-    assert tiny.weights(run) == tiny.weights(uninterrupted)
+    assert tiny.weights(newest.parents[1]) == tiny.weights(uninterrupted)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_something_else_is_refused(tiny: Tiny, interrupted: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    newest = run / "checkpoints" / "step-00000010.pt"
+def test_a_checkpoint_of_something_else_is_refused(tiny, newest):
     for content in ([], {"state": {"model": {"objective.x": torch.ones(2)}, "timestamp": {"Timestamp": {}}}}):
         torch.save(content, newest)
         note(newest)
-        done = tiny.atat("train", "--resume", str(run), check=False)
+        done = tiny.atat("train", "--resume", str(newest.parents[1]), check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert f"error: the checkpoint {newest} cannot be continued from: " in done.stderr
 
 
 @pytest.mark.slow
-def test_shards_with_pickles_are_refused(tiny: Tiny, trained: Path, tmp_path: Path) -> None:
+def test_shards_with_pickles_are_refused(tiny, trained, tmp_path):
     """Arrays of objects are pickles; their hashes in the manifest are right."""
     shards = tiny.root / "shards" / folder_of(load(str(tiny.path))).name  # others are of other tests
     data = as_array(Planted(tmp_path / "touched"))

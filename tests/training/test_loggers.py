@@ -1,13 +1,10 @@
 """What a training tells its loggers, what callbacks and algorithms add, and what is refused before work begins."""
 
-from __future__ import annotations
-
 import json
-import shutil
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pytest
@@ -19,11 +16,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.training import resume, train
 from atat_zoo.training.evaluator import PatienceStopper
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.tiny import Tiny
+from tests.training.test_resume import unfinished
 
 MONITORS = '["lr_monitor", {use="optimizer_monitor", every=1}, {use="speed_monitor", window=1}, "memory_monitor"]'
 
@@ -31,24 +24,24 @@ MONITORS = '["lr_monitor", {use="optimizer_monitor", every=1}, {use="speed_monit
 class Stub(LoggerDestination):
     """Records what it is told."""
 
-    def __init__(self) -> None:
-        self.metrics: dict[int, dict[str, Any]] = {}
-        self.histograms: dict[tuple[int, str], torch.Tensor] = {}
+    def __init__(self):
+        self.metrics = {}
+        self.histograms = {}
         self.closed = False
 
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+    def log_metrics(self, metrics, step=None):
         assert step is not None
         self.metrics.setdefault(step, {}).update(metrics)
 
-    def log_histogram(self, name: str, values: torch.Tensor, step: int) -> None:
+    def log_histogram(self, name, values, step):
         self.histograms[step, name] = values
 
-    def close(self, state: Any, logger: Any) -> None:
+    def close(self, state, logger):
         self.closed = True
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Stub:
+def stub(monkeypatch):
     """A destination that stands in for the file's."""
     made = Stub()
     monkeypatch.setattr("atat_zoo.training.loggers.FileLogger.build", lambda self, folder: made)
@@ -56,7 +49,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Stub:
 
 
 @pytest.mark.slow
-def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny: Tiny, tmp_path: Path, stub: Stub) -> None:
+def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny, tmp_path, stub):
     said = ["train.steps=4", "train.log_every=2", "train.evaluate_every=2", 'train.loggers=["file"]']
     result = train(load(str(tiny.path), [*said, f"train.callbacks={MONITORS}"]), tmp_path / "run")
     assert stub.closed
@@ -88,46 +81,40 @@ def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny: Tiny, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adafactor", "muon"])
-def test_a_run_with_all_of_them_continues_bit_for_bit(tiny: Tiny, tmp_path: Path, optimizer: str) -> None:
+def test_a_run_with_all_of_them_continues_bit_for_bit(tiny, tmp_path, optimizer):
     said = ["train.steps=6", "train.save_every=3", 'train.loggers=["file"]', f"train.callbacks={MONITORS}"]
     said += ['train.algorithms=["gradient_clipping"]', f"optimizer.use={optimizer}", "schedule.use=wsd"]
-    straight = train(load(str(tiny.path), said), tmp_path / "straight").folder
-    shutil.copytree(straight.path, tmp_path / "cut")
-    for name in ("checkpoints/step-00000006.pt", "checkpoints/step-00000006.json", "model/model.safetensors"):
-        (tmp_path / "cut" / name).unlink()
-    continued = resume(tmp_path / "cut").folder
-    clock = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
+    straight = train(load(str(tiny.path), said), tmp_path / "straight").folder.path
+    continued = resume(unfinished(tiny, straight, f"cut-{optimizer}", step=3)).folder.path
 
-    def curves(line: dict[str, Any]) -> dict[str, Any]:
-        return {name: v for name, v in line.items() if name not in clock and not name.startswith(("time/", "through"))}
+    def curves(run):
+        lines = tiny.losses(run).values()
+        return [{name: v for name, v in line.items() if not name.startswith(("time/", "through"))} for line in lines]
 
-    assert list(map(curves, continued.read_metrics())) == list(map(curves, straight.read_metrics()))
-    weights = [(folder.model / "model.safetensors").read_bytes() for folder in (continued, straight)]
-    assert weights[0] == weights[1]
-    first, second = (sorted((folder.path / "logs").iterdir()) for folder in (straight, continued))
+    assert curves(continued) == curves(straight)
+    assert tiny.weights(continued) == tiny.weights(straight)
+    first, second = (sorted((folder / "logs").iterdir()) for folder in (straight, continued))
     assert [path.name for path in second] == ["log-0-rank0.txt", "log-1-rank0.txt"]
     assert second[0].read_text() == first[0].read_text()
     assert "train/importance_mean" in second[1].read_text()
 
 
 @pytest.mark.slow
-def test_a_run_that_stops_early_is_finished(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_stops_early_is_finished(tiny, tmp_path, monkeypatch):
     said = ["train.steps=12", "train.evaluate_every=2", 'train.callbacks=[{use="early_stopper", patience=2}]']
     # So small a rate changes no weight: the perplexity stays.
     slow = 'optimizer={use="adamw", learning_rate=1e-30}'
     result = train(load(str(tiny.path), [*said, slow, "train.ema=0"]), tmp_path / "run")
     assert (result.finished, result.step) == (True, 6)
     assert [line["step"] for line in result.folder.read_metrics()][-1] == 6
-    last = result.folder.last_checkpoint()
-    assert last is not None
-    assert last.step == 6
+    assert result.folder.last_checkpoint().step == 6
     again = resume(tmp_path / "run")
     assert (again.finished, again.step) == (True, 6)
 
 
-def test_patience_counts_evaluations_without_a_new_best() -> None:
+def test_patience_counts_evaluations_without_a_new_best():
     stopped = []
-    state: Any = SimpleNamespace(stop_training=lambda: stopped.append(True))
+    state = SimpleNamespace(stop_training=lambda: stopped.append(True))
     stopper = PatienceStopper(2)
     for perplexity in (9.0, 8.0, 8.0, 7.0, 7.5):
         stopper.evaluated(perplexity, state)
@@ -138,7 +125,7 @@ def test_patience_counts_evaluations_without_a_new_best() -> None:
     assert stopped
 
 
-def test_an_early_stop_needs_evaluations(tiny: Tiny) -> None:
+def test_an_early_stop_needs_evaluations(tiny):
     with pytest.raises(UserError, match=r"early_stopper goes by evaluations; set train\.evaluate_every"):
         load(str(tiny.path), ['train.callbacks=["early_stopper"]'])
 
@@ -152,10 +139,8 @@ def test_an_early_stop_needs_evaluations(tiny: Tiny) -> None:
         ("optimizer.use=lion", "lion_pytorch"),
     ],
 )
-def test_a_missing_package_is_named_before_work_begins(
-    tiny: Tiny, tmp_path: Path, override: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def without(name: str) -> Any:
+def test_a_missing_package_is_named_before_work_begins(tiny, tmp_path, override, package, monkeypatch):
+    def without(name):
         return None if name == package else find_spec(name)
 
     monkeypatch.setattr("atat_zoo.machine.find_spec", without)
@@ -166,14 +151,14 @@ def test_a_missing_package_is_named_before_work_begins(
     assert not (tmp_path / "shards").exists()
 
 
-def test_tensorboard_gets_scalars_and_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
+def test_tensorboard_gets_scalars_and_histograms(tmp_path, monkeypatch):
+    calls = []
 
     class SummaryWriter:
-        def __init__(self, log_dir: Any, flush_secs: int) -> None:
+        def __init__(self, log_dir, flush_secs):
             calls.append(log_dir)
 
-        def add_scalar(self, *words: Any, global_step: int) -> None:
+        def add_scalar(self, *words, global_step):
             calls.append((*words, global_step))
 
         add_histogram = add_scalar
@@ -186,8 +171,8 @@ def test_tensorboard_gets_scalars_and_histograms(tmp_path: Path, monkeypatch: py
     assert calls == [tmp_path / "mine", ("train/loss", 0.5, 3), ("train/importance", "values", 3)]
 
 
-def test_wandb_gets_its_options_and_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
+def test_wandb_gets_its_options_and_histograms(tmp_path, monkeypatch):
+    calls = []
     run = SimpleNamespace(dir="", entity="me", project="p", get_url=lambda: "")
     stub = SimpleNamespace(
         run=run,
@@ -203,7 +188,7 @@ def test_wandb_gets_its_options_and_histograms(tmp_path: Path, monkeypatch: pyte
     assert calls[1] == ({"train/importance": ("histogram", [0.25, 0.5])}, 3)
 
 
-def test_lion_takes_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lion_takes_the_groups(monkeypatch):
     @attrs.frozen
     class Lion:
         parameters: Any
@@ -211,6 +196,6 @@ def test_lion_takes_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
         betas: tuple[float, float]
 
     monkeypatch.setitem(sys.modules, "lion_pytorch", SimpleNamespace(Lion=Lion))
-    made: Any = Zoo.load().spec("optimizer", {"use": "lion", "weight_decay": 0.1}).build(torch.nn.Linear(2, 3))
+    made = Zoo.load().spec("optimizer", {"use": "lion", "weight_decay": 0.1}).build(torch.nn.Linear(2, 3))
     assert (made.lr, made.betas) == (3e-5, (0.9, 0.99))
     assert [group["weight_decay"] for group in made.parameters] == [0.1, 0.0]

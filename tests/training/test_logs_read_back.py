@@ -1,31 +1,22 @@
 """What TensorBoard and Weights & Biases, offline, find in the files of a training: the curves of metrics.jsonl."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from atat_zoo.experiment import load
 from atat_zoo.training import train
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from atat_zoo.run import RunFolder
-    from tests.tiny import Tiny
-
 # Of these packages, whose versions Composer chooses.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
 
-def trained_with(logger: str, tiny: Tiny, folder: Path) -> RunFolder:
+def trained_with(logger, tiny, folder):
     said = ["train.steps=4", "train.log_every=2", "train.evaluate_every=2", f'train.loggers=["{logger}"]']
     return train(load(str(tiny.path), said), folder).folder
 
 
-def check(run: RunFolder, found: dict[str, dict[int, float]]) -> None:
+def check(run, found):
     """Compare curves, values by step, with what the run itself has recorded."""
     lines = {line["step"]: line for line in run.read_metrics()}
     assert list(lines) == [2, 4]
@@ -38,7 +29,7 @@ def check(run: RunFolder, found: dict[str, dict[int, float]]) -> None:
     assert set(bounds) == {0, 2, 4}
 
 
-def test_tensorboard_reads_the_curves(tiny: Tiny, tmp_path: Path) -> None:
+def test_tensorboard_reads_the_curves(tiny, tmp_path):
     event_accumulator = "tensorboard.backend.event_processing.event_accumulator"
     accumulator = pytest.importorskip(event_accumulator, reason="the extra atat-zoo[tensorboard] is not installed")
     run = trained_with("tensorboard", tiny, tmp_path / "run")
@@ -50,7 +41,7 @@ def test_tensorboard_reads_the_curves(tiny: Tiny, tmp_path: Path) -> None:
         assert [each.step for each in events.Histograms(f"train/{name}")] == [2, 4]
 
 
-def test_wandb_reads_the_curves_offline(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_reads_the_curves_offline(tiny, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra atat-zoo[wandb] is not installed")
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
@@ -62,8 +53,8 @@ def test_wandb_reads_the_curves_offline(tiny: Tiny, tmp_path: Path, monkeypatch:
     (path,) = run.logs.rglob("*.wandb")
     store = DataStore()
     store.open_for_scan(str(path))
-    found: dict[str, dict[int, float]] = {}
-    histograms: set[tuple[str, int]] = set()
+    found = {}
+    histograms = set()
     while data := store.scan_data():
         record = Record()
         record.ParseFromString(data)
@@ -76,5 +67,5 @@ def test_wandb_reads_the_curves_offline(tiny: Tiny, tmp_path: Path, monkeypatch:
                 found.setdefault(name, {})[step] = value
     store.close()
     check(run, found)
-    expected: Any = {(f"train/{name}", step) for name in ("importance", "token_loss") for step in (2, 4)}
+    expected = {(f"train/{name}", step) for name in ("importance", "token_loss") for step in (2, 4)}
     assert expected <= histograms

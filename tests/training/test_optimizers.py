@@ -1,12 +1,9 @@
 """The optimizer takes each parameter once, and Muon steps near-orthogonally."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +13,14 @@ from atat_zoo import Zoo
 from atat_zoo.training.gradients import orthogonalise
 
 
-def optimizer(net: nn.Module, name: str, **parameters: Any) -> torch.optim.Optimizer:
+def optimizer(net, name, **parameters):
     return Zoo.load().spec("optimizer", {"use": name, **parameters}).build(net)
 
 
 class Net(nn.Module):
     """An embedding, two linear layers and a gain."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(7, 4)
         self.up = nn.Linear(4, 12)
@@ -31,12 +28,12 @@ class Net(nn.Module):
         self.gain = nn.Parameter(torch.ones(4))
         self.out = nn.Linear(4, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.out(self.down(torch.relu(self.up(self.embedding(x)))) * self.gain)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
-def test_every_parameter_is_stepped_once_and_only_matrices_decay(name: str) -> None:
+def test_every_parameter_is_stepped_once_and_only_matrices_decay(name):
     net = Net()
     made = optimizer(net, name, weight_decay=0.1)
     listed = [p for group in made.param_groups for p in group["params"]]
@@ -53,7 +50,7 @@ def test_every_parameter_is_stepped_once_and_only_matrices_decay(name: str) -> N
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 16), (16, 4)])
-def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, int]) -> None:
+def test_orthogonalised_steps_have_singular_values_near_one(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     made = orthogonalise(matrix)
     assert made.shape == matrix.shape
@@ -69,54 +66,46 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape: tuple[int, in
     assert torch.allclose(made, orthogonalise(matrix * 1000), atol=0.15)
 
 
-def test_a_closure_that_clears_the_gradients_clears_all_of_them() -> None:
+def trained(name, steps, *, by_closure=False, fused=True, **parameters):
+    """Return the weights after some steps."""
+    torch.manual_seed(0)
+    net = Net()
+    made = optimizer(net, name, **parameters)
+    assert all(group["fused"] for group in made.param_groups)
+    for group in made.param_groups:
+        group.update(fused=fused, foreach=False)
+
+    def closure():
+        made.zero_grad()
+        loss = net(torch.arange(7)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        if by_closure:
+            made.step(closure)
+        else:
+            closure()
+            made.step()
+    return [p.detach() for p in net.parameters()]
+
+
+def test_a_closure_that_clears_the_gradients_clears_all_of_them():
     """As Composer steps: the closure begins with zero_grad, so gradients must not add up from step to step."""
-
-    def trained(by_closure: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        net = Net()
-        made = optimizer(net, "muon")
-
-        def closure() -> torch.Tensor:
-            made.zero_grad()
-            loss = net(torch.arange(7)).square().sum()
-            loss.backward()
-            return loss
-
-        for _ in range(4):
-            if by_closure:
-                made.step(closure)
-            else:
-                closure()
-                made.step()
-        return [p.detach() for p in net.parameters()]
-
-    assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
+    one, other = trained("muon", 4, by_closure=True), trained("muon", 4)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_the_fused_step_is_the_plain_one(name: str) -> None:
+def test_the_fused_step_is_the_plain_one(name):
     """To rounding, with decay, over many steps, whatever the optimizer calls its groups."""
-
-    def trained(fused: bool) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        net = Net()
-        made = optimizer(net, name, weight_decay=0.1, learning_rate=1e-2)
-        assert all(group["fused"] for group in made.param_groups)
-        for group in made.param_groups:
-            group.update(fused=fused, foreach=False)
-        for _ in range(20):
-            made.zero_grad()
-            net(torch.arange(7)).square().sum().backward()
-            made.step()
-        return [p.detach() for p in net.parameters()]
-
-    for fused, plain in zip(trained(True), trained(False), strict=True):
+    both = (trained(name, 20, fused=fused, weight_decay=0.1, learning_rate=1e-2) for fused in (True, False))
+    for fused, plain in zip(*both, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_freed_memory_is_kept_where_the_allocator_is_known() -> None:
+def test_freed_memory_is_kept_where_the_allocator_is_known():
     # Asked in a process of its own: the allocator of this one stays as it is.
     code = "from atat_zoo.training.memory import keep_freed_memory; print(keep_freed_memory())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -126,7 +115,7 @@ def test_freed_memory_is_kept_where_the_allocator_is_known() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch was built without oneDNN")
 @pytest.mark.parametrize(("said", "made"), [({}, 2), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}, 1)])
-def test_kernels_of_old_shapes_are_forgotten(said: dict[str, str], made: int) -> None:
+def test_kernels_of_old_shapes_are_forgotten(said, made):
     code = """
 import torch
 from atat_zoo.training.memory import forget_old_shapes

@@ -1,9 +1,6 @@
 """Schedules warm up, follow their formula, and end where they say."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 from atat_zoo import Zoo
 
 
-def rates(steps: int, use: str, **parameters: Any) -> list[float]:
+def rates(steps, use, **parameters):
     """Return the share of the peak at every step, and after the last."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler = Zoo.load().spec("schedule", {"use": use, **parameters}).build(optimizer, steps)
@@ -36,7 +33,7 @@ FORMULAS = {
 
 @pytest.mark.parametrize("name", FORMULAS)
 @given(steps=st.integers(1, 60), warmup=st.integers(0, 60), final=st.floats(0, 1))
-def test_it_warms_up_and_follows_its_formula(name: str, steps: int, warmup: int, final: float) -> None:
+def test_it_warms_up_and_follows_its_formula(name, steps, warmup, final):
     given = {} if name == "constant" else {"final_rate": final}
     found = rates(steps, name, warmup_steps=warmup, **given)
     for step, rate in enumerate(found):
@@ -47,7 +44,7 @@ def test_it_warms_up_and_follows_its_formula(name: str, steps: int, warmup: int,
             assert rate == pytest.approx(FORMULAS[name](done, final), abs=1e-12)
 
 
-def test_restarts_begin_each_cycle_at_the_peak() -> None:
+def test_restarts_begin_each_cycle_at_the_peak():
     found = rates(44, "restarts", warmup_steps=4, cycles=4, final_rate=0.1)
     assert found[:4] == [0.25, 0.5, 0.75, 1.0]
     assert found[4:44:10] == [1.0] * 4
@@ -65,9 +62,7 @@ def test_restarts_begin_each_cycle_at_the_peak() -> None:
     done=st.integers(0, 40),
     low=st.sampled_from([0.0, 0.5]),
 )
-def test_a_run_goes_on_where_its_rates_do_not_depend_on_the_end(
-    name: str, steps: int, more: int, warmup: int, done: int, low: float
-) -> None:
+def test_a_run_goes_on_where_its_rates_do_not_depend_on_the_end(name, steps, more, warmup, done, low):
     final = {} if name == "constant" else {"final_rate": low}
     done = min(done, steps, more)
     made = Zoo.load().spec("schedule", {"use": name, "warmup_steps": warmup, **final})

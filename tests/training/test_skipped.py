@@ -1,10 +1,7 @@
 """A training whose shards are damaged, or lie elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,23 +15,18 @@ from atat_zoo.training import train
 from atat_zoo.training.composer_model import SkippedRows
 from tests.faulty_server import serving
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.tiny import Tiny
-
 TWO = ["train.steps=2", "train.save_every=2", "train.log_every=2", "evaluation.sequences=2", "evaluation.samples=0"]
 
 
-def state_of(maskable: torch.Tensor) -> Any:
+def state_of(maskable):
     return SimpleNamespace(batch={"maskable": maskable})
 
 
-def test_skipped_rows_are_counted_and_told_once() -> None:
-    told: list[str] = []
-    logged: list[dict[str, Any]] = []
+def test_skipped_rows_are_counted_and_told_once():
+    told = []
+    logged = []
     maskable = torch.ones(4, 3, dtype=torch.bool)
-    logger: Any = SimpleNamespace(log_metrics=logged.append)
+    logger = SimpleNamespace(log_metrics=logged.append)
     callback = SkippedRows(told.append)
     for rows in (0, 1, 3):
         batch = maskable.clone()
@@ -52,7 +44,7 @@ def test_skipped_rows_are_counted_and_told_once() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny, tmp_path):
     folder = build(load(str(tiny.path)))
     with serving(folder) as server:
         for name in ("train-000000.tar", "train-000001.tar", "tokenizer.json"):
@@ -66,11 +58,11 @@ def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny: Tiny, tm
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the count table is left out:atat_zoo.errors.LeftOut")
-def test_a_training_leaves_out_what_is_damaged(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
     folder = shutil.copytree(build(load(str(tiny.path))), tmp_path / "shards")
     corpus = f"corpus={{use='shards', path='{folder}'}}"
 
-    def damage(path: Path) -> None:
+    def damage(path):
         path.write_bytes(path.read_bytes()[:700])  # not one whole member
 
     contents, made = manifest.load(folder), load(str(tiny.path))

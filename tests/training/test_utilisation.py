@@ -14,12 +14,7 @@ from atat_zoo.training.utilisation import Utilisation, peak_flops, step_flops
 from tests.drawn import drawn_batch
 
 V, ROWS, LENGTH = 300, 4, 32
-TABLE = {
-    "name": "counted",
-    "data": {"length": LENGTH},
-    "train": {"batch_size": ROWS},
-    "backbone": {"preset": "nano"},
-}
+TABLE = {"name": "counted", "data": {"length": LENGTH}, "train": {"batch_size": ROWS}, "backbone": {"preset": "nano"}}
 # A shipped experiment of every objective. `adaptive` and `d3pm` also have a column of their own in the head, which the
 # formula leaves out.
 SHIPPED = ("adaptive_position", "autoregressive", "block", "d3pm", "mdlm", "mlm", "sedd", "strided")
