@@ -13,10 +13,9 @@ from atat_zoo.experiment.experiment_file import (
     recipes,
     shipped,
 )
-from atat_zoo.experiment.schema import DataSpec, EvaluationSpec, Experiment, TrainSpec
+from atat_zoo.experiment.schema import EvaluationSpec, Experiment, TrainSpec
 
 __all__ = [
-    "DataSpec",
     "EvaluationSpec",
     "Experiment",
     "TrainSpec",

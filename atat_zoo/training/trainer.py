@@ -204,8 +204,7 @@ def _run(
         interruption = Interruption(lifecycle.asked_to_stop(reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
-        ours += [*callbacks, checkpoints]
-        trainer = _trainer(experiment, model, loader, device, ours, loggers, checkpoint)
+        trainer = _trainer(evaluator, model, loader, [*ours, *callbacks, checkpoints], loggers, Loading(checkpoint))
         if checkpoint:
             done = trainer.state.timestamp.batch.value
             if rank == 0:
@@ -319,18 +318,12 @@ def _before(experiment: Experiment) -> str:
 
 
 def _trainer(
-    experiment: Experiment,
-    model: ZooModel,
-    loader: Any,
-    device: str,
-    callbacks: list[Any],
-    loggers: list[Any],
-    checkpoint: Path | None,
+    evaluator: Evaluator, model: ZooModel, loader: Any, callbacks: list[Any], loggers: list[Any], loading: Loading
 ) -> Trainer:
+    experiment, device = evaluator.experiment, evaluator.context.device
     spec = experiment.train
     optimizer = experiment.parts["optimizer"].build(model)
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
-    loading = Loading(checkpoint)
     with loading.guarded():
         trainer = ZooTrainer(
             model=model,
@@ -354,7 +347,7 @@ def _trainer(
             log_to_console=False,
             run_name=experiment.name,
             seed=experiment.seed % 2**32,
-            load_path=str(checkpoint) if checkpoint else None,
+            load_path=str(loading.path) if loading.path else None,
             load_ignore_keys=inert,
         )
     trainer.logger.log_hyperparameters(experiment.to_table())

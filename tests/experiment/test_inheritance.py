@@ -13,20 +13,14 @@ import pytest
 from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table, load
 from atat_zoo.experiment.inheritance import Source, incompatibilities
+from tests.experiment.test_loading import refused, write
+
+__all__ = ["refused", "write"]
 
 BACKBONE = '[backbone]\npreset = "nano"\nlocal_heads = 2\nmax_length = 96\ndropout = 0.1\n'
 TOKENIZER = "[tokenizer]\nvocabulary_size = 512\n"
 DATA = '[data]\nlength = 64\nspecial = "sequence"\nrows = "document"\n'
 FILE = b'{"a tokenizer": 1}'
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, text):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        return str(tmp_path / name)
-
-    return write
 
 
 def hashed(data):
@@ -50,12 +44,6 @@ def finished(folder, text, tokenizer=FILE):
 @pytest.fixture
 def run(tmp_path):
     return finished(tmp_path / "run", BACKBONE + TOKENIZER + DATA)
-
-
-def refused(*args):
-    with pytest.raises(UserError) as caught:
-        load(*args)
-    return str(caught.value).splitlines()
 
 
 def test_what_the_weights_depend_on_is_taken_from_the_run(run, write):
