@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from atat_zoo import UserError
-from atat_zoo.run import write_bytes, write_json, write_text
+from atat_zoo.run import RunFolder, write_bytes, write_json, write_text
 from atat_zoo.run.atomic import clean, replacing, replacing_folder, sync_folder
+from tests.limited import full_disk
 
 
 def listing(folder):
@@ -113,52 +113,30 @@ def test_what_the_file_system_refuses_is_a_sentence(tmp_path, name):
     assert not list(tmp_path.rglob("*.part"))
 
 
-FULL_DISK = """
-    import resource, sys
-    from pathlib import Path
-    from atat_zoo import UserError
-    from atat_zoo.run import RunFolder, write_bytes
-
-    folder = RunFolder(Path(sys.argv[1]))
+def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
+    folder = RunFolder(tmp_path / "run")
     write_bytes(folder.path / "file", b"old")
-    with folder.writing_checkpoint(1, keep=2) as path:
-        path.write_bytes(b"x" * 1000)
-    folder.append_metrics({"step": 1})
-    # A file may not grow beyond this many bytes: the write fails halfway, as on a full disk.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    said = []
-    for attempt in ("file", "checkpoint", "record"):
-        try:
-            if attempt == "file":
-                write_bytes(folder.path / "file", b"n" * 10_000)
-            elif attempt == "checkpoint":
-                with folder.writing_checkpoint(2, keep=1) as path:
-                    path.write_bytes(b"n" * 10_000)
-            else:
-                for step in range(2, 10_000):
-                    folder.append_metrics({"step": step})
-        except UserError as error:
-            said.append(str(error))
-    assert len(said) == 3, said
-    assert all("free some space" in text and "\\n" not in text for text in said), said
+
+    def save(step, size, keep):
+        with folder.writing_checkpoint(step, keep) as path:
+            path.write_bytes(b"x" * size)
+
+    def record():
+        for step in range(1, 10_000):
+            folder.append_metrics({"step": step})
+
+    save(1, size=1000, keep=2)
+    # A file may not grow beyond this many bytes: the write fails halfway.
+    for attempt in (lambda: write_bytes(folder.path / "file", b"n" * 10_000), lambda: save(2, 10_000, keep=1), record):
+        with full_disk(4096), pytest.raises(UserError, match=r"^[^\n]*free some space[^\n]*$"):
+            attempt()
     assert (folder.path / "file").read_bytes() == b"old"
     assert folder.last_checkpoint().step == 1
-    assert [p.name for p in folder.checkpoints.iterdir() if p.suffix == ".part"] == []
+    assert not list(folder.checkpoints.glob("*.part"))
     # The line that was cut off is left out, the others are there.
     steps = [line["step"] for line in folder.read_metrics()]
-    assert steps == list(range(1, len(steps) + 1)) and len(steps) > 100
-    print("as it should be")
-"""
-
-
-def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout.strip(), done.stderr) == ("as it should be", "")
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) > 100
 
 
 def test_a_folder_is_synced(tmp_path, monkeypatch):

@@ -131,14 +131,6 @@ def test_a_training_begins_there_and_keeps_the_tokenizer(root, source, tmp_path)
     assert abs(result.folder.read_metrics()[0]["cross_entropy"] - math.log(300)) > 1e-3
 
 
-def test_the_optimizer_and_the_schedule_are_fresh(root, source, tmp_path):
-    result = train(tuning(root, source, "schedule.warmup_steps=4", "train.steps=5"), tmp_path / "run")
-    rates = [line["learning_rate"] for line in result.folder.read_metrics()]
-    assert rates[0] < rates[-1]
-    assert [line["step"] for line in result.folder.read_metrics()] == [1, 2, 3, 4, 5]
-    assert result.model.step == 5
-
-
 def test_what_only_the_new_model_has_starts_fresh(root, source, tmp_path):
     said = Listener()
     result = train(tuning(root, source, *ATAT), tmp_path / "run", reporter=said)
