@@ -124,9 +124,6 @@ def test_whether_a_folder_is_in_use_can_be_seen_without_being_in_the_way(tmp_pat
 
 
 def test_a_lock_ends_with_its_block(folder):
-    for _ in range(2):
-        with folder.lock():
-            pass
     with pytest.raises(ZeroDivisionError), folder.lock():
         raise ZeroDivisionError
     with folder.lock(), pytest.raises(UserError, match="in use"), folder.lock():

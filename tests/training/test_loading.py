@@ -151,7 +151,6 @@ for words in json.loads(sys.argv[1]):
 KILLED = """
 import os, signal
 from atat_zoo.training import lifecycle
-{change}
 save = lifecycle.Checkpoints.save
 def kill(self, state, step):
     save(self, state, step)
@@ -163,10 +162,10 @@ main()
 """
 
 
-def killed(tiny, run, change=""):
+def killed(tiny, run):
     """Return a run that was killed after step 10."""
     words = ["train", str(tiny.path), "--out", run, "evaluation.samples=0"]
-    done = tiny.atat(*words, check=False, code=KILLED.format(change=change))
+    done = tiny.atat(*words, check=False, code=KILLED)
     assert done.returncode < 0, done.stderr
     return tiny.root / run
 
