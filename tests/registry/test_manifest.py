@@ -26,6 +26,7 @@ def code():
 
 def test_the_file_is_what_would_be_written(code):
     assert len(code.entries) == len(described(code.entries)), "two classes have one kind and name"
+    assert max(len(entry.summary) for entry in code.entries) <= 120
     assert shipped().read_text(encoding="utf-8") == write(code), "run `atat zoo manifest --write`"
 
 
