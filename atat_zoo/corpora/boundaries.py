@@ -52,7 +52,6 @@ class FileBoundary(Boundary):
 
     name = "file"
     summary = "a file is a document"
-    refs = ()
 
     @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
@@ -65,7 +64,6 @@ class LineBoundary(Boundary):
 
     name = "line"
     summary = "a line is a document"
-    refs = ()
 
     @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
@@ -79,7 +77,6 @@ class ParagraphBoundary(Boundary):
 
     name = "paragraph"
     summary = "lines up to an empty one are a document"
-    refs = ()
 
     @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:

@@ -104,7 +104,6 @@ class NoDetokenizer(Detokenizer):
 
     name = "none"
     summary = "the text as it is"
-    refs = ()
 
     @override
     def __call__(self, text: str) -> str:

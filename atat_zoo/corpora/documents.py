@@ -49,14 +49,8 @@ def package(path: Path) -> tuple[str, str] | None:
 def documents(path: Path, boundary: Boundary, field: str, stream: IO[bytes] | None = None) -> Iterator[str]:
     """Yield the documents of a file in their order, empty ones included.
 
-    Args:
-        path: the file.
-        boundary: where a document ends in plain text.
-        field: key of the text in JSON lines and Parquet, a.b for a nested key, or its column in CSV.
-        stream: the open file, to see how far it is read.
-
-    Raises:
-        UserError: when the content does not match the suffix, or a document is too long for this machine.
+    `field` is the key of the text in JSON lines and Parquet, a.b for a nested key, or its column in CSV; `stream` is
+    the open file, to see how far it is read.
     """
     try:
         most = _most(path)
@@ -85,10 +79,7 @@ def documents(path: Path, boundary: Boundary, field: str, stream: IO[bytes] | No
 
 
 def text_in(path: Path, boundary: Boundary, field: str) -> float | None:
-    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning; None for Parquet.
-
-    See `documents` for the arguments.
-    """
+    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning; None for Parquet."""
     if suffix(path) == _PARQUET:
         return None
     size = 0
@@ -102,13 +93,12 @@ def text_in(path: Path, boundary: Boundary, field: str) -> float | None:
 
 def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
     for number, line in enumerate(lines(file, most), 1):
-        if not line.strip():
-            continue
-        try:
-            value: Any = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
-        yield _text(value, field, f"{path}, line {number}")
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
+            yield _text(value, field, f"{path}, line {number}")
 
 
 def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:

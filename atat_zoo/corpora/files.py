@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from atat_zoo.corpora import Corpus
 from atat_zoo.corpora.documents import documents, package, suffix, text_in
 from atat_zoo.corpora.held_out import Divided
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
@@ -29,7 +28,7 @@ _SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # of the 
 
 
 @component
-class FilesCorpus(Divided, Corpus):
+class FilesCorpus(Divided):
     """Files named by path or pattern, or folders of them, in UTF-8.
 
     `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document, and so has each row of a
@@ -66,12 +65,8 @@ class FilesCorpus(Divided, Corpus):
         paths = itertools.chain.from_iterable(self._files().values())
         return next(filter(None, map(package, paths)), None)
 
+    @override
     def documents(self, split: Split) -> Iterator[str]:
-        """Yield the documents of a split, file by file in the order of the patterns, sorted within each.
-
-        Raises:
-            UserError: when a file is missing, or its content does not match its suffix.
-        """
         if not {"train": (), "validation": self.validation, "test": self.test}[split]:
             self._files()  # refuses every wrong pattern before anything is read; a benchmark needs no training text
         yield from super().documents(split)
@@ -86,8 +81,8 @@ class FilesCorpus(Divided, Corpus):
             texts = documents(path, self.document, self.text_field)
             yield from (text for text in map(self.detokenizer, texts) if text.strip())
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the number, size and hash of the files."""
         return {split: fingerprint_of(stamps_of(paths)) for split, paths in self._files().items() if paths}
 
     @override

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
+from typing_extensions import override
 
-from atat_zoo.data import SPLITS
+from atat_zoo.corpora import Corpus
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from atat_zoo.data import Split
 
 
-class Divided(ABC):
-    """The splits of a corpus whose `validation` and `test` each name a text, or nothing: then a share of `train`.
+class Divided(Corpus):
+    """A corpus whose `validation` and `test` each name a text, or nothing: then a share of `train`.
 
-    A component inherits from this class and then from `Corpus`, and declares these attributes as its parameters.
+    A component inherits from this class, and declares these attributes as its parameters.
     """
 
     validation: Any
@@ -45,21 +46,17 @@ class Divided(ABC):
             raise ValueError("validation_share and test_share together must be less than 1")
 
     @property
+    @override
     def undivided(self) -> bool:
-        """Whether nothing is held out, so that all of it is evaluated."""
         return not (self.validation or self.test or self.validation_share or self.test_share)
 
+    @override
     def held_out_split(self, split: Split) -> Split:
-        """Return the other held-out split where a text is named for that one only, as in benchmarks; else `split`."""
         other: Split = "validation" if split == "test" else "test"
         return other if getattr(self, other) and not getattr(self, split) else split
 
+    @override
     def documents(self, split: Split) -> Iterator[str]:
-        """Yield the documents of a split: those of the text that it names, or its share of the training text.
-
-        Raises:
-            UserError: when there are fewer documents than splits.
-        """
         if {"train": None, "validation": self.validation, "test": self.test}[split]:
             yield from self.read(split)
             return
@@ -100,11 +97,9 @@ class HeldOut:
         return cls(seed, threshold(tests), threshold(tests + validations), total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
-        """Return the documents of a split; raise a `ValueError` for an unknown split."""
-        if split not in SPLITS:
-            raise ValueError(f"there is no split {split!r}; there are {', '.join(SPLITS)}")
-        ends = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
-        first, end = ends.get(split, (self.validation_below, 1 << 64))
+        """Return the documents of a split."""
+        thresholds = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
+        first, end = (thresholds | {"train": (self.validation_below, 1 << 64)})[split]
         return (text for text in documents if first <= _hash(text, self.seed) < end)
 
 

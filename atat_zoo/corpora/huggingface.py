@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from atat_zoo.corpora import Corpus
 from atat_zoo.corpora.held_out import Divided
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
@@ -24,7 +23,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @component
-class HuggingFaceCorpus(Divided, Corpus):
+class HuggingFaceCorpus(Divided):
     """A data set by its name on the hub, or a folder of files, read by the library `datasets`.
 
     The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
@@ -61,8 +60,8 @@ class HuggingFaceCorpus(Divided, Corpus):
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
             raise ValueError(f"revision = {self.revision!r} is no commit of 40 hexadecimal digits; a branch may move")
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the commit of a data set on the hub, or number, size and hash of a folder's files."""
         stamps = self.stamp()
         return {"revision": self.revision} if stamps is None else fingerprint_of(stamps)
 

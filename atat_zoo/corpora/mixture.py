@@ -65,8 +65,8 @@ class MixtureCorpus(Corpus):
             characters[i] += len(text)
             yield text
 
+    @override
     def fingerprint(self) -> dict[str, Any]:
-        """Return the fingerprints of the corpora."""
         return {"of": [corpus.fingerprint() for corpus in self.of]}
 
     @override

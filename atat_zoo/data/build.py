@@ -90,6 +90,8 @@ def build(
 ) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
+    Every problem that the user can fix is a `UserError`: missing text, a full disk, too little text for the lanes, …
+
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
         progress: called with the stage and what is done of it: `hashing` (bytes), `waiting`, `tokenizer`, or a split
@@ -98,11 +100,6 @@ def build(
             tokenizer's library; a script that asks for more needs `if __name__ == "__main__"`, as they import it.
         throughput: where text and time are counted.
         slices: opens the folder of the encoded text, for `slices.join`.
-
-    Raises:
-        UserError: for every problem that the user can fix: missing text, a full disk, too little text for the
-            lanes, a vocabulary too large for the dtype, shards that do not match their manifest, text that was edited
-            while it was read.
     """
     report = progress or silent
 
@@ -120,7 +117,7 @@ def build(
             check_unchanged(experiment, source, work)
             work.rename(folder)
             sync_folder(folder.parent)
-            forget_slices(folder)
+            discard(beside(folder, "slices"))
         return folder
 
     return unless_built(experiment, report, build_in)
@@ -181,13 +178,6 @@ def check_unchanged(experiment: Experiment, source: ShardSource, work: Path) -> 
 def beside(folder: Path, suffix: str) -> Path:
     """Return what stands beside the folder of shards: `lock`, `partial` or `slices`."""
     return folder.with_name(f"{folder.name}.{suffix}")
-
-
-def forget_slices(folder: Path) -> None:
-    """Delete the slices of shards, once these are built."""
-    root = beside(folder, "slices")
-    if root.is_dir():
-        discard(root)
 
 
 def finished(folder: Path, experiment: Experiment, source: ShardSource) -> Path:
@@ -268,10 +258,7 @@ def packer_of(experiment: Experiment, model: TokenizerModel, split: Split) -> Pa
 
 
 def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | None:
-    """Train and save the tokenizer unless it is there; return the characters of the training split if they were read.
-
-    The folder's note of the source says that it is of the same text.
-    """
+    """Train and save the tokenizer unless it is there; return the characters of the training text if it was read."""
     if (work / manifest.TOKENIZER).is_file():
         return None
     corpus, tokenizer = experiment.parts["corpus"], experiment.parts["tokenizer"]

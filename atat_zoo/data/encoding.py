@@ -49,27 +49,15 @@ class Throughput:
 
 
 class Encoder:
-    """Encodes the batches of one build."""
+    """Encodes the batches of one build, in so many processes; 1 is this one, with the threads of the library."""
 
     def __init__(self, processes: int = 1, throughput: Throughput | None = None) -> None:
-        """Prepare to encode; no process is started yet.
-
-        Args:
-            processes: 1 for this one, which has as many threads as the tokenizer's library takes.
-            throughput: where text and time are counted.
-        """
         self._processes, self._throughput = processes, throughput or Throughput()
         self._pool: ProcessPoolExecutor | None = None
 
     @contextmanager
     def of(self, tokenizer: Any, folder: Path, packer: Packer) -> Iterator[None]:
-        """Encode for a packer while this is open; then none of the processes is left.
-
-        Args:
-            tokenizer: the specification, which can be pickled if there are several processes.
-            folder: where the packer's tokenizer was saved.
-            packer: what the tokens are for.
-        """
+        """Encode for a packer, whose tokenizer was saved to a folder, while this is open; then no process is left."""
         self._here = packer.encode
         self._there = (tokenizer, folder, packer.form)
         start, core_start = time.perf_counter(), time.process_time()
@@ -82,11 +70,7 @@ class Encoder:
             self._throughput.core_seconds += time.process_time() - core_start
 
     def encoded(self, batches: Iterator[Sequence[Piece]]) -> Iterator[Encoded]:
-        """Yield each batch as tokens.
-
-        Raises:
-            UserError: when the tokenizer cannot encode a text, or a process was killed.
-        """
+        """Yield each batch as tokens; raise a `UserError` if the tokenizer cannot, or a process was killed."""
         first = list(islice(batches, 2))
         batches = chain(first, batches)
         # A process takes longer to start than one batch to encode.
@@ -139,7 +123,6 @@ class Encoder:
 
 
 def _begin(tokenizer: Any, folder: Path, form: Form) -> None:
-    """Prepare a process that was started to encode."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process is a core
     threading.Thread(target=_follow, daemon=True).start()
     _job.append((tokenizer.load(folder), form))

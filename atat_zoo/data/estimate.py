@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -38,11 +37,8 @@ def estimate(
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
         processes: how many will encode.
-        share: of the text that they will encode; all shards are estimated.
+        share: of the text that they will encode; all shards are estimated, and only this share has to fit on the disk.
         progress: see `build`.
-
-    Raises:
-        UserError: when that share of the shards will not fit on the disk, or the text cannot be read.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
     if not (size := corpus.size()):
@@ -67,8 +63,7 @@ def estimate(
     sequences = scale * len(sample.tokens) / packer.body
     if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
-    root = Path(spec.root).absolute()
-    root = next(path for path in (root, *root.parents) if path.is_dir())
+    root = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     likely = BuildEstimate(
         text=round(scale * read),
         shards=round(sequences * spec.length * packer.dtype.itemsize),

@@ -94,7 +94,7 @@ class ShardManifest:
     splits: dict[str, SplitRecord]
 
     def to_json(self) -> str:
-        """Return the manifest as text."""
+        """Return the text of the file."""
         return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     @property
@@ -105,11 +105,7 @@ class ShardManifest:
 
 
 def load(folder: Path) -> ShardManifest:
-    """Read a folder's manifest.
-
-    Raises:
-        UserError: when it is missing or invalid.
-    """
+    """Read a folder's manifest; raise a `UserError` if it is missing or invalid."""
     path = Path(folder) / FILE
     try:
         data = path.read_bytes()
@@ -121,11 +117,7 @@ def load(folder: Path) -> ShardManifest:
 
 
 def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
-    """Return the manifest in the bytes of a file; its path or address and the remedy are for messages.
-
-    Raises:
-        UserError: when it is invalid.
-    """
+    """Return the manifest in the bytes of a file; its path or address and the remedy are for messages."""
     try:
         content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -142,9 +134,6 @@ def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) 
     """Read the manifest and compare it with the files: sizes, and with `full` every hash too.
 
     The shards of `splits` are compared; of a cache, which compares them itself, only with `full` those that are there.
-
-    Raises:
-        UserError: naming the first file that is missing or different.
     """
     folder = Path(folder)
     manifest = load(folder)
@@ -184,8 +173,7 @@ def broken(path: Path, why: str) -> str:
 def array_of(data: bytes) -> NDArray[Any]:
     """Return what an `.npy` file holds, as a view of its bytes: a forged shape takes no memory.
 
-    Raises:
-        Exception: nearly any, as numpy does for a damaged header.
+    A damaged header raises nearly any exception, as numpy does.
     """
     import numpy as np
 

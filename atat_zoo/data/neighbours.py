@@ -13,26 +13,43 @@ it and p' the estimate of a shorter context,
 
 Each sums to 1 over x. Counts are within sequences: no pair spans two of them, or padding.
 
+The table of a folder of shards is counted when it is first asked for, and kept beside them in `neighbours.npz`. A file
+that is damaged, or of other shards, is counted again; where nothing can be written, every process counts.
+
 Legend: V tokens, N predictions. A neighbour that is not visible (masked, padding, outside of the sequence) is any id
 outside of 0 … V−1, as the mask is. Arguments broadcast: x [1, V] beside neighbours [N, 1] gives distributions [N, V].
 """
 
 from __future__ import annotations
 
+import json
 import operator
+from contextlib import ExitStack, suppress
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import numpy as np
 
+from atat_zoo import machine
+from atat_zoo.data import manifest
+from atat_zoo.data.shards import arrays_of, read, save_arrays
 from atat_zoo.errors import UserError
+from atat_zoo.run.locks import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from atat_zoo.data.manifest import ShardManifest
+
+FILE = "neighbours.npz"
+_FORMAT = 1
+# Training tokens: a minute or two of sorting, and as much as takes a quarter of the memory at 64 bytes each.
+_MOST, _EACH, _SHARE = 1 << 27, 64, 4
+_PAIR = 12  # bytes of a key and its count in the file
 LARGEST_VOCABULARY = 2**21 - 1  # V³ < 2⁶³: three ids are one key
 _CHUNK = 1 << 22  # keys that are sorted at once, or as many as there are already
 
@@ -66,9 +83,6 @@ class Counted(NamedTuple):
         return Counted(both[first], np.add.reduceat(counts, first) if len(first) else counts)
 
 
-NONE = Counted(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
 @attrs.frozen(kw_only=True, eq=False)
 class CountTable:
     """Counts of single tokens, of pairs a·V + b and of triples (a·V + b)·V + c of adjacent tokens."""
@@ -83,9 +97,6 @@ class CountTable:
         """Count tokens in blocks of sequences, each [rows, L]; ids from `vocabulary_size` on are padding.
 
         Memory: 64 bytes for each token at most, 16 for each different triple at the end.
-
-        Raises:
-            UserError: when the vocabulary is so large that three tokens do not fit a key of 64 bits.
         """
         V = vocabulary_size
         if V > LARGEST_VOCABULARY:
@@ -169,7 +180,7 @@ class _Counter:
     """Counts keys that come in pieces, and sorts each a few times only."""
 
     def __init__(self) -> None:
-        self.counted, self.size = NONE, 0
+        self.counted, self.size = Counted(np.zeros(0, np.int64), np.zeros(0, np.int64)), 0
         self.waiting: list[NDArray[np.int64]] = []
 
     def add(self, keys: NDArray[np.int64]) -> None:
@@ -202,3 +213,64 @@ def _interpolated(
     """Return (c(h, x) + T(h) · p'(x)) / (N(h) + T(h)), or p'(x) for a context that was not seen."""
     estimate = (seen + types * shorter) / np.maximum(total + types, 1)
     return np.where(total > 0, estimate, shorter)
+
+
+def count_table(folder: Path) -> CountTable:
+    """Return the count table of the training shards of a folder, counted unless it is kept there.
+
+    Raises:
+        UserError: when there is more text than can be counted here, or a shard is damaged.
+    """
+    contents = manifest.load(folder)
+    tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
+    if tokens > most:
+        raise UserError(f"at most {most:,} training tokens are counted on this machine, and {folder} has {tokens:,}")
+    path = folder / FILE
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(locked(path.with_name(f"{FILE}.lock"), lambda _: None))  # another process counts
+        with suppress(Exception):  # whatever is wrong with it
+            return _kept(path, contents)
+        return _count(folder, path, contents)
+
+
+def _count(folder: Path, path: Path, contents: ShardManifest) -> CountTable:
+    """Count the training shards, and write the table to a file where that is possible."""
+    blocks = (read(folder, contents, shard) for shard in contents.splits["train"].shards)
+    table = CountTable.count(blocks, contents.vocabulary_size)
+    arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(_about(contents)).encode(), np.uint8)}
+    arrays["tokens"] = table.tokens
+    for name, counted in (("pairs", table.pairs), ("triples", table.triples)):
+        arrays |= {f"{name}_keys": counted.keys, f"{name}_counts": counted.counts.astype(np.uint32)}
+    with suppress(UserError):
+        save_arrays(path, **arrays)
+    return table
+
+
+def _about(contents: ShardManifest) -> dict[str, Any]:
+    return {"format": _FORMAT, "shards": contents.digest, "vocabulary_size": contents.vocabulary_size}
+
+
+def _kept(path: Path, contents: ShardManifest) -> CountTable:
+    """Read the file; its size says how much memory it takes at most, and every array has a checksum.
+
+    Raises:
+        Exception: nearly any, if it is absent, damaged, or of other shards.
+    """
+    V, split = contents.vocabulary_size, contents.splits["train"]
+    if path.stat().st_size > 2 * _PAIR * split.tokens + 8 * V + (1 << 16):
+        raise ValueError("it is larger than the counts of so many tokens")
+    about, tokens = arrays_of(path, "about", "tokens")
+    if json.loads(about.tobytes()) != _about(contents):
+        raise ValueError("it is of other shards")
+    if tokens.shape != (V,) or tokens.dtype != np.int64 or tokens.sum() != split.tokens or tokens.min() < 0:
+        raise ValueError("its tokens are not those of the shards")
+    counted = {}
+    for order, name in ((2, "pairs"), (3, "triples")):
+        keys, counts = arrays_of(path, f"{name}_keys", f"{name}_counts")
+        if keys.ndim != 1 or keys.shape != counts.shape or keys.dtype != np.int64 or counts.dtype != np.uint32:
+            raise ValueError(f"its {name} are no counts")
+        if len(keys) and (keys[0] < 0 or keys[-1] >= V**order or np.diff(keys).min(initial=1) < 1 or counts.min() < 1):
+            raise ValueError(f"its {name} are not in order")
+        counted[name] = Counted(keys, counts.astype(np.int64))
+    return CountTable(tokens=tokens, sequences=split.sequences, **counted)

@@ -6,8 +6,8 @@ behind the other's, in the order perm(seed, e, s_1, …, s_k). After its last ro
 independently, so lanes of unequal size drift apart, but each sees each of its rows once per epoch, and over all lanes
 an epoch is every row once.
 
-Permutations sort 64-bit hashes and do not use numpy's generators, whose sequences may
-change between versions: a resumed run must have the same order.
+Permutations sort 64-bit hashes and do not use numpy's generators, whose sequences may change between versions: a
+resumed run must have the same order.
 """
 
 from __future__ import annotations
@@ -70,17 +70,7 @@ class _Stretch(NamedTuple):
 
 
 class SampleOrder:
-    """The location of each sample of the stream.
-
-    Args:
-        sizes: rows of each shard.
-        lanes: C.
-        seed: the experiment's seed.
-        together: k, the shards whose rows a lane shuffles together.
-
-    Raises:
-        UserError: when there are fewer shards than lanes.
-    """
+    """The location of each sample of the stream, for the rows of each shard, C lanes, and k shards together."""
 
     def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int, together: int = 1) -> None:
         self.sizes = np.asarray(sizes, np.int64)

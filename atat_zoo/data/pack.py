@@ -13,6 +13,7 @@ import numpy as np
 
 from atat_zoo.data import is_framed
 from atat_zoo.data.manifest import Totals
+from atat_zoo.data.order import permutation
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
     encoding the pieces gives the tokens of the document; for bytes and characters any cut does. Other pretrained
     tokenizers may give a different token at a cut, one in a megabyte.
     """
-    start = 0
-    joined = False  # whether a cut fell inside a word
+    start, joined = 0, False  # whether a cut fell inside a word
     while True:
         end = min(start + size, len(document))
         if end < len(document):
@@ -94,8 +94,7 @@ def batches(documents: Iterable[str], rows: str = "packed") -> Iterator[list[Pie
 
     With `rows = "document"`, see `[data]`, a document is its first piece.
     """
-    batch: list[Piece] = []
-    characters = 0
+    batch, characters = list[Piece](), 0
     for document in documents:
         for piece in pieces(document if rows == "packed" else document[:PIECE]):
             batch.append(piece)
@@ -108,12 +107,7 @@ def batches(documents: Iterable[str], rows: str = "packed") -> Iterator[list[Pie
 
 
 def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
-    """Yield documents in a fixed shuffled order, so that a shard is not one period or one author.
-
-    Documents are shuffled in groups of about `size` characters.
-    """
-    from atat_zoo.data.order import permutation
-
+    """Yield documents shuffled within groups of about `size` characters: a shard is not one period or one author."""
     block: list[str] = []
     characters = number = 0
     for document in documents:
@@ -126,11 +120,7 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
 
 
 def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
-    """Return the tokens of a batch in a form; a document without tokens makes no row.
-
-    Raises:
-        ValueError: for ids outside the vocabulary.
-    """
+    """Return the tokens of a batch in a form; a document without tokens makes no row."""
     ids: list[int] = []
     sizes: list[int] = []  # of the rows
     dropped = 0
@@ -162,11 +152,10 @@ def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Enc
 
 
 class Packer:
-    """Tokens in, sequences [rows, L] out.
+    """Tokens in, sequences [rows, L] out, at most `limit` of them.
 
-    `special` is `"none"`, `"document"` (EOS after every document), `"sequence"`
-    (BOS, L−2 tokens of the running text, EOS) or `"both"`, as in MDLM. Padding is
-    stored as the largest value of the dtype, which is no token.
+    `special` is `"none"`, `"document"` (EOS after every document), `"sequence"` (BOS, L−2 tokens of the running text,
+    EOS) or `"both"`, as in MDLM. Padding is stored as the largest value of the dtype, which is no token.
 
     `rows` is `"packed"`, the running text, or `"document"`: each document is a row, with its first tokens and the
     special ones at its ends, then padding; MDLM has LM1B so. Padding is attended to in both. Here it is never masked,
@@ -184,11 +173,6 @@ class Packer:
         rows: str = "packed",
         limit: int | None = None,
     ) -> None:
-        """Check that the tokenizer has the required special tokens; `limit` is the maximum number of sequences.
-
-        Raises:
-            UserError: when one is missing, or when nothing fits beside them.
-        """
         self.length, self.remainder, self.limit = length, remainder, limit
         self.dtype, self.pad, self.tokenizer = np.dtype(dtype), pad_of(dtype), tokenizer
         framed, ends = is_framed(special), (tokenizer.bos, tokenizer.eos)
@@ -229,7 +213,7 @@ class Packer:
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
     def encode(self, batch: Sequence[Piece]) -> Encoded:
-        """Return the tokens of a batch, for `add`; see the function `encode`."""
+        """Return the tokens of a batch, for `add`."""
         return encode(self.tokenizer, self.form, batch)
 
     def add(self, batch: Encoded) -> None:
@@ -268,8 +252,7 @@ class Packer:
         """Continue from the state of another packer with the same settings; raise a `ValueError` for any other."""
         if counts.shape != self.counts.shape or waiting.ndim != 1:
             raise ValueError("a state of other settings")
-        self.totals = Totals(**totals)
-        self.counts = counts.copy()
+        self.totals, self.counts = Totals(**totals), counts.copy()
         self._waiting, self._tokens = [], 0
         self._push(waiting.astype(self.dtype))
 
@@ -280,8 +263,7 @@ class Packer:
 
     def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
         """Add BOS and EOS as `special` requires, and count the stored tokens."""
-        rows = body
-        totals = self.totals
+        rows, totals = body, self.totals
         totals.special_tokens += int(np.isin(body, self.form.first + self.form.last).sum())
         if self.framed:
             totals.special_tokens += 2 * len(body)
@@ -301,11 +283,7 @@ def pad_of(dtype: str) -> int:
 
 
 def dtype_for(vocabulary_size: int, wanted: str) -> str:
-    """Return the type of a stored token: uint16 if all ids fit beside the padding, else uint32.
-
-    Raises:
-        UserError: when the wanted type is too small for the vocabulary.
-    """
+    """Return the type of a stored token: uint16 if all ids fit beside the padding, else uint32."""
     fits = vocabulary_size <= pad_of("uint16")
     if wanted == "uint16" and not fits:
         raise UserError(

@@ -73,11 +73,7 @@ class Origin:
     timeout: float  # seconds
 
     def folder(self) -> Path:
-        """Return the folder in the cache, with everything but the shards.
-
-        Raises:
-            UserError: when an address is refused or has no manifest, or the cache cannot be written.
-        """
+        """Return the folder in the cache, with everything but the shards."""
         if "{" in self.path or "::" in self.path or self.path.startswith(_COMMAND):
             raise UserError(f"corpus.path: {self.path} is not one folder; name single tar files in corpus.tars")
         for addresses in _expanded(self.tars).values():
@@ -97,11 +93,7 @@ class Origin:
         return folder
 
     def open(self, folder: Path, shard: Shard) -> IO[bytes]:
-        """Open a shard that has the right hash, fetched first unless it is in the cache.
-
-        Raises:
-            UserError: when it cannot be fetched, or the cache cannot be written.
-        """
+        """Open a shard that has the right hash, fetched first unless it is in the cache."""
         path = folder / shard.name
         # No number alone before `.part`: by it `clean` decides, which must not decide about shards.
         part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")

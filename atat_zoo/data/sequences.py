@@ -10,7 +10,7 @@ import torch
 
 from atat_zoo.data import manifest
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
-from atat_zoo.data.shard_rows import read
+from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Return sequences of a split for an evaluation, always the same ones.
+    """Return sequences of a split for an evaluation, always the same ones: tokens int64 and maskable bool, [n, L] each.
 
     At most `limit`, spread evenly over the split; 0 for all.
-
-    Returns:
-        tokens int64 [n, L] and maskable bool [n, L].
-
-    Raises:
-        UserError: when the split has no sequence.
     """
     folder = Path(folder)
     contents = manifest.verify(folder, splits=[split])
@@ -51,25 +45,11 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
 
 
 def sequences(
-    corpus: Any,
-    tokenizer: TokenizerModel,
-    split: Split,
-    *,
-    length: int,
-    special: str,
-    rows: str = "packed",
-    limit: int,
+    corpus: Any, tokenizer: TokenizerModel, split: Split, *, length: int, special: str, rows: str = "packed", limit: int
 ) -> tuple[Tensor, Tensor]:
-    """Pack a split of a corpus with a model's own tokenizer, as its training text was packed.
+    """Pack a split of a corpus with a model's own tokenizer, as its training text was packed, and return as `held_out`.
 
-    The remainder is padded, so no packed text is lost. At most `limit` sequences of `length` tokens are returned,
-    spread evenly over the split; 0 for all. `special` and `rows` are as in `[data]`.
-
-    Returns:
-        tokens int64 [n, L] and maskable bool [n, L].
-
-    Raises:
-        UserError: when there is no such text, or the tokenizer cannot encode it.
+    The remainder is padded, so no packed text is lost. `special` and `rows` are as in `[data]`.
     """
     dtype = dtype_for(tokenizer.vocabulary_size, "auto")
     packer = Packer(tokenizer, length=length, special=special, rows=rows, remainder="pad", dtype=dtype)

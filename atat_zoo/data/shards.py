@@ -1,26 +1,33 @@
-"""Sequences → WebDataset shards: tar files whose members are blocks of sequences.
+"""Sequences ↔ WebDataset shards: uncompressed tar files whose members are blocks of sequences.
 
-A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member
-would use half of the bytes for tar headers.
+A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member would use half of the bytes for headers.
 
 A split is written in groups of C shards. After each group the state is saved beside them: the number of batches
 read, the waiting tokens, the counts, the shards with their hashes. After an interruption, a build skips those batches
 without encoding them again, checks the hashes, and continues.
+
+Where a row lies in the file follows from the manifest, so rows are read in any order, and nothing of the shard stays
+in memory. A file that is laid out otherwise is refused, whatever it holds.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
+import weakref
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from atat_zoo.data.manifest import Shard, array_of
+from atat_zoo.data import remote
+from atat_zoo.data.manifest import Shard, array_of, broken
+from atat_zoo.data.pack import pad_of
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.run import sha256_of
@@ -33,8 +40,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from atat_zoo.data import Progress, Split
+    from atat_zoo.data.manifest import ShardManifest
     from atat_zoo.data.pack import Encoded, Packer
     from atat_zoo.experiment.schema import DataSpec
+
+_AT_ONCE = 1 << 30  # bytes that are read at once; Linux reads no more than twice as many
 
 
 def write_split(
@@ -46,22 +56,13 @@ def write_split(
     report: Progress,
     characters: int | None,
 ) -> list[Shard]:
-    """Write the shards of a split, or the missing ones.
+    """Write the shards of a split, or those missing in the folder of an unfinished build.
 
     Full groups are C shards of `spec.sequences_per_shard` sequences; the last group is C smaller ones, or a single one
     if it has fewer than C sequences. Only the training split has lanes: C is 1 for the others.
 
-    Args:
-        work: folder of the unfinished build.
-        split: its name, the prefix of the file names.
-        encoded: gives the batches in order, without so many at the beginning.
-        packer: a fresh one; afterwards it has the counts of the split.
-        spec: the sizes of shards and members, and the lanes.
-        report: called with the split, the characters done, and `characters`.
-        characters: of all documents, if known.
-
-    Raises:
-        UserError: when there are fewer sequences than lanes, or the disk is full.
+    `encoded` gives the batches in order, without so many at the beginning; `characters` is the number of all, if known.
+    The packer is a fresh one; afterwards it has the counts of the split.
     """
     lanes, block = spec.lanes if split == "train" else 1, spec.sequences_per_member
     path = work / f"{split}.state.npz"
@@ -101,16 +102,14 @@ def forget_states(work: Path) -> None:
 
 def _write_group(work: Path, split: str, rows: NDArray[Any], count: int, first: int, block: int) -> list[Shard]:
     """Write rows as `count` shards whose sizes differ by one at most."""
-    parts = np.array_split(rows, count)
-    return [write_shard(work / f"{split}-{first + i:06d}.tar", part, block) for i, part in enumerate(parts)]
+    parts = enumerate(np.array_split(rows, count), first)
+    return [write_shard(work / f"{split}-{number:06d}.tar", part, block) for number, part in parts]
 
 
 def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finished: bool) -> None:
     totals, waiting, counts = packer.state()
     table = {"totals": totals, "shards": [attrs.asdict(s) for s in shards], "done": done, "finished": finished}
-    text = np.frombuffer(json.dumps(table).encode(), np.uint8)
-    with replacing(path) as beside, beside.open("wb") as file:
-        np.savez(file, table=text, waiting=waiting, counts=counts)
+    save_arrays(path, table=np.frombuffer(json.dumps(table).encode(), np.uint8), waiting=waiting, counts=counts)
 
 
 def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
@@ -118,18 +117,21 @@ def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, b
 
     If anything is missing or damaged, the split starts again.
     """
-    if not path.is_file():
-        return [], 0, False
-    try:
+    with suppress(Exception):  # whatever is wrong with it, or not there
         text, waiting, counts = arrays_of(path, "table", "waiting", "counts")
         table = json.loads(text.tobytes())
         shards = [Shard(**shard) for shard in table["shards"]]
-        if any(not _is_whole(work / shard.name, shard) for shard in shards):
-            return [], 0, False
-        packer.restore(table["totals"], waiting, counts)
-        return shards, table["done"], table["finished"]
-    except Exception:  # whatever is wrong with it
-        return [], 0, False
+        paths = {work / shard.name: shard for shard in shards}
+        if all(path.stat().st_size == s.bytes and sha256_of(path) == s.sha256 for path, s in paths.items()):
+            packer.restore(table["totals"], waiting, counts)
+            return shards, table["done"], table["finished"]
+    return [], 0, False
+
+
+def save_arrays(path: Path, **arrays: Any) -> None:
+    """Write arrays to an `.npz` file, for `arrays_of`."""
+    with replacing(path) as beside, beside.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
@@ -140,16 +142,8 @@ def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
         return [array_of(saved.read(f"{name}.npy")) for name in names]
 
 
-def _is_whole(path: Path, shard: Shard) -> bool:
-    return path.is_file() and path.stat().st_size == shard.bytes and sha256_of(path) == shard.sha256
-
-
 def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
-    """Write sequences [rows, L] as one shard; the same sequences give the same bytes.
-
-    Raises:
-        UserError: when it cannot be written, as on a full disk.
-    """
+    """Write sequences [rows, L] as one shard, in members of `block` rows; the same sequences give the same bytes."""
     sums = []
     with replacing(path) as beside, tarfile.open(beside, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for number, start in enumerate(range(0, len(rows), block)):
@@ -162,3 +156,93 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
             tar.addfile(info, member)
     size, digest = path.stat().st_size, sha256_of(path)
     return Shard(name=path.name, sequences=len(rows), bytes=size, sha256=digest, crc32=tuple(sums))
+
+
+class ShardRows:
+    """The rows of a shard, one by one, after checking its hash in one pass; the file is closed with this object.
+
+    A damaged shard is a `UserError`. With `skip` what is damaged is left out: a row of a damaged member is padding
+    alone, and of a shard that is changed, the members with their own checksum are used.
+    """
+
+    def __init__(self, folder: Path, contents: ShardManifest, shard: Shard, *, skip: bool = False) -> None:
+        self.path, self.skip = folder / shard.name, skip
+        self.size, self.pad = contents.vocabulary_size, pad_of(contents.dtype)
+        self.block = min(contents.block, shard.sequences)
+        self.width = contents.length * np.dtype(contents.dtype).itemsize
+        self.members: list[int | None] = [None] * -(-shard.sequences // self.block)  # where the first row of each is
+        try:
+            file, whole = _open(folder, shard)
+            weakref.finalize(self, file.close)
+            self.file = file.fileno()
+            if not whole:
+                self._refuse("its SHA-256 is not the manifest's")
+            position = tarfile.BLOCKSIZE
+            for number in range(len(self.members)):
+                rows = min(self.block, shard.sequences - number * self.block)
+                header = _header(contents, rows)
+                size = len(header) + rows * self.width
+                data = os.pread(self.file, len(header) if whole else size, position)
+                if data.startswith(header) and (whole or shard.crc32[number : number + 1] == (zlib.crc32(data),)):
+                    self.members[number] = position + len(header)
+                else:
+                    self._refuse(f"its member {number:06d}.npy is not what the manifest says")
+                position += (1 - -size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            if whole and position - tarfile.BLOCKSIZE > os.fstat(self.file).st_size:
+                self._refuse("it ends too early")
+        except OSError as error:
+            self._refuse(error.strerror or str(error))
+
+    def read(self, row: int, out: NDArray[Any]) -> None:
+        """Read a row into an array of the stored type, [L], or rows of a member, [n, L], into one.
+
+        Where a row is damaged and skipped, the array has padding alone.
+        """
+        number, inside = divmod(row, self.block)
+        first = self.members[number]
+        if first is not None:
+            why = "it ends too early"
+            try:
+                if os.preadv(self.file, [out.data], first + inside * self.width) == out.nbytes:
+                    if np.maximum.reduce(out, axis=None) < self.size:
+                        return
+                    strange = out[(out >= self.size) & (out != self.pad)]
+                    if not len(strange):
+                        return
+                    why = f"it holds the token {strange[0]}, and the vocabulary has {self.size}"
+            except OSError as error:
+                why = error.strerror or str(error)
+            self._refuse(why)
+        out.fill(self.pad)
+
+    def _refuse(self, why: str) -> None:
+        if not self.skip:
+            raise UserError(broken(self.path, why))
+
+
+def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
+    """Return the sequences of a shard of a folder, [rows, L], after checking its hash and its tokens."""
+    reader = ShardRows(folder, contents, shard)
+    rows = np.empty((shard.sequences, contents.length), contents.dtype)
+    step = max(1, min(reader.block, _AT_ONCE // reader.width))
+    for member in range(0, shard.sequences, reader.block):
+        for first in range(member, min(member + reader.block, shard.sequences), step):
+            reader.read(first, rows[first : min(first + step, member + reader.block)])
+    return rows
+
+
+def _open(folder: Path, shard: Shard) -> tuple[IO[bytes], bool]:
+    """Open a shard, fetched first if the folder is a cache, and say whether its hash is the manifest's."""
+    origin = remote.origin_of(folder)
+    if origin:
+        return origin.open(folder, shard), True
+    file = (folder / shard.name).open("rb")
+    return file, remote.hash_of(file) == shard.sha256
+
+
+def _header(contents: ShardManifest, rows: int) -> bytes:
+    """Return what a member of so many rows begins with."""
+    file = io.BytesIO()
+    header = {"descr": np.dtype(contents.dtype).str, "fortran_order": False, "shape": (rows, contents.length)}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()

@@ -26,7 +26,6 @@ from atat_zoo.data.build import (
     build,
     check_unchanged,
     finished,
-    forget_slices,
     only_one,
     packer_of,
     silent,
@@ -37,10 +36,10 @@ from atat_zoo.data.build import (
 from atat_zoo.data.encoding import Encoder
 from atat_zoo.data.manifest import TOKENIZER
 from atat_zoo.data.pack import Encoded
-from atat_zoo.data.shards import arrays_of
+from atat_zoo.data.shards import arrays_of, save_arrays
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
-from atat_zoo.run.atomic import replacing, write_bytes, write_text
+from atat_zoo.run.atomic import discard, write_bytes, write_text
 from atat_zoo.run.locks import locked
 
 if TYPE_CHECKING:
@@ -67,14 +66,11 @@ def encode_slice(
     processes: int = 1,
     throughput: Throughput | None = None,
 ) -> Path:
-    """Encode a slice of an experiment's text unless it is encoded, for `join`, and return its folder.
+    """Encode a slice of an experiment's text unless it is encoded, and return its folder, or that of existing shards.
 
     All of the text is read, and this share of it encoded, whatever the limit `data.sequences`. Processes that encode
     different slices may run at the same time, on any machine that has the text and the folder; the first of them trains
     the tokenizer. See `build` for the arguments and the errors.
-
-    Returns:
-        The folder of the slice, or that of the shards if they exist.
     """
     report, tokenizer = progress or silent, experiment.parts["tokenizer"]
 
@@ -102,7 +98,7 @@ def encode_slice(
                 hashes = {path.name: sha256_of(path) for path in sorted(own.glob("*.npz"))}
                 write_text(own / _DONE, json.dumps({"of": [source.settings, blocks], "sha256": hashes}))
         if (folder / manifest.FILE).is_file():  # another process has built them without slices
-            forget_slices(folder)
+            discard(beside(folder, "slices"))
             return finished(folder, experiment, source)
         return own
 
@@ -110,11 +106,7 @@ def encode_slice(
 
 
 def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:
-    """Build the shards of an experiment from its slices, delete these, and return the folder; see `build`.
-
-    Raises:
-        UserError: naming the slices that are missing, not finished or damaged, too.
-    """
+    """Build the shards of an experiment from its slices, delete these, and return the folder; see `build`."""
     return build(experiment, progress=progress, throughput=throughput, slices=Slices)
 
 
@@ -133,15 +125,10 @@ class Slice(NamedTuple):
         return cls(int(name[1]), int(name[2]))
 
     def __str__(self) -> str:
-        """Return its name in a folder."""
         return f"{self.number}-of-{self.of}"
 
     def folder(self, root: Path) -> Path:
-        """Return its folder, after checking that the slices in `root` are as many.
-
-        Raises:
-            UserError: when others were begun.
-        """
+        """Return its folder, after checking that the slices in `root` are as many."""
         others = {of for _, of in _begun(root)} - {self.of}
         if others:
             raise UserError(
@@ -178,14 +165,9 @@ class Slice(NamedTuple):
 
 
 class Slices:
-    """All slices of a build."""
+    """All slices of a build, after checking that they are finished, and made of what `ShardSource.settings` says."""
 
     def __init__(self, root: Path, settings: str) -> None:
-        """Check that they are there, and made of what `ShardSource.settings` says.
-
-        Raises:
-            UserError: naming those that are missing, not finished, or made of something else.
-        """
         begun = _begun(root)
         if not begun:
             raise UserError(f"--join: there are no slices in {root}; encode each with --slice, as in --slice 1/8")
@@ -215,11 +197,7 @@ class Slices:
                 raise UserError(self._again(part, "is of another text or tokenizer than the first"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, without the first `start`.
-
-        Raises:
-            UserError: when a file is damaged.
-        """
+        """Yield the batches of a split in order, without the first `start`."""
         for number in range(start // BLOCK, self._blocks[split]):
             part = Slice(number % self._of + 1, self._of)
             path = self.root / str(part) / _file(split, number)
@@ -248,8 +226,7 @@ def _file(split: str, number: int) -> str:
 
 def _save(path: Path, block: list[Encoded]) -> None:
     counts = np.array([(len(batch.tokens), *batch[1:]) for batch in block], np.int64)
-    with replacing(path) as beside, beside.open("wb") as file:
-        np.savez(file, counts=counts, tokens=np.concatenate([batch.tokens for batch in block]))
+    save_arrays(path, counts=counts, tokens=np.concatenate([batch.tokens for batch in block]))
 
 
 def _load(path: Path) -> list[Encoded]:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from atat_zoo.data import manifest
 from atat_zoo.data.order import SampleOrder
-from atat_zoo.data.shard_rows import ShardRows
+from atat_zoo.data.shards import ShardRows
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 
@@ -55,10 +55,6 @@ class TokenStream(IterableDataset["Sample | UserError"]):
         start: the first sample, counted over all ranks.
         together: k, the shards whose rows a lane shuffles together.
         skip: whether damaged members of shards are left out; else they are an error.
-
-    Raises:
-        UserError: when R does not divide C and N, shards are missing, damaged, or fewer than the lanes, or more would
-            be open at once than a process may have.
     """
 
     def __init__(
@@ -120,20 +116,11 @@ class TokenStream(IterableDataset["Sample | UserError"]):
             batch += workers
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Return the position of the stream, in Composer's interface.
-
-        Args:
-            num_samples: samples trained on, over all ranks.
-            from_beginning: whether they are counted from the first of the stream or from `start`.
-        """
+        """Return the position after so many samples over all ranks, counted from the beginning or from `start`."""
         return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the next sample; takes effect when the stream is iterated next.
-
-        Raises:
-            UserError: when the state is of a stream in another order.
-        """
+        """Continue at the next sample, when the stream is iterated next; a state of another order is refused."""
         for key, value in self._identity().items():
             if state.get(key) != value:
                 raise UserError(
@@ -144,12 +131,8 @@ class TokenStream(IterableDataset["Sample | UserError"]):
 
     def _identity(self) -> dict[str, Any]:
         """Return the values that determine the order."""
-        return {
-            "seed": self.seed,
-            "lanes": self.lanes,
-            "shuffled_shards": self.together,
-            "shards": self.manifest.digest,
-        }
+        order = {"seed": self.seed, "lanes": self.lanes, "shuffled_shards": self.together}
+        return order | {"shards": self.manifest.digest}
 
     def _order(self) -> SampleOrder:
         sizes = [shard.sequences for shard in self._shards]
@@ -214,17 +197,10 @@ def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) ->
 
 
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
-    """Return the loader of a rank's training batches.
+    """Return the endless loader of a rank's training batches, with so many processes, for `cpu`, `cuda` or `cuda:1`.
 
     The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size.
-    The loader has no length.
-
-    Args:
-        stream: the samples of the rank.
-        workers: loader processes of this rank; the order does not depend on their number.
-        device: the device that uses the batches: `cpu`, `cuda`, `cuda:1`.
     """
-    on_gpu = device.startswith("cuda")
     # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
     # checkpoint restores.
     loader = StreamLoader(
@@ -235,7 +211,7 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         prefetch_factor=_AHEAD if workers else None,
         generator=torch.Generator(),  # else every iteration would draw from the global one
     )
-    loader.gpu = torch.device(device) if on_gpu else None
+    loader.gpu = torch.device(device) if device.startswith("cuda") else None
     return loader
 
 
@@ -244,10 +220,7 @@ def copied_ahead(
 ) -> Iterator[Batch]:
     """Yield the copies of batches; the next one's begins before a batch is yielded, and so runs during its use.
 
-    Args:
-        batches: on the CPU.
-        copy: begins the copy of a batch.
-        wait: lets the computation wait for the end of the copies of these tensors.
+    `copy` begins the copy of a batch, and `wait` lets the computation wait for the end of the copies of tensors.
     """
     copies = map(copy, batches)
     ahead = next(copies, None)

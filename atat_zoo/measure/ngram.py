@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.backbones.ngram import neighbours_of
-from atat_zoo.data.counting import count_table
+from atat_zoo.data.neighbours import CountTable, count_table
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio
@@ -29,7 +29,6 @@ from atat_zoo.results.naming import exponential
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from atat_zoo.data.neighbours import CountTable
     from atat_zoo.diffusion.bounds import Scores
     from atat_zoo.experiment import EvaluationSpec
 

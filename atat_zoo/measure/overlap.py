@@ -13,7 +13,7 @@ import numpy as np
 
 from atat_zoo.data import is_framed, manifest
 from atat_zoo.data.pack import pad_of
-from atat_zoo.data.shard_rows import read
+from atat_zoo.data.shards import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -243,12 +243,8 @@ class RunTokenizer(Tokenizer):
     sha256: str | None = param(None, help="hash of the run's tokenizer.json; filled in from the run when absent")
     like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; filled in from the run when absent")
 
+    @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the run's tokenizer; nothing is learned.
-
-        Raises:
-            UserError: when the run has none, or a different one than when the experiment was resolved.
-        """
         path = self._file()
         if self.sha256 is not None and _digest(path) != self.sha256:
             raise UserError(

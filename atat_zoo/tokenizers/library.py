@@ -134,8 +134,8 @@ class LibraryModel(TableModel):
                 parts[-1].append(i)
         return "[MASK]".join(self.library.decode(part, skip_special_tokens=True) for part in parts)
 
+    @override
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` in the library's own format."""
         # Not with the library's own `save`: its errors do not report a full disk.
         (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
 

@@ -23,10 +23,9 @@ ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel(TokenizerModel):
-    """Decoding with a table of bytes: half of a `TokenizerModel`, exact for every token."""
+    """Half of a `TokenizerModel`: decoding by the bytes of each id, empty for BOS, EOS and ids without text."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
-        """Set the bytes of each id; empty for BOS, EOS and ids without text."""
         self._table = [*table, b"[MASK]"]
         self.vocabulary_size, self.bos, self.eos = len(table), bos, eos
 
@@ -53,11 +52,7 @@ class SmallModel(TableModel):
         (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def checked(self, folder: Path) -> Self:
-        """Return itself, after checking that it is the tokenizer that `save` wrote to a folder.
-
-        Raises:
-            UserError: when the file is missing, is not JSON, or describes another tokenizer.
-        """
+        """Return itself, after checking that it is the tokenizer that `save` wrote to a folder."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

@@ -28,8 +28,7 @@ Form = tuple[int, ...]  # the tokens of one encoding of a word
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
-    Raises:
-        UserError: when it is empty, or the tokenizer cannot encode it, or only letter by letter.
+    A word that is empty, or that the tokenizer cannot encode, or only letter by letter, is a `UserError`.
     """
     bare = word.strip()
     if not bare:
@@ -58,10 +57,17 @@ def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
 
 
 class Terms:
-    """Finds words and tokens in rows of tokens.
+    """Finds words, in the forms of `forms_of`, and tokens in rows of tokens.
 
     A word begins where the previous token does not end in a letter, or where its own first token begins a word, as
     " war" does. It ends where the next token does not continue it: "war" is not in "forward" nor in "wars".
+
+    Args:
+        tokenizer: text to ids; the mask is its `vocabulary_size`.
+        words: refused with a `UserError` if they cannot be found.
+        tokens: ids that count in any position.
+        longest: tokens in a text; a longer word is refused.
+        key: name of the words in an experiment, for messages; the ids are its `tokens`.
     """
 
     def __init__(
@@ -73,18 +79,6 @@ class Terms:
         longest: int | None = None,
         key: str = "words",
     ) -> None:
-        """Encode the words.
-
-        Args:
-            tokenizer: text to ids; the mask is its `vocabulary_size`.
-            words: in the forms of `forms_of`.
-            tokens: ids that count in any position.
-            longest: tokens in a text; a longer word is refused.
-            key: name of the words in an experiment, for messages; the ids are its `tokens`.
-
-        Raises:
-            UserError: naming the word that cannot be found, or the id that is not a token.
-        """
         self.mask_id = tokenizer.vocabulary_size
         self.forms: dict[Form, bool] = {}  # and whether it also counts inside other words, as a bare token does
         for word in words:
@@ -165,7 +159,6 @@ class Terms:
         return largest[:, :length]
 
     def _move(self, device: torch.device) -> None:
-        """Move the tables to a device."""
         if self.pieces.device != device:
             self.pieces, self._goes_on = self.pieces.to(device), self._goes_on.to(device)
             self._open_end = self._open_end.to(device)
@@ -188,12 +181,10 @@ class Terms:
             behind = behind | here
 
     def _fits(self, tokens: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Compare the windows with the forms of a group.
+        """Compare the windows with the forms of a group, and return four tensors.
 
-        Returns:
-            Whether a form matches all visible tokens, bool [B, W, F]; the masked positions, bool [B, W, n]; the number
-            of matching visible tokens, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond
-            the ends.
+        Whether a form matches all visible tokens, bool [B, W, F]; the masked ones, bool [B, W, n]; how many visible
+        tokens match, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the ends.
         """
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
@@ -223,11 +214,8 @@ class _Group(NamedTuple):
 
 
 def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
-    """Return whether each token continues the word before it, and whether it may end inside one.
-
-    Both bool [V + 2]: false for the mask and beyond the ends.
-    """
-    goes_on = torch.zeros(tokenizer.vocabulary_size + 2, dtype=torch.bool)
+    """Return whether each token continues the word before it, and may end inside one, bool [V + 2]."""
+    goes_on = torch.zeros(tokenizer.vocabulary_size + 2, dtype=torch.bool)  # false for the mask and beyond the ends
     open_end = goes_on.clone()
     letter: list[int] = []
     with contextlib.suppress(UserError):  # the tokenizer has no such letter

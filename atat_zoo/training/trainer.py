@@ -17,7 +17,7 @@ from composer.utils import dist
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.counting import count_table
+from atat_zoo.data.neighbours import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip

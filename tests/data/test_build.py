@@ -22,7 +22,7 @@ from in_memory import Memory, experiment_of, texts
 from atat_zoo.corpora import ShardsCorpus
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.shard_rows import read
+from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import BPETokenizer, PretrainedTokenizer
 from atat_zoo.tokenizers.tables import BytesModel

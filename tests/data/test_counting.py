@@ -19,11 +19,10 @@ from in_memory import Memory, experiment_of, texts
 from atat_zoo import machine
 from atat_zoo.backbones import dit
 from atat_zoo.backbones.dit import DiTBackbone
-from atat_zoo.data import counting, manifest
+from atat_zoo.data import manifest, neighbours
 from atat_zoo.data.build import build
-from atat_zoo.data.counting import FILE, count_table
-from atat_zoo.data.neighbours import CountTable
-from atat_zoo.data.shard_rows import read
+from atat_zoo.data.neighbours import FILE, CountTable, count_table
+from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Context
 from tests.limited import limited
@@ -138,7 +137,7 @@ def test_more_text_than_can_be_counted(counted: Path, monkeypatch: pytest.Monkey
         count_table(counted)
     monkeypatch.setattr(machine, "memory", lambda: 256 * tokens)
     assert count_table(counted).sequences
-    monkeypatch.setattr(counting, "_MOST", tokens - 1)
+    monkeypatch.setattr(neighbours, "_MOST", tokens - 1)
     with pytest.raises(UserError, match="has "):
         count_table(counted)
     monkeypatch.setattr(dit, "require", lambda *_: None)
@@ -155,9 +154,9 @@ def test_several_processes_count_once(tmp_path: Path, counted: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(counted, folder, ignore=shutil.ignore_patterns("neighbours*"))
     code = (
-        "import sys; from pathlib import Path; from atat_zoo.data import counting; "
-        "count = counting._count; counting._count = lambda *given: print('counted') or count(*given); "
-        "counting.count_table(Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from atat_zoo.data import neighbours; "
+        "count = neighbours._count; neighbours._count = lambda *given: print('counted') or count(*given); "
+        "neighbours.count_table(Path(sys.argv[1]))"
     )
     both = [subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True) for _ in "12"]
     assert sorted(process.communicate()[0] for process in both) == ["", "counted\n"]

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from atat_zoo.data import manifest, shard_rows
+from atat_zoo.data import manifest, shards
 from atat_zoo.data.build import build
-from atat_zoo.data.shard_rows import ShardRows, read
-from atat_zoo.data.shards import write_shard
+from atat_zoo.data.shards import ShardRows, read, write_shard
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
@@ -74,7 +73,7 @@ def test_what_is_written_is_read(
     shard = write_shard(folder / "train-000000.tar", stored, block)
     contents = contents_of(length, dtype, block)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_rows, "_AT_ONCE", at_once)
+        patch.setattr(shards, "_AT_ONCE", at_once)
         np.testing.assert_array_equal(read(folder, contents, shard), stored)
     np.testing.assert_array_equal(rows_of(folder, contents, shard), stored)
     path = folder / shard.name

@@ -30,7 +30,7 @@ from atat_zoo.corpora import ShardsCorpus
 from atat_zoo.data import manifest, remote
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
-from atat_zoo.data.shard_rows import ShardRows, read
+from atat_zoo.data.shards import ShardRows, read
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
 from atat_zoo.run import atomic

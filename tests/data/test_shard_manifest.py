@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from atat_zoo.data import manifest
-from atat_zoo.data.shard_rows import read
-from atat_zoo.data.shards import write_shard
+from atat_zoo.data.shards import read, write_shard
 from atat_zoo.errors import UserError
 from tests.limited import limited
 

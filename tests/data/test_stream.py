@@ -17,7 +17,7 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.sequences import held_out
-from atat_zoo.data.shard_rows import read
+from atat_zoo.data.shards import read
 from atat_zoo.data.stream import StreamLoader, TokenStream, copied_ahead, train_loader
 from atat_zoo.errors import UserError
 

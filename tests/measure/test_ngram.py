@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from atat_zoo.cli.compare import notes
 from atat_zoo.cli.evaluate import lines
-from atat_zoo.data import counting
+from atat_zoo.data import neighbours
 from atat_zoo.data.build import build
-from atat_zoo.data.counting import count_table
-from atat_zoo.data.neighbours import CountTable
+from atat_zoo.data.neighbours import CountTable, count_table
 from atat_zoo.data.sequences import held_out
 from atat_zoo.diffusion.bounds import all_masks, average, enumerate_masks, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
@@ -158,7 +157,7 @@ def test_a_comparison_has_it_for_every_run(runs):
 
 def test_without_a_table_the_rest_is_as_it_was(runs, monkeypatch):
     _, _, found = evaluated(runs["mdlm"])
-    monkeypatch.setattr(counting, "_MOST", 10)
+    monkeypatch.setattr(neighbours, "_MOST", 10)
     with pytest.warns(LeftOut, match=r"^the count table is left out: at most 10 training tokens are counted on this"):
         _, _, without = evaluated(runs["mdlm"])
     assert without == attrs.evolve(found, count_table=None)
