@@ -84,17 +84,13 @@ class HeldOut:
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
         """Read the documents once and fix the thresholds; needs 8 bytes per document."""
-        hashes = np.fromiter((_hash(text, seed) for text in documents), np.uint64)
-        hashes.sort()
-
-        def threshold(rank: int) -> int:
-            # One past the last hash that is held out: equal hashes fall on the same side.
-            return int(hashes[rank - 1]) + 1 if rank else 0
-
+        hashes = np.sort(np.fromiter((_hash(text, seed) for text in documents), np.uint64))
         total = len(hashes)
         tests = min(_count(test, total), total)
-        validations = min(_count(validation, total), total - tests)
-        return cls(seed, threshold(tests), threshold(tests + validations), total)
+        held_out = tests + min(_count(validation, total), total - tests)
+        # One past the last hash that is held out: equal hashes fall on the same side.
+        test_below, validation_below = (int(hashes[rank - 1]) + 1 if rank else 0 for rank in (tests, held_out))
+        return cls(seed, test_below, validation_below, total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
         """Return the documents of a split."""

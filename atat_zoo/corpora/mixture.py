@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -45,8 +46,7 @@ class MixtureCorpus(Corpus):
     @override
     def documents(self, split: Split) -> Iterator[str]:
         if split != "train":
-            for corpus in self.of:
-                yield from corpus.documents(split)
+            yield from chain.from_iterable(corpus.documents(split) for corpus in self.of)
             return
         weights = self.weights or (1.0,) * len(self.of)
         streams = [corpus.documents("train") for corpus in self.of]

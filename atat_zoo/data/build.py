@@ -216,16 +216,10 @@ def _fill(
         format=manifest.FORMAT,
         settings=source.settings,
         made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
-        length=spec.length,
-        special=spec.special,
-        rows=spec.rows,
-        remainder=spec.remainder,
+        **{key: getattr(spec, key) for key in ("length", "special", "rows", "remainder", "lanes")},
+        **{key: getattr(model, key) for key in ("vocabulary_size", "bos", "eos")},
         dtype=packers["train"].dtype.name,
         block=spec.sequences_per_member,
-        lanes=spec.lanes,
-        vocabulary_size=model.vocabulary_size,
-        bos=model.bos,
-        eos=model.eos,
         tokenizer=tokenizer.identity(),
         corpus=unstructure(corpus),
         fingerprint=source.fingerprint,
@@ -246,15 +240,9 @@ def batches_of(experiment: Experiment, split: Split) -> Iterator[list[Piece]]:
 def packer_of(experiment: Experiment, model: TokenizerModel, split: Split) -> Packer:
     """Return the packer of a split."""
     spec = experiment.data
-    return Packer(
-        model,
-        length=spec.length,
-        special=spec.special,
-        remainder=spec.remainder,
-        rows=spec.rows,
-        dtype=dtype_for(model.vocabulary_size, spec.dtype),
-        limit=spec.sequences if split == "train" else None,
-    )
+    settings = {key: getattr(spec, key) for key in ("length", "special", "remainder", "rows")}
+    dtype, limit = dtype_for(model.vocabulary_size, spec.dtype), spec.sequences if split == "train" else None
+    return Packer(model, **settings, dtype=dtype, limit=limit)
 
 
 def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | None:

@@ -45,9 +45,8 @@ def estimate(
         return None
     with source_of(experiment, progress or silent) as source:
         folder = folder_for(experiment, source)
-        if (folder / manifest.FILE).is_file():
-            return None
-        if not (batch := next(batches(corpus.documents("train"), spec.rows), None)):
+        batched = batches(corpus.documents("train"), spec.rows)
+        if (folder / manifest.FILE).is_file() or not (batch := next(batched, None)):
             return None
         # One that has to be trained is trained on the sample alone.
         packer = packer_of(experiment, experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")

@@ -31,11 +31,9 @@ def check_given(folder: Path, experiment: Experiment) -> Path:
         wanted["tokenizer"] = _tokenizers(experiment.parts["tokenizer"], folder, contents)
     except UserError as error:
         problems.append(str(error))
-    problems += [
-        f"{key}: the shards in {path} have {_show(there)}, the experiment says {_show(asked)}"
-        for key, (asked, there) in wanted.items()
-        if asked != there
-    ]
+    for key, (asked, there) in wanted.items():
+        if asked != there:
+            problems.append(f"{key}: the shards in {path} have {_show(there)}, the experiment says {_show(asked)}")
     if problems:
         raise UserError("\n".join(problems))
     return folder

@@ -31,11 +31,11 @@ _CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
 class Piece(NamedTuple):
-    """Part of a document: its text, whether it may begin inside a word, and whether the document ends with it."""
+    """Part of a document."""
 
     text: str
-    joined: bool
-    last: bool
+    joined: bool  # whether it may begin inside a word
+    last: bool  # whether the document ends with it
 
     @property
     def words(self) -> int:
@@ -218,12 +218,8 @@ class Packer:
 
     def add(self, batch: Encoded) -> None:
         """Append the tokens of a batch, and count its text."""
-        totals = self.totals
-        totals.documents += batch.documents
-        totals.characters += batch.characters
-        totals.bytes += batch.bytes
-        totals.words += batch.words
-        totals.dropped += batch.dropped
+        for name in ("documents", "characters", "bytes", "words", "dropped"):
+            setattr(self.totals, name, getattr(self.totals, name) + getattr(batch, name))
         self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:

@@ -20,7 +20,7 @@ import weakref
 import zipfile
 import zlib
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -64,33 +64,40 @@ def write_split(
     `encoded` gives the batches in order, without so many at the beginning; `characters` is the number of all, if known.
     The packer is a fresh one; afterwards it has the counts of the split.
     """
-    lanes, block = spec.lanes if split == "train" else 1, spec.sequences_per_member
+    lanes = spec.lanes if split == "train" else 1
     path = work / f"{split}.state.npz"
     shards, done, finished = _resume(path, work, packer)
-    if not finished:
-        group = lanes * spec.sequences_per_shard
+    if finished:
+        return shards
+    group = lanes * spec.sequences_per_shard
+
+    def write(rows: NDArray[Any], count: int) -> None:
+        """Write rows as `count` shards whose sizes differ by one at most."""
+        for part in np.array_split(rows, count):
+            shards.append(write_shard(work / f"{split}-{len(shards):06d}.tar", part, spec.sequences_per_member))
+
+    report(split, packer.totals.characters, characters)
+    for number, batch in enumerate(encoded(done), done + 1):
+        if packer.full:
+            break
+        packer.add(batch)
+        before = len(shards)
+        while packer.ready >= group:
+            write(packer.take(group), lanes)
+        what = f"data.sequences_per_shard = {spec.sequences_per_shard} for {lanes} lanes"
+        require(packer.waiting, what, "the tokens of a group of shards", "lower it")
+        if len(shards) > before:
+            _save(path, packer, shards, number, finished=False)
         report(split, packer.totals.characters, characters)
-        for number, batch in enumerate(encoded(done), done + 1):
-            if packer.full:
-                break
-            packer.add(batch)
-            before = len(shards)
-            while packer.ready >= group:
-                shards += _write_group(work, split, packer.take(group), lanes, len(shards), block)
-            what = f"data.sequences_per_shard = {spec.sequences_per_shard} for {lanes} lanes"
-            require(packer.waiting, what, "the tokens of a group of shards", "lower it")
-            if len(shards) > before:
-                _save(path, packer, shards, number, finished=False)
-            report(split, packer.totals.characters, characters)
-        rows = np.concatenate([packer.take(packer.ready), packer.finish()]) if packer.ready else packer.finish()
-        if not shards and len(rows) < lanes and split == "train":
-            raise UserError(
-                f"the training text makes {len(rows)} sequences of data.length = {packer.length}, fewer than "
-                f"data.lanes = {lanes}; use more text, shorter sequences or fewer lanes"
-            )
-        if len(rows):
-            shards += _write_group(work, split, rows, lanes if len(rows) >= lanes else 1, len(shards), block)
-        _save(path, packer, shards, 0, finished=True)
+    rows = np.concatenate([packer.take(packer.ready), packer.finish()]) if packer.ready else packer.finish()
+    if not shards and len(rows) < lanes and split == "train":
+        raise UserError(
+            f"the training text makes {len(rows)} sequences of data.length = {packer.length}, fewer than "
+            f"data.lanes = {lanes}; use more text, shorter sequences or fewer lanes"
+        )
+    if len(rows):
+        write(rows, lanes if len(rows) >= lanes else 1)
+    _save(path, packer, shards, 0, finished=True)
     return shards
 
 
@@ -98,12 +105,6 @@ def forget_states(work: Path) -> None:
     """Remove the saved states and incomplete files, when the build is complete."""
     for path in [*work.glob("*.state.npz"), *work.glob(".*.part")]:
         path.unlink()
-
-
-def _write_group(work: Path, split: str, rows: NDArray[Any], count: int, first: int, block: int) -> list[Shard]:
-    """Write rows as `count` shards whose sizes differ by one at most."""
-    parts = enumerate(np.array_split(rows, count), first)
-    return [write_shard(work / f"{split}-{number:06d}.tar", part, block) for number, part in parts]
 
 
 def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finished: bool) -> None:
@@ -172,9 +173,11 @@ class ShardRows:
         self.width = contents.length * np.dtype(contents.dtype).itemsize
         self.members: list[int | None] = [None] * -(-shard.sequences // self.block)  # where the first row of each is
         try:
-            file, whole = _open(folder, shard)
+            origin = remote.origin_of(folder)  # of a cache, which has checked the hash
+            file: Any = origin.open(folder, shard) if origin else self.path.open("rb")
             weakref.finalize(self, file.close)
             self.file = file.fileno()
+            whole = origin is not None or remote.hash_of(file) == shard.sha256
             if not whole:
                 self._refuse("its SHA-256 is not the manifest's")
             position = tarfile.BLOCKSIZE
@@ -229,15 +232,6 @@ def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
         for first in range(member, min(member + reader.block, shard.sequences), step):
             reader.read(first, rows[first : min(first + step, member + reader.block)])
     return rows
-
-
-def _open(folder: Path, shard: Shard) -> tuple[IO[bytes], bool]:
-    """Open a shard, fetched first if the folder is a cache, and say whether its hash is the manifest's."""
-    origin = remote.origin_of(folder)
-    if origin:
-        return origin.open(folder, shard), True
-    file = (folder / shard.name).open("rb")
-    return file, remote.hash_of(file) == shard.sha256
 
 
 def _header(contents: ShardManifest, rows: int) -> bytes:

@@ -95,7 +95,11 @@ class LibraryModel(TableModel):
         tokenizer.encode_special_tokens = True
         self.library = tokenizer
         vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-        ids = [_special_id(vocabulary, name, key) for name, key in ((bos, "bos"), (eos, "eos"))]
+        for key, name in (("bos", bos), ("eos", eos)):
+            if name is not None and name not in vocabulary:
+                hint = nearest(name, list(vocabulary))
+                raise UserError(f"tokenizer.{key}: the vocabulary has no token {name!r}{hint}")
+        ids = [None if name is None else vocabulary[name] for name in (bos, eos)]
         self.byte_level = "ByteLevel" in str(tokenizer.pre_tokenizer) or "ByteLevel" in str(tokenizer.decoder)
         added = tokenizer.get_added_tokens_decoder()
         silent = {i for i, token in added.items() if token.special} | {i for i in ids if i is not None}
@@ -113,8 +117,7 @@ class LibraryModel(TableModel):
     @override
     def encode(self, text: str) -> list[int]:
         with _encoding():
-            ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
-        return ids
+            return list(self.library.encode(text, add_special_tokens=False).ids)
 
     @override
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -149,14 +152,6 @@ def _encoding() -> Iterator[None]:
         raise UserError(
             f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
         ) from None
-
-
-def _special_id(vocabulary: dict[str, int], name: str | None, key: str) -> int | None:
-    if name is None:
-        return None
-    if name not in vocabulary:
-        raise UserError(f"tokenizer.{key}: the vocabulary has no token {name!r}{nearest(name, list(vocabulary))}")
-    return vocabulary[name]
 
 
 def _bytes_of(token: str, byte_level: bool) -> bytes:

@@ -1,6 +1,7 @@
 """The corpus `huggingface`, by its library, on files that are written here."""
 
 import json
+import sys
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_a_damaged_file_is_named(tmp_path, streaming):
         list(corpus(tmp_path / "set", streaming=streaming).documents("train"))
 
 
-def test_a_data_set_on_the_hub_is_named_with_its_commit():
+def test_a_data_set_on_the_hub_is_named_with_its_commit_and_needs_a_package(monkeypatch):
     with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is no folder here.* name its commit"):
         HuggingFaceCorpus(path="nobody/nothing").fingerprint()
     with pytest.raises(ValueError, match="'main' is no commit of 40 hexadecimal digits"):
@@ -104,10 +105,6 @@ def test_a_data_set_on_the_hub_is_named_with_its_commit():
         HuggingFaceCorpus(path="nobody/nothing", keep=("language",))
     made = HuggingFaceCorpus(path="nobody/nothing", revision="0" * 40)
     assert made.fingerprint() == {"revision": "0" * 40}
-
-
-def test_it_needs_its_package(tmp_path, monkeypatch):
-    (tmp_path / "train.txt").write_text("a")
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"run `pip install 'atat-zoo\[huggingface\]'`"):
-        next(HuggingFaceCorpus(path=str(tmp_path), validation_share=0.0, test_share=0.0).documents("train"))
+        next(made.read("train"))

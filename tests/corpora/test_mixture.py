@@ -11,15 +11,14 @@ from atat_zoo.corpora.mixture import MixtureCorpus
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 
-TEXTS = {"a": [f"a{i}" * 5 for i in range(30)], "b": [f"b{i}" * 9 for i in range(30)]}
-
 
 class Lists(Corpus):
     """A corpus in memory."""
 
+    name = "lists"
+
     def __init__(self, train, validation=(), test=()):
-        self.texts = {"train": list(train), "validation": list(validation), "test": list(test)}
-        self.name = "lists"
+        self.texts = {"train": train, "validation": validation, "test": test}
 
     def documents(self, split):
         return iter(self.texts[split])

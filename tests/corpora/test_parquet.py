@@ -1,5 +1,6 @@
 """Parquet files and folders of files."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_folder_is_its_files(tmp_path):
         read(tmp_path / "nothing")
 
 
-def test_what_is_wrong_is_said(tmp_path):
+def test_what_is_wrong_is_said(tmp_path, monkeypatch):
     path = write(tmp_path / "a.parquet", texts=["a"], number=[1])
     with pytest.raises(UserError, match=r"no column 'text'; did you mean 'texts'.*corpus.text_field"):
         read(path)
@@ -49,10 +50,6 @@ def test_what_is_wrong_is_said(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"a\.parquet cannot be read as Parquet .* it may be cut off"):
         read(path)
-
-
-def test_it_needs_its_package(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.parquet", text=["a"])
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"needs pyarrow; run `pip install 'atat-zoo\[parquet\]'`"):
         read(path)

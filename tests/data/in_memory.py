@@ -1,10 +1,17 @@
-"""A corpus in memory, and an experiment around it."""
+"""A corpus in memory, an experiment around it, and what may happen while it is built."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from atat_zoo.corpora import Corpus
 from atat_zoo.experiment.schema import DataSpec
@@ -12,7 +19,7 @@ from atat_zoo.registry import component, param
 from atat_zoo.tokenizers import BytesTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from atat_zoo.data import Split
@@ -48,3 +55,57 @@ def experiment_of(root: Path, *, corpus: Any = None, tokenizer: Any = None, **da
     spec = DataSpec(root=str(root), **DATA | data)
     parts = {"corpus": corpus or Memory(train=texts(40)), "tokenizer": tokenizer or BytesTokenizer()}
     return SimpleNamespace(parts=parts, data=spec)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+def interrupted(work: Callable[..., Any], *arguments: Any, at: str, after: int = 0) -> None:
+    """Do what reports its progress, and stop it at a stage, at so many characters."""
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == at and done >= after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        work(*arguments, progress=stop)
+
+
+def killed(work: Callable[..., Any], *arguments: Any, after: int) -> None:
+    """Do it in another process, which is killed after so many characters of the training text."""
+
+    def kill(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and done > after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments, kwargs={"progress": kill})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def stages_of_a_second(work: Callable[..., Any], *arguments: Any) -> list[str]:
+    """Do what reports its progress; return what the same reports that is begun during its training text."""
+    waits, stages = threading.Event(), list[str]()
+
+    def show(stage: str, done: int, total: int | None) -> None:
+        stages.append(stage)
+        waits.set()
+
+    second = threading.Thread(target=work, args=arguments, kwargs={"progress": show})
+
+    def begin_second(stage: str, done: int, total: int | None) -> None:
+        if stage == "train" and second.ident is None:
+            second.start()
+            assert waits.wait(60)
+
+    work(*arguments, progress=begin_second)
+    second.join()
+    return stages

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 import pytest
-from in_memory import Memory, experiment_of, texts
+from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
 from atat_zoo.corpora import ShardsCorpus
 from atat_zoo.data import manifest
@@ -36,10 +32,6 @@ if TYPE_CHECKING:
 
 LONG = texts(8000)  # several batches of documents, several groups of shards
 BIG = {"length": 64, "sequences_per_shard": 256}
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
 def stored(folder: Path, split: str = "train") -> np.ndarray:
@@ -116,10 +108,6 @@ def test_too_few_sequences_for_the_lanes(experiment: Make) -> None:
         build(experiment(corpus=Memory(train=("x" * 60,))))
 
 
-class Stop(Exception):
-    """An interruption."""
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(big(tmp_path_factory.mktemp("whole")))
@@ -132,13 +120,7 @@ def big(root: Path) -> Any:
 @pytest.mark.parametrize("when", ["tokenizer", "train", "validation", "test"])
 def test_an_interrupted_build_goes_on(tmp_path: Path, whole: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = big(tmp_path)
-
-    def interrupt(stage: str, done: int, total: int | None) -> None:
-        if stage == when and (done > 300_000 or stage != "train"):
-            raise Stop
-
-    with pytest.raises(Stop):
-        build(made, progress=interrupt)
+    interrupted(build, made, at=when, after=300_001 if when == "train" else 0)
     folder = folder_of(made)
     assert not folder.exists()
     kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / f"{folder.name}.partial").glob("*.tar")}
@@ -163,20 +145,7 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, whole: Path, when: str, mo
 
 
 def test_a_killed_build_goes_on(tmp_path: Path, whole: Path) -> None:
-    script = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[2])
-from test_build import big
-from atat_zoo.data.build import build
-from pathlib import Path
-def kill(stage, done, total):
-    if stage == "train" and done > 300_000:
-        os.kill(os.getpid(), signal.SIGKILL)
-build(big(Path(sys.argv[1])), progress=kill)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
-    killed = subprocess.run(command, capture_output=True, check=False, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(build, big(tmp_path), after=300_000)
     assert list(tmp_path.glob("*.partial/train-*.tar"))
     assert hashes(build(big(tmp_path))) == hashes(whole)
 
@@ -186,46 +155,17 @@ build(big(Path(sys.argv[1])), progress=kill)
 )
 def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, damage: str) -> None:
     made = big(tmp_path)
-
-    def interrupt(stage: str, done: int, total: int | None) -> None:
-        if stage == "validation":
-            raise Stop
-
-    with pytest.raises(Stop):
-        build(made, progress=interrupt)
+    interrupted(build, made, at="validation")
     work = next(tmp_path.glob("*.partial"))
     target = work / {"shard": "train-000002.tar", "settings": "settings", "state": "train.state.npz"}[damage]
     target.write_bytes(b"x" * target.stat().st_size)
     assert hashes(build(made)) == hashes(whole)
 
 
-def test_two_processes_build_once(tmp_path: Path) -> None:
-    script = """
-import sys, time
-sys.path.insert(0, sys.argv[2])
-from test_build import experiment_of
-from atat_zoo.data.build import build
-from pathlib import Path
-def show(stage, done, total):
-    print(stage, flush=True)
-    if stage == "tokenizer":
-        while not (Path(sys.argv[1]) / "go").exists():
-            time.sleep(0.01)
-print(build(experiment_of(Path(sys.argv[1])), progress=show), flush=True)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "tokenizer\n"
-    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert second.stdout is not None
-    assert second.stdout.readline() == "waiting\n"
-    (tmp_path / "go").touch()
-    ends = [process.communicate()[0].splitlines() for process in (first, second)]
-    assert [first.returncode, second.returncode] == [0, 0]
-    assert ends[0][-1] == ends[1][-1]
-    assert ends[1][:-1] == []  # the second found what the first had built
-    manifest.verify(Path(ends[0][-1]), full=True)
+def test_what_is_being_built_is_waited_for(tmp_path: Path) -> None:
+    made = experiment_of(tmp_path)
+    assert stages_of_a_second(build, made) == ["waiting"]  # and then it finds what the first has built
+    manifest.verify(folder_of(made), full=True)
 
 
 def test_full_disk(tmp_path: Path, whole: Path) -> None:
@@ -234,24 +174,6 @@ def test_full_disk(tmp_path: Path, whole: Path) -> None:
     with full_disk(20_000), pytest.raises(UserError, match=refused):
         build(made)
     assert not [*tmp_path.glob("*.partial/*.tar*"), *tmp_path.glob("*.partial/.*")]  # no half shard
-    assert hashes(build(made)) == hashes(whole)
-
-
-def test_full_disk_between_the_shards(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = big(tmp_path)
-    fsync, calls = os.fsync, Counter[str]()
-
-    def full(descriptor: int) -> None:
-        calls["fsync"] += 1
-        if calls["fsync"] == 7:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(UserError, match=r"cannot be written: No space left on device; free some space"):
-            build(made)
-    assert not list(tmp_path.glob("*.partial/.*.part"))
     assert hashes(build(made)) == hashes(whole)
 
 
@@ -265,33 +187,21 @@ def test_a_folder_that_is_something_else(experiment: Make) -> None:
     assert (folder / "thesis.txt").read_text() == "years of work"
 
 
-def test_shards_that_do_not_match_their_manifest(experiment: Make) -> None:
-    folder = build(experiment())
-    path = folder / "train-000001.tar"
-    path.write_bytes(path.read_bytes()[:-512])
-    with pytest.raises(UserError, match=r"train-000001\.tar is damaged .* run `atat data build` again"):
-        build(experiment())
-
-
 def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
     moved = Path(shutil.move(build(experiment()), tmp_path / "moved"))
     made = experiment(corpus=ShardsCorpus(path=str(moved)))
     assert build(made) == moved
-    for change, message in (
-        ({"length": 17}, "data.length: the shards in .* have 16, the experiment says 17"),
-        ({"special": "document"}, 'data.special: .* have "none", the experiment says "document"'),
-        ({"rows": "document"}, 'data.rows: .* have "packed", the experiment says "document"'),
-        (
-            {"tokenizer": BPETokenizer()},
-            "tokenizer: .* have use = 'bytes', the experiment says use = 'bpe', vocabulary_size",
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            build(experiment(corpus=ShardsCorpus(path=str(moved)), **change))
+    others = {"length": 17, "special": "document", "rows": "document", "tokenizer": BPETokenizer()}
     with pytest.raises(UserError) as caught:
-        build(experiment(corpus=ShardsCorpus(path=str(moved)), length=17, special="document", tokenizer=BPETokenizer()))
-    keys = ["data.length", "data.special", "tokenizer"]
-    assert [line.partition(f": the shards in {moved} have ")[0] for line in str(caught.value).split("\n")] == keys
+        build(experiment(corpus=ShardsCorpus(path=str(moved)), **others))
+    *of_data, of_tokenizer = str(caught.value).split("\n")
+    assert of_data == [
+        f"data.length: the shards in {moved} have 16, the experiment says 17",
+        f'data.special: the shards in {moved} have "none", the experiment says "document"',
+        f'data.rows: the shards in {moved} have "packed", the experiment says "document"',
+    ]
+    says = "have use = 'bytes', the experiment says use = 'bpe', vocabulary_size = 2048"
+    assert of_tokenizer == f"tokenizer: the shards in {moved} {says}"
     with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):
         next(iter(ShardsCorpus(path=str(moved)).documents("train")))
     with pytest.raises(UserError, match=r"holds no manifest\.json"):
@@ -326,11 +236,15 @@ def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment: Make, tmp
         build(experiment(tokenizer=theirs, **given))
 
 
-def test_shards_of_other_settings_under_the_same_name(experiment: Make) -> None:
+def test_shards_of_other_settings_or_that_do_not_match_their_manifest(experiment: Make) -> None:
     folder = build(experiment())
-    found = manifest.load(folder)
-    (folder / "manifest.json").write_text(attrs.evolve(found, settings="0" * 64).to_json())
+    path, text = folder / "train-000001.tar", (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(attrs.evolve(manifest.load(folder), settings="0" * 64).to_json())
     with pytest.raises(UserError, match="holds shards of other settings"):
+        build(experiment())
+    (folder / "manifest.json").write_text(text)
+    path.write_bytes(path.read_bytes()[:-512])
+    with pytest.raises(UserError, match=r"train-000001\.tar is damaged .* run `atat data build` again"):
         build(experiment())
 
 
@@ -338,10 +252,9 @@ def test_building_needs_no_torch(tmp_path: Path) -> None:
     script = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from test_build import experiment_of
+from in_memory import experiment_of
 from atat_zoo.data.build import build
-from pathlib import Path
-build(experiment_of(Path(sys.argv[1])))
+build(experiment_of(sys.argv[1]))
 sys.exit("torch" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)], check=True)

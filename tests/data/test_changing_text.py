@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_memory import experiment_of, texts
-from test_build import Stop, hashes
+from in_memory import experiment_of, hashes, interrupted, texts
 
 from atat_zoo.corpora import Text8Corpus
 from atat_zoo.corpora.files import FilesCorpus
@@ -48,9 +47,8 @@ def editing(when: str, path: Path, *contents: str) -> Any:
     left = list(contents)
 
     def report(stage: str, done: int, total: int | None) -> None:
-        if stage == when:
-            while left:
-                edit(path, left.pop(0))
+        while stage == when and left:
+            edit(path, left.pop(0))
 
     return report
 
@@ -71,16 +69,12 @@ def test_text_edited_while_it_is_built_is_refused(path: Path, when: str, back: b
 
 
 def test_text_edited_while_a_build_is_interrupted_begins_it_anew(path: Path) -> None:
-    def stop(stage: str, done: int, total: int | None) -> None:
-        if stage == "test":
-            raise Stop
+    edits = editing("tokenizer", path, NEW)
 
-    def edit_and_stop(stage: str, done: int, total: int | None) -> None:
-        editing("tokenizer", path, NEW)(stage, done, total)
-        stop(stage, done, total)
+    def build_edited(progress: Any) -> None:
+        build(of(path), progress=lambda *report: (edits(*report), progress(*report)))
 
-    with pytest.raises(Stop):
-        build(of(path), progress=edit_and_stop)
+    interrupted(build_edited, at="test")
     edit(path, OLD)
     assert hashes(build(of(path))) == hashes(build(of(path, "again")))
 
@@ -126,14 +120,6 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def change_a_byte(path: Path, at: int = 3_000_000) -> None:
-    before = path.stat()
-    with path.open("rb+") as file:
-        file.seek(at)
-        file.write(b"y")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were hashed."""
@@ -165,7 +151,7 @@ def test_the_hash_of_a_large_file_is_kept_until_it_changes(
     assert counted == ["large.txt"]
     assert {stage for stage, _, _ in reported} == {"hashing"}
     assert reported[-1][1:] == (LARGE, LARGE)
-    change_a_byte(large)
+    edit(large, "x" * (LARGE - 1) + "y")
     second = fingerprint()
     assert second != first
     assert counted == ["large.txt"] * 2

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from in_memory import Memory, experiment_of, texts
-from test_build import hashes
+from in_memory import Memory, experiment_of, hashes, texts
 
 from atat_zoo.data import manifest, pack
 from atat_zoo.data.build import build

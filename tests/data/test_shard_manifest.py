@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from atat_zoo.data import manifest
-from atat_zoo.data.shards import read, write_shard
 from atat_zoo.errors import UserError
 from tests.limited import limited
 
@@ -60,10 +59,6 @@ def claim_sequences(content: dict[str, Any], number: int = 2**40) -> None:
     split["shards"][0]["sequences"] = number
 
 
-def claim_no_sequences(content: dict[str, Any]) -> None:
-    claim_sequences(content, 0)
-
-
 @pytest.mark.parametrize("text", ["{", "\x00\xff", "[" * 100_000, "[]", "null"])
 def test_unreadable_json(folder: Path, text: str) -> None:
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
@@ -97,7 +92,7 @@ def test_unreadable_json(folder: Path, text: str) -> None:
         lambda m: m.update(sha256={}),
         lambda m: m["sha256"].pop("counts.npy"),
         claim_sequences,
-        claim_no_sequences,
+        lambda m: claim_sequences(m, 0),
     ],
 )
 def test_not_a_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -132,55 +127,21 @@ def test_another_tokenizer_or_counts(folder: Path, name: str) -> None:
         manifest.verify(folder)
 
 
-def test_counts_that_cannot_be_read(folder: Path) -> None:
-    np.save(folder / "counts.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(UserError, match=r"counts\.npy cannot be read"):
-        manifest.load_counts(folder)
-
-
-def forge(folder: Path, name: str, content: bytes) -> None:
-    """Write a file, and let the manifest say its hash and size."""
-    (folder / name).write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-
-    def told(table: dict[str, Any]) -> None:
-        if name in table["sha256"]:
-            table["sha256"][name] = digest
-        for split in table["splits"].values():
-            for shard in split["shards"]:
-                if shard["name"] == name:
-                    shard.update(sha256=digest, bytes=len(content))
-
-    edited(folder, told)
-
-
-def npy(shape: tuple[int, ...], data: bytes = b"") -> bytes:
-    file = io.BytesIO()
-    header = {"descr": "<i8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-    return file.getvalue() + data
-
-
 def test_a_vocabulary_that_the_counts_do_not_have(folder: Path) -> None:
     edited(folder, lambda m: m.update(vocabulary_size=60_000))
     with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are no counts of the 60000 tokens"):
         manifest.verify(folder)
 
 
-@pytest.mark.parametrize("shape", [(2**40,), (257,), (258, 1), (2**30, 2**30)])
-def test_counts_of_another_shape(folder: Path, shape: tuple[int, ...]) -> None:
-    forge(folder, "counts.npy", npy(shape, bytes(8 * 258)))
+@pytest.mark.parametrize(
+    ("shape", "descr"), [((2**40,), "<i8"), ((257,), "<i8"), ((258, 1), "<i8"), ((2**30, 2**30), "<i8"), ((258,), "|O")]
+)
+def test_counts_of_another_shape_or_type(folder: Path, shape: tuple[int, ...], descr: str) -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    content = file.getvalue() + bytes(8 * 258)
+    (folder / "counts.npy").write_bytes(content)
+    edited(folder, lambda m: m["sha256"].update({"counts.npy": hashlib.sha256(content).hexdigest()}))
     manifest.verify(folder)
     with limited(), pytest.raises(UserError, match=r"counts\.npy cannot be read"):
         manifest.load_counts(folder)
-
-
-def test_a_token_that_is_not_in_the_vocabulary(folder: Path) -> None:
-    shard = manifest.load(folder).splits["train"].shards[0]
-    rows = np.full((shard.sequences, 16), 7, np.uint16)
-    rows[0, 3] = 258
-    write_shard(folder / shard.name, rows, 4)
-    forge(folder, shard.name, (folder / shard.name).read_bytes())
-    contents = manifest.verify(folder, full=True)
-    with pytest.raises(UserError, match=r"damaged \(it holds the token 258, and the vocabulary has 258"):
-        read(folder, contents, contents.splits["train"].shards[0])

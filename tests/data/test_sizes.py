@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from in_memory import Memory, experiment_of, texts
-from test_build import Stop, hashes
+from in_memory import Memory, experiment_of, hashes, interrupted, texts
 
 from atat_zoo import machine
 from atat_zoo.data.build import build
@@ -50,25 +47,16 @@ def test_a_batch_and_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, str]]:
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, str]]:
     """The state of an interrupted build, and the hashes of what comes of it."""
     root = tmp_path_factory.mktemp("interrupted")
-    stop_before_the_test(root)
+    interrupted(build, experiment_of(root), at="test")
     state = next(root.glob("*.partial/train.state.npz")).read_bytes()
     return state, hashes(build(experiment_of(root)))
 
 
-def stop_before_the_test(root: Path) -> None:
-    def stop(stage: str, done: int, total: int | None) -> None:
-        if stage == "test":
-            raise Stop
-
-    with pytest.raises(Stop):
-        build(experiment_of(root), progress=stop)
-
-
 def goes_on(root: Path, state: bytes) -> dict[str, str]:
-    stop_before_the_test(root)
+    interrupted(build, experiment_of(root), at="test")
     next(root.glob("*.partial/train.state.npz")).write_bytes(state)
     with limited():
         return hashes(build(experiment_of(root)))
@@ -101,20 +89,7 @@ def npy(array: Any) -> bytes:
     ids=range(6),
 )
 def test_a_forged_state_of_a_build_begins_the_split_again(
-    tmp_path: Path, interrupted: tuple[bytes, dict[str, str]], change: Callable[[bytes], bytes]
+    tmp_path: Path, begun: tuple[bytes, dict[str, str]], change: Callable[[bytes], bytes]
 ) -> None:
-    state, expected = interrupted
+    state, expected = begun
     assert goes_on(tmp_path, change(state)) == expected
-
-
-@pytest.mark.slow
-@settings(max_examples=15)
-@given(st.data())
-def test_a_damaged_state_of_a_build_begins_the_split_again(
-    tmp_path_factory: pytest.TempPathFactory, interrupted: tuple[bytes, dict[str, str]], data: st.DataObject
-) -> None:
-    state, expected = interrupted
-    content = bytearray(state)
-    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
-        content[place] = data.draw(st.integers(0, 255))
-    assert goes_on(tmp_path_factory.mktemp("damaged"), bytes(content)) == expected

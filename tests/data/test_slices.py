@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,8 +12,7 @@ from unittest import mock
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from in_memory import Memory, experiment_of, texts
-from test_build import Stop, hashes
+from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data import pack
@@ -74,13 +69,7 @@ def test_slices_that_are_missing_are_named(tmp_path: Path, whole: dict[str, str]
     with pytest.raises(UserError, match=r"--join: there are no slices in .*\.slices; encode each with --slice"):
         join(parts)
     encode_slice(parts, Slice(2, 4))
-
-    def stop(stage: str, done: int, total: int | None) -> None:
-        if stage == "validation":
-            raise Stop
-
-    with pytest.raises(Stop):
-        encode_slice(parts, Slice(1, 4), progress=stop)
+    interrupted(encode_slice, parts, Slice(1, 4), at="validation")
     with pytest.raises(UserError, match=r"slices 1, 3, 4 are missing or not finished of the 4 in .* --slice 1/4"):
         join(parts)
     for number in (1, 4):
@@ -95,24 +84,10 @@ def test_slices_that_are_missing_are_named(tmp_path: Path, whole: dict[str, str]
 
 
 def test_a_killed_slice_goes_on(tmp_path: Path, whole: dict[str, str]) -> None:
-    script = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from test_slices import made, pack
-from atat_zoo.data.slices import Slice, encode_slice
-pack.BATCH = 4
-def kill(stage, done, total):
-    if stage == "train" and done > 4000:
-        os.kill(os.getpid(), signal.SIGKILL)
-encode_slice(made(Path(sys.argv[1])), Slice(1, 2), progress=kill)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]
-    killed = subprocess.run(command, capture_output=True, check=False, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    parts = made(tmp_path)
+    killed(encode_slice, parts, Slice(1, 2), after=4000)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.slices/1-of-2/*.npz")}
     assert kept
-    parts = made(tmp_path)
     for number in (1, 2):
         encode_slice(parts, Slice(number, 2))
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
@@ -123,13 +98,7 @@ def test_an_interrupted_join_goes_on(tmp_path: Path, whole: dict[str, str]) -> N
     parts = made(tmp_path)
     for number in (1, 2):
         encode_slice(parts, Slice(number, 2))
-
-    def stop(stage: str, done: int, total: int | None) -> None:
-        if stage == "train" and done > 4000:
-            raise Stop
-
-    with pytest.raises(Stop):
-        join(parts, progress=stop)
+    interrupted(join, parts, at="train", after=4001)
     assert list(tmp_path.glob("*.partial/train-*.tar"))
     assert hashes(join(parts)) == whole
 
@@ -189,26 +158,8 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path: Path, whole: 
     assert hashes(join(parts)) == whole
 
 
-def test_two_processes_of_a_slice_encode_it_once(tmp_path: Path) -> None:
-    parts, waits, stages = made(tmp_path), threading.Event(), list[str]()
-
-    def second() -> None:
-        def show(stage: str, done: int, total: int | None) -> None:
-            stages.append(stage)
-            waits.set()
-
-        encode_slice(parts, Slice(1, 2), progress=show)
-
-    thread = threading.Thread(target=second)
-
-    def first(stage: str, done: int, total: int | None) -> None:
-        if stage == "train" and thread.ident is None:
-            thread.start()
-            assert waits.wait(60)
-
-    encode_slice(parts, Slice(1, 2), progress=first)
-    thread.join()
-    assert stages == ["waiting"]
+def test_a_slice_that_is_being_encoded_is_waited_for(tmp_path: Path) -> None:
+    assert stages_of_a_second(encode_slice, made(tmp_path), Slice(1, 2)) == ["waiting"]
 
 
 def test_shards_that_are_built_without_them_delete_the_slices(tmp_path: Path, whole: dict[str, str]) -> None:

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
 
+ORDER: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12}
 ROWS = 480  # compared: more than two epochs of the shards
 
 
@@ -60,7 +61,7 @@ def expected(shards: Path) -> torch.Tensor:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_the_order_does_not_depend_on_the_workers(shards: Path, expected: torch.Tensor, workers: int) -> None:
-    loader = loader_of(shards, seed=17, lanes=4, batch_size=12, workers=workers)
+    loader = loader_of(shards, **ORDER, workers=workers)
     before = torch.get_rng_state()
     index, tokens = rows(loader, ROWS)
     assert torch.equal(torch.get_rng_state(), before)
@@ -82,7 +83,7 @@ def test_ranks_share_every_global_batch(shards: Path, expected: torch.Tensor, wo
     found = torch.empty_like(expected)
     size = 12 // world_size
     for rank in range(world_size):
-        loader = loader_of(shards, seed=17, lanes=4, batch_size=12, rank=rank, world_size=world_size, workers=workers)
+        loader = loader_of(shards, **ORDER, rank=rank, world_size=world_size, workers=workers)
         index, tokens = rows(loader, ROWS // world_size)
         assert (index % world_size == rank).all()
         # The rank's batch b is its part of the global batch b.
@@ -97,24 +98,19 @@ def test_ranks_share_every_global_batch(shards: Path, expected: torch.Tensor, wo
 def test_a_resume_continues_on_the_next_sample(
     shards: Path, expected: torch.Tensor, start: int, world_size: int, workers: int
 ) -> None:
-    count = 96
     found = torch.full((ROWS, 16), -1)
     for rank in range(world_size):
-        arguments: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12, "rank": rank, "world_size": world_size}
-        before = TokenStream(shards, **arguments)
-        state = before.state_dict(start, True)
-        loader = loader_of(shards, workers=workers, **arguments)
-        assert isinstance(loader.dataset, TokenStream)
-        loader.dataset.load_state_dict(state)
-        index, tokens = rows(loader, count // world_size)
+        loader = loader_of(shards, **ORDER, rank=rank, world_size=world_size, workers=workers)
+        loader.dataset.load_state_dict(TokenStream(shards, **ORDER).state_dict(start, True))
+        index, tokens = rows(loader, 96 // world_size)
         found[index] = tokens
-    assert torch.equal(found[start : start + count], expected[start : start + count])
+    assert torch.equal(found[start : start + 96], expected[start : start + 96])
     assert (found[:start] == -1).all()
-    assert (found[start + count :] == -1).all()
+    assert (found[start + 96 :] == -1).all()
 
 
 def test_states_count_from_the_beginning_or_from_the_last_resume(shards: Path) -> None:
-    stream = TokenStream(shards, seed=17, lanes=4, batch_size=12)
+    stream = TokenStream(shards, **ORDER)
     stream.load_state_dict(stream.state_dict(24, True))
     assert stream.state_dict(36, True)["sample"] == 36  # Composer counts over the whole epoch
     assert stream.state_dict(12, False)["sample"] == 36
@@ -122,20 +118,19 @@ def test_states_count_from_the_beginning_or_from_the_last_resume(shards: Path) -
 
 @pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}, {"together": 2}])
 def test_a_state_of_another_order_is_refused(shards: Path, change: dict[str, int]) -> None:
-    settings = {"seed": 17, "lanes": 4, "batch_size": 12, "together": 1}
-    state = TokenStream(shards, **settings).state_dict(12, True)
+    state = TokenStream(shards, **ORDER).state_dict(12, True)
     key = next(iter(change))
     said = {"together": "shuffled_shards"}.get(key, key)
-    with pytest.raises(UserError, match=f"made with {said} = {settings[key]} and this run has {change[key]}"):
-        TokenStream(shards, **(settings | change)).load_state_dict(state)
+    had = (ORDER | {"together": 1})[key]
+    with pytest.raises(UserError, match=f"made with {said} = {had} and this run has {change[key]}"):
+        TokenStream(shards, **ORDER | change).load_state_dict(state)
 
 
 def test_a_state_of_other_shards_is_refused(shards: Path, tmp_path: Path) -> None:
-    settings = {"seed": 17, "lanes": 4, "batch_size": 12}
     other = build(experiment_of(tmp_path, corpus=Memory(train=texts(39))))
-    state = TokenStream(shards, **settings).state_dict(12, True)
+    state = TokenStream(shards, **ORDER).state_dict(12, True)
     with pytest.raises(UserError, match="continue with the settings and shards of the run"):
-        TokenStream(other, **settings).load_state_dict(state)
+        TokenStream(other, **ORDER).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +143,7 @@ def test_a_state_of_other_shards_is_refused(shards: Path, tmp_path: Path) -> Non
 )
 def test_ranks_and_lanes_that_do_not_fit(shards: Path, settings: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        TokenStream(shards, **{"seed": 17, "lanes": 4, "batch_size": 12, **settings})
+        TokenStream(shards, **ORDER | settings)
 
 
 def test_padding_is_not_maskable(tmp_path: Path) -> None:
@@ -186,19 +181,15 @@ def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -> None:
     folder = shutil.copytree(shards, tmp_path / "copy")
-    loader = loader_of(folder, seed=17, lanes=4, batch_size=12, workers=workers)
+    loader = loader_of(folder, **ORDER, workers=workers)
     for path in folder.glob("train-*.tar"):
         path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(UserError) as error:
         next(iter(loader))
-    text = str(error.value)
-    assert text.startswith(f"shard {folder}/train-00000")
-    assert "is damaged" in text
-    assert text.endswith(
-        f"; if it was built here, delete the folder {folder} and run `atat data build` again, else copy it anew"
-    )
+    assert str(error.value).startswith(f"shard {folder}/train-00000")
+    assert f"; if it was built here, delete the folder {folder} and run `atat data build` again" in str(error.value)
     with pytest.raises(UserError, match="is damaged"):
-        loader_of(folder, seed=17, lanes=4, batch_size=12)
+        loader_of(folder, **ORDER)
 
 
 @pytest.mark.slow
@@ -239,15 +230,15 @@ def test_the_next_batch_is_copied_during_the_use_of_this_one() -> None:
 
 def test_too_many_open_files(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (70, 70))
-    TokenStream(shards, seed=17, lanes=4, batch_size=12)
+    TokenStream(shards, **ORDER)
     with pytest.raises(UserError, match=r"^data\.shuffled_shards = 9 and data\.lanes = 4 have 28 shards open at"):
-        TokenStream(shards, seed=17, lanes=4, batch_size=12, together=9)
+        TokenStream(shards, **ORDER, together=9)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gets_the_same_batches(shards: Path, expected: torch.Tensor) -> None:
-    loader = loader_of(shards, seed=17, lanes=4, batch_size=12, workers=2, device="cuda")
+    loader = loader_of(shards, **ORDER, workers=2, device="cuda")
     found = []
     for batch in itertools.islice(loader, ROWS // 12):
         assert all(value.is_cuda for value in batch.values())

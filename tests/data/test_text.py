@@ -47,14 +47,6 @@ def test_a_limit_takes_sequences_from_all_over(corpus):
     assert torch.equal(packed(corpus, limit=10_000)[0], every)
 
 
-def test_special_tokens_are_those_of_the_training(corpus):
-    tokens, maskable = packed(corpus, special="sequence")
-    model = encoder()
-    assert (tokens[:, 0] == model.bos).all()
-    assert (tokens[:-1, -1] == model.eos).all()
-    assert int(maskable.sum()) == len(TEXT) + 2 * len(tokens)
-
-
 @pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
 def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, special):
     texts = tuple("to be, or not to be"[: i % 19] for i in range(1, 60))
@@ -76,9 +68,3 @@ def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, s
 def test_a_split_without_text_is_refused(corpus):
     with pytest.raises(UserError, match=r"corpus 'files' has no text in its test split"):
         packed(corpus, split="test")
-
-
-def test_shards_of_another_tokenizer_are_refused(tmp_path):
-    shards = Zoo.load().spec("corpus", {"use": "shards", "path": str(tmp_path)})
-    with pytest.raises(UserError, match="holds tokens and no documents"):
-        packed(shards)

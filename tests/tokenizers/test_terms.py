@@ -98,13 +98,6 @@ def test_behind_its_end_a_text_may_go_on():
     assert not terms.forbidden(masked("of _")).any()
 
 
-def test_a_single_token_gains_one(bpe):
-    terms = Terms(bpe, ["war"])
-    (single,) = [f[0] for f in terms.forms if len(f) == 1 and bpe.decode(f) == " war"]
-    gains = terms.gains(torch.full((1, 5), bpe.vocabulary_size))
-    assert (gains[0, :, terms.pieces == single] == 1).all()
-
-
 def test_the_potential_rises_by_one_along_any_way_to_the_word():
     """A piece's gain less what a broken-off word loses sums to 1 in whatever order."""
     terms = Terms(LETTERS, ["war"])

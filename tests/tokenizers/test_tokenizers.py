@@ -8,8 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +20,9 @@ from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenize
 from atat_zoo.tokenizers.tables import ALPHABET
 from tests.limited import limited
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 TEXTS = (
     "It was the best of times, it was the worst of times; it was the age of wisdom.",
     "Grüße! 日本語 und 12 345 Zeichen…\n\n  <bos> is a text here, and so is <|endoftext|>.",
@@ -31,6 +33,10 @@ TEXTS = (
 def model(name: str) -> Any:
     spec = {"bytes": BytesTokenizer(), "bpe": BPETokenizer(vocabulary_size=320)}[name]
     return spec.train(lambda: iter(TEXTS))
+
+
+def pretrained(path: Path, **settings: Any) -> Any:
+    return PretrainedTokenizer(path=str(path), **settings).train(lambda: iter(()))
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
@@ -71,58 +77,31 @@ def test_bpe_learns_pairs_and_stops_when_there_are_none() -> None:
     tokenizer = model("bpe")
     assert tokenizer.vocabulary_size == 320
     assert len(tokenizer.encode(TEXTS[0])) < len(TEXTS[0]) / 2
-    assert (
-        BPETokenizer(vocabulary_size=5000).train(lambda: iter(["aaaa"])).vocabulary_size == 260
-    )  # bytes, "aa", "aaaa", BOS, EOS
+    small = BPETokenizer(vocabulary_size=5000).train(lambda: iter(["aaaa"]))
+    assert small.vocabulary_size == 260  # bytes, "aa", "aaaa", BOS, EOS
 
 
-def test_bpe_is_the_same_in_another_process(tmp_path: Path) -> None:
-    script = """
-import sys
-from pathlib import Path
-from atat_zoo.tokenizers import BPETokenizer
-sys.path.insert(0, sys.argv[2])
-from test_tokenizers import TEXTS
-BPETokenizer(vocabulary_size=320).train(lambda: iter(TEXTS)).save(Path(sys.argv[1]))
-"""
-    found = []
+def test_bpe_is_the_same_in_another_process() -> None:
+    script = "from tests.tokenizers.test_tokenizers import model; print(model('bpe').library.to_str())"
+    written = {model("bpe").library.to_str() + "\n"}
     for threads in ("1", "2"):
-        folder = tmp_path / threads
-        folder.mkdir()
         environment = {**os.environ, "PYTHONHASHSEED": threads, "RAYON_NUM_THREADS": threads}
-        command = [sys.executable, "-c", script, str(folder), str(Path(__file__).parent)]
-        subprocess.run(command, check=True, env=environment)
-        found.append((folder / "tokenizer.json").read_bytes())
-    assert found[0] == found[1]
+        written.add(subprocess.check_output([sys.executable, "-c", script], env=environment, text=True))
+    assert len(written) == 1
 
 
 def test_characters() -> None:
-    plain = CharactersTokenizer().train(lambda: iter(()))
+    plain, special = (CharactersTokenizer(special=special).train(lambda: iter(())) for special in (False, True))
     assert (plain.vocabulary_size, plain.bos, plain.eos) == (27, None, None)
     assert plain.encode(ALPHABET) == list(range(27))
-    assert plain.decode([*range(27), 27]) == f"{ALPHABET}[MASK]"
-    special = CharactersTokenizer(special=True).train(lambda: iter(()))
     assert (special.vocabulary_size, special.bos, special.eos) == (29, 27, 28)
-    assert special.decode([27, 1, 28, 29]) == "a[MASK]"
     assert special.byte_counts().tolist() == [1] * 27 + [0, 0]
-    assert special.encode_batch(["ab", ""]) == [[1, 2], []]
-
-
-def test_unknown_characters() -> None:
     with pytest.raises(UserError, match=r'not \'É\'; set tokenizer\.unknown = "space"'):
         CharactersTokenizer().train(lambda: iter(())).encode("caf\u00c9")
     assert CharactersTokenizer(unknown="space").train(lambda: iter(())).encode("aÉ7b") == [1, 0, 0, 2]
 
 
-SPECS = [
-    BytesTokenizer(),
-    CharactersTokenizer(),
-    CharactersTokenizer(special=True, unknown="space"),
-    BPETokenizer(vocabulary_size=300),
-]
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=repr)
+@pytest.mark.parametrize("spec", [BytesTokenizer(), BPETokenizer()], ids=repr)
 def test_files_that_are_missing_or_broken(tmp_path: Path, spec: Any) -> None:
     with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
         spec.load(tmp_path)
@@ -158,9 +137,9 @@ def pair(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_pair_of_files(pair: Path, tmp_path: Path) -> None:
-    spec = PretrainedTokenizer(path=str(pair), bos="<|endoftext|>", eos="<|endoftext|>")
-    tokenizer = spec.train(lambda: iter(()))
+def test_a_pair_of_files(pair: Path) -> None:
+    ends = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+    tokenizer = pretrained(pair, **ends)
     assert (tokenizer.vocabulary_size, tokenizer.bos, tokenizer.eos) == (299, 298, 298)
     reference = BPETokenizer(vocabulary_size=300).train(lambda: iter(TEXTS))
     for text in TEXTS[:2]:
@@ -168,22 +147,18 @@ def test_a_pair_of_files(pair: Path, tmp_path: Path) -> None:
         assert tokenizer.decode([298, *tokenizer.encode(text), 299, 298]) == f"{text}[MASK]"
         assert tokenizer.byte_counts()[tokenizer.encode(text)].sum() == len(text.encode())
     assert tokenizer.byte_counts()[298] == 0
-    tokenizer.save(tmp_path)
-    loaded = spec.load(tmp_path)
-    assert loaded.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
-    assert loaded.byte_counts().tolist() == tokenizer.byte_counts().tolist()
-    assert PretrainedTokenizer(path=str(pair / "encoder.json")).train(lambda: iter(())).eos is None
+    assert pretrained(pair / "encoder.json").eos is None
 
 
 def test_ways_to_name_a_tokenizer(pair: Path) -> None:
-    expected = PretrainedTokenizer(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0])
+    expected = pretrained(pair).encode(TEXTS[0])
     (pair / "my.json").write_bytes((pair / "encoder.json").read_bytes())
     (pair / "my.txt").write_bytes((pair / "vocab.bpe").read_bytes())
-    named = PretrainedTokenizer(path=str(pair / "my.json"), merges=str(pair / "my.txt"))
-    assert named.train(lambda: iter(())).encode(TEXTS[0]) == expected
-    named.train(lambda: iter(())).save(pair)  # writes tokenizer.json, which a folder is asked for first
-    assert PretrainedTokenizer(path=str(pair)).train(lambda: iter(())).encode(TEXTS[0]) == expected
-    assert PretrainedTokenizer(path=str(pair / "tokenizer.json")).train(lambda: iter(())).encode(TEXTS[0]) == expected
+    named = pretrained(pair / "my.json", merges=str(pair / "my.txt"))
+    assert named.encode(TEXTS[0]) == expected
+    named.save(pair)  # writes tokenizer.json, which a folder is asked for first
+    for path in (pair, pair / "tokenizer.json"):
+        assert pretrained(path).encode(TEXTS[0]) == expected
 
 
 def test_the_fingerprint_follows_the_file(pair: Path) -> None:
@@ -218,7 +193,7 @@ def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
     library.enable_truncation(2)
     library.enable_padding(length=9)
     library.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = PretrainedTokenizer(path=str(tmp_path), eos="[SEP]").train(lambda: iter(()))
+    tokenizer = pretrained(tmp_path, eos="[SEP]")
     ids = tokenizer.encode("the cats the cats")
     assert ids == [1, 2, 3, 1, 2, 3]  # neither truncated nor padded
     assert tokenizer.decode([*ids[:3], 5, *ids[3:], 4]) == "the cats[MASK]the cats"
@@ -242,15 +217,15 @@ def numbered(tmp_path: Path, **ids: int) -> Path:
 def test_an_id_that_is_due_to_no_tokens(tmp_path: Path, largest: int) -> None:
     path = numbered(tmp_path, the=0, people=largest)
     with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
-        PretrainedTokenizer(path=str(path)).train(lambda: iter(()))
+        pretrained(path)
     path = numbered(tmp_path, the=0, people=4099)  # some ids may have no token
-    assert PretrainedTokenizer(path=str(path)).train(lambda: iter(())).vocabulary_size == 4100
+    assert pretrained(path).vocabulary_size == 4100
     with pytest.raises(UserError, match=r"tokenizer\.json has no tokens"):
-        PretrainedTokenizer(path=str(numbered(tmp_path))).train(lambda: iter(()))
+        pretrained(numbered(tmp_path))
 
 
 @pytest.mark.parametrize("encode", ["encode", "encode_batch"])
 def test_text_that_a_vocabulary_does_not_cover(tmp_path: Path, encode: str) -> None:
-    tokenizer: Any = PretrainedTokenizer(path=str(numbered(tmp_path, the=0))).train(lambda: iter(()))
+    tokenizer: Any = pretrained(numbered(tmp_path, the=0))
     with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; take a tokenizer that knows all of it"):
         getattr(tokenizer, encode)(["people"] if encode == "encode_batch" else "people")
