@@ -44,14 +44,12 @@ class Corpus(Protocol):
         Raises:
             UserError: when the text is missing; the message names the package to install or the missing file.
         """
-        ...
 
     def fingerprint(self) -> dict[str, Any]:
         """Return an identification of the text (sizes, versions, hashes), for the manifest of the shards.
 
         Experiments with equal fingerprints and settings share shards, so a changed text must change it.
         """
-        ...
 
     def identity(self) -> dict[str, Any]:
         """Return its table, without the parameters that do not change the text."""

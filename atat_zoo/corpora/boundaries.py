@@ -30,7 +30,6 @@ class Boundary(Protocol):
         Raises:
             MemoryError: for a document of more than `most` characters.
         """
-        ...
 
 
 def up_to(most: int, read: Callable[[int], str]) -> str:

@@ -24,7 +24,6 @@ class Detokenizer(Protocol):
 
     def __call__(self, text: str) -> str:
         """Return a document as it is read; the same for the same text."""
-        ...
 
 
 _SOURCE = "https://github.com/kuleshov-group/mdlm"

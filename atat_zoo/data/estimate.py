@@ -34,11 +34,7 @@ def estimate(
 ) -> BuildEstimate | None:
     """Return what a build will take; None where the size of the text is not known, or the shards are there.
 
-    Args:
-        experiment: its corpus, tokenizer and `[data]` are used.
-        processes: how many will encode.
-        share: of the text that they will encode; all shards are estimated, and only this share has to fit on the disk.
-        progress: see `build`.
+    So many processes will encode a share of the text: all shards are estimated, and this share has to fit on the disk.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
     if not (size := corpus.size()):

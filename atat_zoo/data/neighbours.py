@@ -216,11 +216,7 @@ def _interpolated(
 
 
 def count_table(folder: Path) -> CountTable:
-    """Return the count table of the training shards of a folder, counted unless it is kept there.
-
-    Raises:
-        UserError: when there is more text than can be counted here, or a shard is damaged.
-    """
+    """Return the count table of the training shards of a folder, counted unless it is kept there."""
     contents = manifest.load(folder)
     tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
     if tokens > most:
@@ -252,10 +248,9 @@ def _about(contents: ShardManifest) -> dict[str, Any]:
 
 
 def _kept(path: Path, contents: ShardManifest) -> CountTable:
-    """Read the file; its size says how much memory it takes at most, and every array has a checksum.
+    """Read the file; raise nearly any exception if it is absent, damaged, or of other shards.
 
-    Raises:
-        Exception: nearly any, if it is absent, damaged, or of other shards.
+    Its size says how much memory it takes at most, and every array has a checksum.
     """
     V, split = contents.vocabulary_size, contents.splits["train"]
     if path.stat().st_size > 2 * _PAIR * split.tokens + 8 * V + (1 << 16):

@@ -45,16 +45,9 @@ class TokenStream(IterableDataset["Sample | UserError"]):
 
     Memory: the rows of the batches that are ready. Every worker opens all of the rank's shards, k for each lane.
 
-    Args:
-        folder: the shards.
-        seed: the experiment's seed.
-        lanes: C.
-        batch_size: N, sequences in a batch over all ranks.
-        rank: the rank of this process.
-        world_size: R; must divide C and N.
-        start: the first sample, counted over all ranks.
-        together: k, the shards whose rows a lane shuffles together.
-        skip: whether damaged members of shards are left out; else they are an error.
+    `world_size` R must divide `lanes` C and `batch_size`, the sequences in a batch over all ranks. `start` is the first
+    sample, counted over all ranks, and `together` is k. With `skip` damaged members of shards are left out; else they
+    are an error.
     """
 
     def __init__(

@@ -37,23 +37,18 @@ class TokenizerModel(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without BOS and EOS."""
-        ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several texts."""
-        ...
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; BOS and EOS are omitted, id V (the mask) becomes `[MASK]`."""
-        ...
 
     def byte_counts(self) -> NDArray[np.int64]:
         """Return the number of UTF-8 bytes of each token, int64 [V]; 0 for BOS and EOS."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` into a folder; the specification's `load` reads it."""
-        ...
 
 
 class Tokenizer(Protocol):
@@ -65,11 +60,9 @@ class Tokenizer(Protocol):
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         """Return the tokenizer, trained on the training split if it needs training."""
-        ...
 
     def load(self, folder: Path) -> TokenizerModel:
         """Return the tokenizer that `save` wrote; files that it was made from are not needed."""
-        ...
 
     def fingerprint(self) -> str | None:
         """Return a hash of the files that it reads: shards of other files are not reused; None where it reads none."""

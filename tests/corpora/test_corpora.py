@@ -223,15 +223,13 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "suffix"), [("file", ".gz"), ("line", ".zst"), ("paragraph", ".zst"), ("json", ".gz")]
+    ("name", "document"),
+    [("a.txt.gz", "file"), ("a.txt.zst", "line"), ("a.txt.zst", "paragraph"), ("a.jsonl.gz", "line")],
 )
-def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, document: str, suffix: str) -> None:
-    size = 70 << 20
-    raw = (b"x" * (1 << 20) + b"\n") * 70 if document in ("file", "paragraph") else b"x" * size
-    path = tmp_path / f"a.{'jsonl' if document == 'json' else 'txt'}{suffix}"
-    path.write_bytes(PACK[suffix](raw))
-    settings: dict[str, Any] = {"document": "line" if document == "json" else document}
-    corpus = undivided(path, **settings)
+def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, name: str, document: str) -> None:
+    raw = b"x" * (70 << 20) if document == "line" else (b"x" * (1 << 20) + b"\n") * 70
+    (tmp_path / name).write_bytes(PACK[(tmp_path / name).suffix](raw))
+    corpus = undivided(tmp_path / name, document=document)
     with pytest.raises(UserError, match=r"a document of more than 67,108,864 characters, .* a compressed text of its"):
         next(corpus.documents("train"))
     if document == "paragraph":  # many documents are read

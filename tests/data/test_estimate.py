@@ -93,19 +93,13 @@ def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = experiment_of(tmp_path / "data", corpus=written(tmp_path, "txt"))
     shards = estimate(made).shards
     usage, asked = shutil.disk_usage(tmp_path), []
-    for free, share, fits in ((shards, 1.0, True), (shards - 1, 1.0, False), (shards - 1, 0.9, True)):
-
-        def usage_of(path: Path, free: int = free) -> Any:
-            asked.append(path)
-            return usage._replace(free=free)
-
-        monkeypatch.setattr(shutil, "disk_usage", usage_of)
-        if fits:
-            assert estimate(made, share=share).free == free
-        else:
-            with pytest.raises(UserError, match=r"^data\.root: the shards will take about .* GB, and .*/data has "):
-                estimate(made, share=share)
-    assert not (tmp_path / "data").exists()
+    for free, share in ((shards, 1.0), (shards - 1, 0.9)):
+        monkeypatch.setattr(
+            shutil, "disk_usage", lambda path, free=free: asked.append(path) or usage._replace(free=free)
+        )
+        assert estimate(made, share=share).free == free
+    with pytest.raises(UserError, match=r"^data\.root: the shards will take about .* GB, and .*/data has "):
+        estimate(made)
     assert set(asked) == {tmp_path}
     (tmp_path / "data").mkdir()  # which may be a disk of its own
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1 << 40 if path.name == "data" else 0))
@@ -120,13 +114,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atat: Call
     code, out, _ = atat(*words, "--dry-run")
     assert code == 0
     assert "about 0.4 MB of text: 0.8 MB of shards in " in out
-    assert "with 1 process" in out
-    dry = json.loads(atat(*words, "--dry-run", "--json")[1])
-    assert dry["folder"] is None
+    assert json.loads(atat(*words, "--dry-run", "--json")[1])["folder"] is None
     assert not list(tmp_path.glob("*/*.slices"))
     code, _, err = atat(*words, "--slice", "1/2", "--join")
     assert (code, err.startswith("error: --slice and --join: ")) == (2, True)
-    assert atat(*words, "--slice", "5/2")[0] == 2
     assert "the slice 2/2 is in " in atat(*words, "--slice", "2/2")[1]
     code, _, err = atat(*words, "--join")
     assert (code, "slice 1 is missing or not finished" in err) == (2, True)
@@ -134,5 +125,4 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atat: Call
     assert "the shards are in " in atat(*words, "--join")[1]
     again = json.loads(atat(*words, "data.root=again", "--json")[1])
     assert again["throughput"]["bytes"] == sum(len(text) for text in TEXTS)
-    assert again["throughput"]["megabytes_per_core_second"] > 0
     assert "MB/s for each core at work" in atat(*words, "data.root=third")[1]

@@ -55,14 +55,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, st
     return state, hashes(build(experiment_of(root)))
 
 
-def goes_on(root: Path, state: bytes) -> dict[str, str]:
-    interrupted(build, experiment_of(root), at="test")
-    next(root.glob("*.partial/train.state.npz")).write_bytes(state)
-    with limited():
-        return hashes(build(experiment_of(root)))
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
-def repacked(state: bytes, method: int, **changed: bytes) -> bytes:
+def repacked(state: bytes, method: int = zipfile.ZIP_STORED, **changed: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(state)) as old, zipfile.ZipFile(file, "w", method) as new:
         for name in old.namelist():
@@ -70,20 +69,14 @@ def repacked(state: bytes, method: int, **changed: bytes) -> bytes:
     return file.getvalue()
 
 
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda state: repacked(state, zipfile.ZIP_DEFLATED, waiting=bytes(6 * 10**8)),
-        lambda state: repacked(state, zipfile.ZIP_STORED, waiting=npy(np.zeros(1)).replace(b"(1,)", b"(9" + b"9)")),
-        lambda state: repacked(state, zipfile.ZIP_STORED, counts=npy(np.zeros(3, np.int64))),
-        lambda state: repacked(state, zipfile.ZIP_STORED, table=npy(np.frombuffer(b"[]", np.uint8))),
-        lambda state: repacked(state, zipfile.ZIP_STORED, table=npy(np.frombuffer(b'{"shards": [{}]}', np.uint8))),
+        lambda state: repacked(state, waiting=npy(np.zeros(1)).replace(b"(1,)", b"(9" + b"9)")),
+        lambda state: repacked(state, counts=npy(np.zeros(3, np.int64))),
+        lambda state: repacked(state, table=npy(np.frombuffer(b"[]", np.uint8))),
+        lambda state: repacked(state, table=npy(np.frombuffer(b'{"shards": [{}]}', np.uint8))),
         lambda state: b"",
     ],
     ids=range(6),
@@ -92,4 +85,7 @@ def test_a_forged_state_of_a_build_begins_the_split_again(
     tmp_path: Path, begun: tuple[bytes, dict[str, str]], change: Callable[[bytes], bytes]
 ) -> None:
     state, expected = begun
-    assert goes_on(tmp_path, change(state)) == expected
+    interrupted(build, experiment_of(tmp_path), at="test")
+    next(tmp_path.glob("*.partial/train.state.npz")).write_bytes(change(state))
+    with limited():
+        assert hashes(build(experiment_of(tmp_path))) == expected
