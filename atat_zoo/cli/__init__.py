@@ -8,11 +8,11 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from atat_zoo.errors import Note, UserError, clip
+from atat_zoo.errors import Note, UserError, clip, nearest
 
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -21,17 +21,17 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
     "new": ("new", "new", "Write a package with a part of your own, or an experiment."),
     "data": ("data", "data", "Shards of tokens: build, info."),
-    "ls": ("ls", "ls", "List runs: objective, step, bound, age, state."),
-    "diff": ("diff", "diff", "Say what differs between two runs."),
-    "watch": ("watch", "watch", "Show a run while it trains: a live page, or text."),
+    "ls": ("runs", "ls", "List runs: objective, step, bound, age, state."),
+    "diff": ("runs", "diff", "Say what differs between two runs."),
+    "watch": ("report", "watch", "Show a run while it trains: a live page, or text."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
-    "study": ("study", "study", "Train arms with several seeds, and compare them."),
+    "study": ("train", "study", "Train arms with several seeds, and compare them."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
-    "importance": ("importance", "importance", "Measure how well a run's importance predicts the loss."),
+    "importance": ("evaluate", "importance", "Measure how well a run's importance predicts the loss."),
     "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
     "sample": ("sample", "sample", "Generate text with a run."),
-    "infill": ("infill", "infill", "Fill the gaps of a text with a run."),
+    "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
     "bench": ("bench", "bench", "Benchmark a run: samplers, infilling."),
 }
@@ -57,8 +57,6 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        from atat_zoo.errors import nearest
-
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(
                 f"there is no command {args[0]!r}{nearest(args[0], list(COMMANDS))} (there are: {', '.join(COMMANDS)})"
@@ -136,21 +134,14 @@ def _forget_unwritten() -> None:
 _show_others = warnings.showwarning
 
 
-def _show(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show(message: Warning | str, category: type[Warning], *place: Any) -> None:
     """Print a warning that is for the user as a sentence."""
     if issubclass(category, Note):
         from atat_zoo.cli.console import printable
 
         _say(printable(f"note: {message}"))
     else:
-        _show_others(message, category, filename, lineno, file, line)
+        _show_others(message, category, *place)
 
 
 def main() -> None:

@@ -30,8 +30,13 @@ HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_s
 
 def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
     """Return an option that takes a whole number, from `least` on."""
+    how |= {"default": default, "show_default": default is not None, "help": help}
+    return click.option(flag, type=click.IntRange(least), **how)
+
+
+def _choice(flag: str, values: Sequence[str], help: str, default: str | None = None) -> Callable[[_Command], _Command]:
     shown = default is not None
-    return click.option(flag, type=click.IntRange(least), default=default, show_default=shown, help=help, **how)
+    return click.option(flag, type=click.Choice(values), default=default, show_default=shown, help=help)
 
 
 _OPTIONS = {
@@ -41,9 +46,7 @@ _OPTIONS = {
     "text": click.option(
         "--corpus", "text", help="Other text: files, the name of a corpus, zero-shot, or a table {use = …}."
     ),
-    "split": click.option(
-        "--split", type=click.Choice(["validation", "test"]), help="Held-out text; the experiment's when absent."
-    ),
+    "split": _choice("--split", ["validation", "test"], "Held-out text; the experiment's when absent."),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
     "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),
@@ -56,19 +59,9 @@ _OPTIONS = {
     "sampler": click.option(
         "--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent."
     ),
-    "device": click.option(
-        "--device",
-        type=click.Choice(["auto", "cpu", "gpu"]),
-        default="auto",
-        show_default=True,
-        help="auto: a GPU if there is one.",
-    ),
-    "precision": click.option(
-        "--precision",
-        type=click.Choice(["auto", "fp32", "bf16"]),
-        default="auto",
-        show_default=True,
-        help="Precision of the network; draws are float64.",
+    "device": _choice("--device", ["auto", "cpu", "gpu"], "auto: a GPU if there is one.", "auto"),
+    "precision": _choice(
+        "--precision", ["auto", "fp32", "bf16"], "Precision of the network; draws are float64.", "auto"
     ),
     "markdown": click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -87,11 +80,7 @@ def options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def with_bound(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `bound` as a specification, before torch is imported.
-
-    Raises:
-        UserError: when there is no such bound.
-    """
+    """Return the options with `bound` as a specification, before torch is imported."""
     return given | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
 
@@ -109,11 +98,7 @@ def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None)
 
 
 def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
-    """Return the overrides, preceded by the value of `--sampler`.
-
-    Raises:
-        UserError: when it is a table that TOML cannot read, or one without `use`.
-    """
+    """Return the overrides, preceded by the value of `--sampler`."""
     if sampler is None:
         return list(overrides)
     _value("sampler", sampler)
@@ -154,11 +139,7 @@ def check_text(text: str, where: str) -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the lines of a text file, or of standard input for `-`, without blank lines.
-
-    Raises:
-        UserError: when it cannot be read, is not UTF-8, or has no text.
-    """
+    """Return the lines of a text file, or of standard input for `-`, without blank lines."""
     name = "standard input" if path == "-" else path
     try:
         if path == "-" and sys.stdin is None:  # closed by the parent process
@@ -179,19 +160,12 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return a part's specification, from its name or from an inline TOML table.
-
-    Raises:
-        UserError: when there is no such part, or it has no such parameters.
-    """
+    """Return a part's specification, from its name or from an inline TOML table."""
     return Zoo.load().spec(kind, _value(kind, text))
 
 
 def other_text(text: str | None) -> dict[str, Any]:
-    """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern.
-
-    They are empty for the text of the experiment itself.
-    """
+    """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
     import glob
 
     from atat_zoo.experiment import recipe, recipes
@@ -199,7 +173,6 @@ def other_text(text: str | None) -> dict[str, Any]:
     if not text or text == ZERO_SHOT:
         return {}
     path, parts, shipped = Path(text), Zoo.load().names("corpus"), recipes()
-    known = sorted({*parts, *shipped})
     if text in shipped:
         spec = recipe(text)
         return {"corpus": spec, "corpus_name": text, "all_of_corpus": spec.undivided}
@@ -207,6 +180,7 @@ def other_text(text: str | None) -> dict[str, Any]:
         spec = named("corpus", text)
         return {"corpus": spec, "corpus_name": spec.name}
     if not path.exists() and not glob.glob(text, recursive=True):
+        known = sorted({*parts, *shipped})
         raise UserError(
             f"--corpus {text}: there is no such file and no corpus of that name{nearest(text, known)} "
             f"(there are: {', '.join(known)}); name files by path or pattern, a corpus, or a table {{use = …}}"

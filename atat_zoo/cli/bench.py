@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.measure.infilling import GapQuality
     from atat_zoo.measure.sampling import Bench, SamplerResult
 
 STEPS = (16, 32, 64, 128)
+_WANTED = "A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable."
 POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
 
 
@@ -34,12 +34,7 @@ def bench() -> None:
 @bench.command()
 @options("run", "step")
 @click.option("--by", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
-@click.option(
-    "--sampler",
-    "wanted",
-    multiple=True,
-    help="A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable.",
-)
+@click.option("--sampler", "wanted", multiple=True, help=_WANTED)
 @count("--steps", 1, "Steps; 16, 32, 64 and 128 when absent.", multiple=True)
 @count("--number", 2, "Texts for each sampler.", 64)
 @options("length", "seed")
@@ -69,10 +64,10 @@ def samplers(
     from atat_zoo.experiment import from_table
     from atat_zoo.run import RunFolder
 
-    judge = None if by is None else judge_of(by, run)
+    judge = judge_of(by, run) if by else None
     experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
     rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
-    scorer = None if judge is None else judge.build(device)
+    scorer = judge.build(device) if judge else None
     from atat_zoo.measure.sampling import bench as measure
     from atat_zoo.model import Model
 
@@ -82,17 +77,13 @@ def samplers(
     if as_json:
         print_json({"run": str(run), **result.to_table(), "refused": refused})
     else:
-        show_samplers(result, refused, as_markdown)
+        _show_samplers(result, refused, as_markdown)
 
 
 def settings(
     experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
 ) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
-    """Return the samplers to measure: name, steps and specification; and the unsuitable ones, with the reason.
-
-    Raises:
-        UserError: when a sampler in `wanted` does not fit the model, or does not exist.
-    """
+    """Return the samplers to measure: name, steps and specification; and the unsuitable ones, with the reason."""
     rows: list[tuple[str, int | None, Any]] = []
     for text in wanted:
         spec = named("sampler", text)
@@ -104,27 +95,19 @@ def settings(
     return measured, refused
 
 
-def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
-    """Print a table and its legend."""
+def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
     from atat_zoo.measure.sampling import CLOSE
 
     judged, priced = result.judge is not None, result.prices
     columns = ["sampler", "steps", "evaluations", "tokens/s", "time", *(POLICY_COLUMNS if priced else [])]
     columns += ["entropy", "distinct-2", *([GENERATIVE_PERPLEXITY, "as good"] if judged else [])]
-    rows = [
-        [
-            m.name,
-            "" if m.steps is None else str(m.steps),
-            f"{m.nfe:.1f}",
-            f"{m.tokens_per_second:,.0f}",
-            f"{result.share(m):.2f}",
-            *(policy_cells(m) if priced else []),
-            f"{m.unigram_entropy:.3f}",
-            "" if m.distinct_2 is None else f"{m.distinct_2:.3f}",
-            *([with_error(m.value, m.stderr, ".1f"), "yes" if result.as_good(m) else ""] if judged else []),
-        ]
-        for m in result.measured
-    ]
+    rows = []
+    for m in result.measured:
+        row = [m.name, "" if m.steps is None else str(m.steps), f"{m.nfe:.1f}", f"{m.tokens_per_second:,.0f}"]
+        row += [f"{result.share(m):.2f}", *(_policy_cells(m) if priced else [])]
+        row += [f"{m.unigram_entropy:.3f}", "" if m.distinct_2 is None else f"{m.distinct_2:.3f}"]
+        row += [with_error(m.value, m.stderr, ".1f"), "yes" if result.as_good(m) else ""] if judged else []
+        rows.append(row)
     judge = f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored"
     click.echo(
         f"{result.number} texts of {result.length} tokens each, seed {result.seed}, step {result.step}, "
@@ -133,18 +116,15 @@ def show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> 
     table(columns, rows, as_markdown)
     click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")
     if priced:
-        click.echo("\n".join(policy_legend(result)))
+        click.echo("\n".join(_policy_legend(result)))
     if judged:
-        click.echo(
-            f"As good: {GENERATIVE_PERPLEXITY} at most {CLOSE:.0%} above the first row's, and entropy within "
-            f"{CLOSE:.0%} of it."
-        )
+        worst = f"at most {CLOSE:.0%} above the first row's, and entropy within {CLOSE:.0%} of it"
+        click.echo(f"As good: {GENERATIVE_PERPLEXITY} {worst}.")
     for name, why in refused.items():
         click.echo(f"left out: {name}: {why}")
 
 
-def policy_cells(result: SamplerResult) -> list[str]:
-    """Return the columns of a sampler's policy bound."""
+def _policy_cells(result: SamplerResult) -> list[str]:
     bound = result.policy
     if bound is None:
         return [NONE] * len(POLICY_COLUMNS)
@@ -157,7 +137,7 @@ def policy_cells(result: SamplerResult) -> list[str]:
     ]
 
 
-def policy_legend(result: Bench) -> list[str]:
+def _policy_legend(result: Bench) -> list[str]:
     """Return sentences on the policy bounds, and on the samplers that have none."""
     priced = next((m.policy for m in result.measured if m.policy), None)
     lines = []
@@ -195,23 +175,12 @@ def infilling(
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
+    split, seed = split or model.experiment.evaluation.split, model.experiment.seed if seed is None else seed
     with Bars(silent=as_json) as bars:
-        quality = infilling_of_run(
-            model,
-            run,
-            split=split or model.experiment.evaluation.split,
-            seed=model.experiment.seed if seed is None else seed,
-            progress=bars.evaluating,
-            **given,
-        )
+        quality = infilling_of_run(model, run, split=split, seed=seed, progress=bars.evaluating, **given)
     if as_json:
         print_json({"run": str(run), **quality.to_table()})
-    else:
-        show_infilling(quality)
-
-
-def show_infilling(quality: GapQuality) -> None:
-    """Print a table, and a sentence about it."""
+        return
     click.echo(
         f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
         f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"

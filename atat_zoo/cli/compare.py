@@ -1,22 +1,15 @@
-"""`atat compare`: runs compared on the same held-out sequences, under the same masks."""
+"""`atat compare`: runs compared on the same held-out sequences, under the same masks; and `--corpus zero-shot`."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import (
-    HELD_OUT,
-    ZERO_SHOT,
-    options,
-    other_text,
-    with_bound,
-    with_options,
-)
+from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, options, other_text, with_bound, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.results.format import NONE, cell, change, number, with_error
@@ -24,21 +17,15 @@ from atat_zoo.results.naming import PERPLEXITY, TABLE, title
 from atat_zoo.run.changes import between_models
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.measure.compare import Comparison, Difference
+    from atat_zoo.measure.zero_shot import OnCorpus
 
 _NEIGHBOURS = "backbone.neighbours"
 _NAMED = 6  # differences that are named of two runs
-
-
 Cells = tuple[list[str], list[list[str]]]  # columns and rows
-
-
-class Shown(NamedTuple):
-    """What is printed of a comparison."""
-
-    json: dict[str, Any]
-    tables: list[Cells]
-    notes: list[str]
 
 
 @click.command()
@@ -71,9 +58,7 @@ def compare(
     base_number = _number_of(runs, baseline)
     given = with_bound(given)
     if text == ZERO_SHOT:
-        from atat_zoo.cli.zero_shot import check, of_runs
-
-        check(given)
+        _refuse_split(given)
         if reach is not None:
             raise UserError(f"--reach: --corpus {ZERO_SHOT} shows no costs of training; leave it out")
     other = other_text(text)
@@ -88,20 +73,20 @@ def compare(
     with Bars(silent=as_json or as_markdown) as bars:
         measuring = shared | {"device": device, "step": step, "progress": bars.evaluating}
         if text == ZERO_SHOT:
-            shown = of_runs(runs, spec, **measuring)
+            result, tables, notes_on_it = _zero_shot_of_runs(runs, spec, **measuring)
         else:
             measured = comparing.measure_runs(runs, spec, **measuring, **other)
             other.pop("corpus", None)
             comparison = comparing.compare(measured, spec, reach=reach, **shared, **other)
+            result, notes_on_it = as_table(comparison), notes(comparison)
             tables = [quality(comparison), training(comparison)]
-            shown = Shown(as_table(comparison), tables, notes(comparison))
     if as_json:
-        print_json(shown.json)
+        print_json(result)
         return
-    for columns, rows in shown.tables:
+    for columns, rows in tables:
         table(columns, rows, as_markdown)
         click.echo("")
-    for line in shown.notes:
+    for line in notes_on_it:
         click.echo(line + ("  " if as_markdown else ""))
 
 
@@ -119,10 +104,10 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
 
 def as_table(comparison: Comparison) -> dict[str, Any]:
     """Return the numbers, and of each run what its experiment has that the baseline's has not."""
-    found, differing = comparison.to_table(), _differing(comparison)
-    for row in found["runs"]:
+    numbers, differing = comparison.to_table(), _differing(comparison)
+    for row in numbers["runs"]:
         row["differs"] = {key: list(values) for key, values in differing[row["run"]].items()}
-    return found
+    return numbers
 
 
 def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -131,7 +116,7 @@ def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
     return {name: between_models(own, runs[comparison.baseline]) for name, own in runs.items()}
 
 
-def differing(comparison: Comparison) -> list[str]:
+def _sentences_on_differences(comparison: Comparison) -> list[str]:
     """Return a line for each run whose experiment differs from the baseline's, which says in what."""
     lines, base = [], comparison.baseline
     for name, keys in _differing(comparison).items():
@@ -163,17 +148,11 @@ def quality(comparison: Comparison) -> Cells:
     columns += ["difference, nats per token", "ratio", "bits per byte", *(name.replace("_", " ") for name in scores)]
     rows = []
     for row in comparison.rows:
-        bounds = [row.bounds.get(name) for name in quantities]
-        rows.append(
-            [
-                row.run.name,
-                row.run.objective,
-                *(with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in bounds),
-                *difference_of(row.differences[comparison.quantity]),
-                f"{row.bounds[comparison.quantity].bits_per_byte:.4f}",
-                *(with_error(*row.scores[name], ".4f") if name in row.scores else NONE for name in scores),
-            ]
-        )
+        bounds, own = [row.bounds.get(name) for name in quantities], row.bounds[comparison.quantity]
+        cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in bounds]
+        cells += [*difference_of(row.differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
+        cells += [with_error(*row.scores[name], ".4f") if name in row.scores else NONE for name in scores]
+        rows.append([row.run.name, row.run.objective, *cells])
     return columns, rows
 
 
@@ -199,12 +178,6 @@ def training(comparison: Comparison) -> Cells:
     return columns, rows
 
 
-def _recorded(comparison: Comparison) -> str:
-    """Return on how many sequences and draws the runs were evaluated during their trainings."""
-    on = dict.fromkeys(row.run.history.evaluated_on for row in comparison.rows)
-    return f" ({'; '.join(filter(None, on))})" if any(on) else ""
-
-
 def _tables(comparison: Comparison) -> list[str]:
     """Return a sentence for each count table, with what the runs are beside it."""
     beside: dict[str, list[str]] = {}
@@ -217,7 +190,7 @@ def _tables(comparison: Comparison) -> list[str]:
     return [f"{table}; {'; '.join(verdicts)}." for table, verdicts in beside.items()]
 
 
-def conditions(comparison: Comparison, text: str) -> list[str]:
+def _conditions(comparison: Comparison, text: str) -> list[str]:
     """Return on what and how the runs were compared."""
     weights = {"EMA" if row.run.ema else "final" for row in comparison.rows}
     draws = number(comparison.draws, "draw")
@@ -237,12 +210,10 @@ def notes(comparison: Comparison) -> list[str]:
     what = title(comparison.quantity)
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
     text = f"{comparison.sequences:,} sequences of {where} text, {comparison.tokens:,} tokens"
-    lines = [*conditions(comparison, text), *differing(comparison)]
+    lines = [*_conditions(comparison, text), *_sentences_on_differences(comparison)]
     if any(row.scores for row in comparison.rows):
-        lines.append(
-            "Scores of the predictions at masked tokens, averaged over the same masks with the bound's weights; "
-            "brier score: 0 is perfect, 2 the worst."
-        )
+        averaged = "Scores of the predictions at masked tokens, averaged over the same masks with the bound's weights"
+        lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst.")
     lines += _tables(comparison)
     exact = [row.run.name for row in comparison.rows if row.run.method == LIKELIHOOD]
     if exact:
@@ -251,22 +222,108 @@ def notes(comparison: Comparison) -> list[str]:
         for name, difference in row.differences.items():
             if name != comparison.quantity and difference is not None:
                 nats, ratio = difference_of(difference)
-                lines.append(
-                    f"{title(name)} of {row.run.name} against the {what} of {comparison.baseline}: "
-                    f"{nats} nats per token, {ratio}."
-                )
-    lines.append(
-        "seconds: of optimizer steps, evaluations between them not counted; "
-        + (
-            f"steps to {comparison.reach:.2f}: the first whose {PERPLEXITY}, as recorded during the training"
-            f"{_recorded(comparison)}, is not above."
-            if comparison.reach is not None
-            else "no evaluation was recorded during a training."
-        )
-    )
+                pair = f"{title(name)} of {row.run.name} against the {what} of {comparison.baseline}"
+                lines.append(f"{pair}: {nats} nats per token, {ratio}.")
+    reached = "no evaluation was recorded during a training."
+    if comparison.reach is not None:
+        sizes = dict.fromkeys(row.run.history.evaluated_on for row in comparison.rows)
+        on = f" ({'; '.join(filter(None, sizes))})" if any(sizes) else ""
+        first = f"the first whose {PERPLEXITY}, as recorded during the training{on}, is not above"
+        reached = f"steps to {comparison.reach:.2f}: {first}."
+    lines.append(f"seconds: of optimizer steps, evaluations between them not counted; {reached}")
     computed = [row.run.history.computed for row in comparison.rows]
     if any(own != computed[0] for own in computed if own and computed[0]):
-        lines.append(
-            "The runs were trained on different devices, precisions or ranks: their seconds are not comparable."
-        )
+        differ = "The runs were trained on different devices, precisions or ranks"
+        lines.append(f"{differ}: their seconds are not comparable.")
     return lines
+
+
+# The field's table: `--corpus zero-shot`
+
+
+def _refuse_split(given: dict[str, Any]) -> None:
+    """Raise `UserError` for an option that `--corpus zero-shot` decides itself."""
+    if given.get("split"):
+        raise UserError(f"--split: --corpus {ZERO_SHOT} takes the splits of the published figures; leave it out")
+
+
+def zero_shot_of_run(
+    run: Path, given: dict[str, Any], *, step: int | None, seed: int | None, policy: bool, device: str, as_json: bool
+) -> None:
+    """Print the table of the seven corpora, and what differs from the published one."""
+    if policy:
+        raise UserError(f"--bound policy: --corpus {ZERO_SHOT} compares another; name one corpus, or leave it out")
+    _refuse_split(given)
+    from atat_zoo.measure.zero_shot import differences, evaluate_all
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device, step)
+    spec = with_options(model.experiment.evaluation, given)
+    with Bars(silent=as_json) as bars:
+        seed = model.experiment.seed if seed is None else seed
+        rows = list(evaluate_all(model, run, spec, seed=seed, progress=bars.evaluating))
+    others = differences(model, spec)
+    if as_json:
+        results = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
+        print_json({"run": str(run), "corpora": results, "differences": others, **_beside(rows)})
+        return
+
+    def value(evaluation: Any) -> list[str]:
+        nelbo = evaluation.nelbo
+        return [with_error(nelbo.value, nelbo.stderr, ".2f") if nelbo else "no bound"]
+
+    table(*_side_by_side(rows, [PERPLEXITY], value))
+    click.echo("\n".join(_published_notes(rows, {str(run): others})))
+
+
+def _zero_shot_of_runs(
+    runs: Sequence[Path], spec: EvaluationSpec, *, step: int | None, **options: Any
+) -> tuple[dict[str, Any], list[Cells], list[str]]:
+    """Return what `--json` prints, the tables and the notes of several runs, compared on each corpus."""
+    from atat_zoo.measure.zero_shot import compare_all, differences
+    from atat_zoo.model import Model
+
+    rows = list(compare_all(runs, spec, step=step, **options))
+    from_published = {str(run): differences(Model.from_run(run, step=step), spec) for run in runs}
+    first = next((row.found for row in rows if row.found), None)
+    how = [*_conditions(first, "each corpus"), *_sentences_on_differences(first)] if first else []
+    results = {row.of.recipe: as_table(row.found) if row.found else None for row in rows}
+
+    def values(comparison: Any) -> Iterator[str]:
+        for row in comparison.rows:
+            bound, difference = row.bounds[comparison.quantity], row.differences[comparison.quantity]
+            beside = f", {difference_of(difference)[1]}" if difference else ""
+            yield with_error(bound.value, bound.stderr, ".2f") + beside
+
+    result = {"corpora": results, "differences": from_published, **_beside(rows)}
+    cells = _side_by_side(rows, [str(run) for run in runs], values)
+    return result, [cells], [*how, *_published_notes(rows, from_published)]
+
+
+def _beside(rows: list[OnCorpus]) -> dict[str, Any]:
+    from atat_zoo.measure.zero_shot import PUBLISHED
+
+    return {
+        "published": {row.of.recipe: dict(zip(PUBLISHED, row.of.published, strict=True)) for row in rows},
+        "not_evaluated": {row.of.recipe: row.problem for row in rows if row.problem},
+    }
+
+
+def _side_by_side(rows: list[OnCorpus], columns: list[str], values: Callable[[Any], Iterable[str]]) -> Cells:
+    """Return columns and rows of the field's table, with what was found in columns of their own."""
+    from atat_zoo.measure.zero_shot import PUBLISHED
+
+    cells = []
+    for row in rows:
+        own = values(row.found) if row.found else ["not evaluated"] * len(columns)
+        cells.append([row.of.title, row.of.split, *own, *(f"{value:.2f}" for value in row.of.published)])
+    return ["corpus", "split", *columns, *(f"{name}, published" for name in PUBLISHED)], cells
+
+
+def _published_notes(rows: list[OnCorpus], from_published: dict[str, list[str]]) -> list[str]:
+    """Return what differs from the published figures, and why a corpus is not there."""
+    lines = ["what differs from the published figures (arXiv:2406.07524):"]
+    for text in dict.fromkeys(text for texts in from_published.values() for text in texts):
+        runs = [run for run, texts in from_published.items() if text in texts]
+        lines.append(f"  {text}" if len(runs) == len(from_published) else f"  {', '.join(runs)}: {text}")
+    return lines + [f"{row.of.title}: {row.problem}" for row in rows if row.problem]

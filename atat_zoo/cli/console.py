@@ -31,11 +31,6 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
-def echo_text(text: str) -> None:
-    """Print generated text: unchanged, but on a terminal only its printable characters."""
-    click.echo(printable(text) if on_terminal() else text)
-
-
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bool = False) -> None:
     """Print a table: with rich on a terminal, in aligned columns elsewhere; names in it may be anybody's."""
     if as_markdown:
@@ -67,10 +62,9 @@ class Bars:
         self.silent = silent
         self.progress: Any = None
         self.tasks: dict[str, Any] = {}
-        self.last = 0.0
+        self.last = 0.0  # when a line was printed
 
     def __enter__(self) -> Bars:
-        """Start drawing."""
         if not self.silent and on_terminal():
             from rich import progress
 
@@ -86,21 +80,16 @@ class Bars:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop drawing."""
         if self.progress:
             self.progress.stop()
 
     def building(self, stage: str, done: int, total: int | None) -> None:
         """Shards are being built."""
-        self._show(f"data: {stage}", done, total, "")
+        self.working(f"data: {stage}", done, total)
 
     def evaluating(self, done: int, total: int) -> None:
         """Held-out sequences are being evaluated."""
-        self._show("evaluating", done, total, "")
-
-    def working(self, what: str, done: int, total: int) -> None:
-        """Another task is in progress."""
-        self._show(what, done, total, "")
+        self.working("evaluating", done, total)
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """A line of metrics was recorded."""
@@ -110,18 +99,17 @@ class Bars:
             note += f"  {line['stage']}"
         if "utilisation" in line:
             note += f"  {line['utilisation']:.0%} of peak"
-        self._show("training", step, steps, note)
+        self.working("training", step, steps, note)
 
     def message(self, text: str) -> None:
         """Print a line."""
-        if self.silent:
-            return
         if self.progress:
             self.progress.console.print(text, markup=False, highlight=False)
-        else:
+        elif not self.silent:
             click.echo(text)
 
-    def _show(self, name: str, done: int, total: int | None, note: str) -> None:
+    def working(self, name: str, done: int, total: int | None, note: str = "") -> None:
+        """A task of this name is in progress."""
         if self.silent:
             return
         if self.progress:

@@ -1,25 +1,19 @@
-"""`atat eval`: the bounds of a finished run on held-out text."""
+"""`atat eval` and `atat importance`: a finished run on held-out text, by its bounds, and by its importance."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import (
-    HELD_OUT,
-    ZERO_SHOT,
-    chosen,
-    options,
-    other_text,
-    with_bound,
-    with_options,
-)
-from atat_zoo.cli.console import Bars, print_json
+from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, chosen, options, other_text, with_bound, with_options
+from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
+from atat_zoo.report.collect import settings
 from atat_zoo.results import naming
-from atat_zoo.results.format import aligned, number, with_error
+from atat_zoo.results.format import aligned, cell, number, with_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,9 +53,9 @@ def evaluate(
         raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
     given = with_bound(given)
     if text == ZERO_SHOT:
-        from atat_zoo.cli.zero_shot import of_run
+        from atat_zoo.cli.compare import zero_shot_of_run
 
-        of_run(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
+        zero_shot_of_run(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
         return
     other = other_text(text)
     from atat_zoo.measure.likelihood import evaluate_run
@@ -78,16 +72,9 @@ def evaluate(
         if policy:
             from atat_zoo.measure.policy import policy_of_run
 
-            policy_value = policy_of_run(
-                model,
-                run,
-                read,
-                *policy_parts,
-                seed=seed,
-                orders=orders or 1,
-                batch_size=spec.batch_size,
-                progress=lambda done, total: bars.working("along the text", done, total),
-            )
+            how: dict[str, Any] = {"seed": seed, "orders": orders or 1, "batch_size": spec.batch_size}
+            how["progress"] = partial(bars.working, "along the text")
+            policy_value = policy_of_run(model, run, read, *policy_parts, **how)
     if as_json:
         with_policy = {naming.POLICY: policy_value.to_table()} if policy_value else {}
         print_json({"run": str(run), **evaluation.to_table(), **with_policy})
@@ -96,11 +83,7 @@ def evaluate(
 
 
 def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:
-    """Return a run's sampler and guidance, or others that are named.
-
-    Raises:
-        UserError: when the policy bound does not cover the sampler, or see `chosen`.
-    """
+    """Return a run's sampler and guidance, or others that are named, if the policy bound covers the sampler."""
     experiment, _ = chosen(run, overrides, sampler, step)
     spec = experiment.parts["sampler"]
     if spec.no_policy_bound_because:
@@ -115,12 +98,7 @@ def policy_lines(policy: PolicyValue) -> list[str]:
     """Return the bound of a sampler as readable lines."""
     exact = policy.quantity != naming.POLICY_BOUND
     how = "exact: its order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
-    settings = ", ".join(
-        f"{key} = {value['use'] if isinstance(value, dict) else value}"
-        for key, value in policy.sampler.items()
-        if key != "use"
-    )
-    by = policy.sampler["use"] + (f" ({settings})" if settings else "")
+    by = policy.sampler["use"] + (f" ({of_sampler})" if (of_sampler := settings(policy.sampler)) else "")
     numbers = [
         (policy.quantity, with_error(policy.value, policy.stderr, ".1f")),
         ("  nats per token", with_error(policy.nats_per_token, policy.nats_per_token_stderr, ".4f")),
@@ -135,11 +113,8 @@ def policy_lines(policy: PolicyValue) -> list[str]:
 def lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as readable lines."""
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
-    by = (
-        f"{number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
-        if evaluation.draws
-        else "their exact likelihood"
-    )
+    by = f"{number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
+    by = by if evaluation.draws else "their exact likelihood"
     numbers: list[tuple[str, str]] = []
     for name, bound in evaluation.bounds.items():
         value = with_error(bound.value, bound.stderr, ".1f")
@@ -179,3 +154,59 @@ def _counted(evaluation: Evaluation) -> str:
         parts.append(f"not {evaluation.padding:,} positions of padding")
     weights = "EMA" if evaluation.ema else "final"
     return f"{'; '.join(parts)}; {evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"
+
+
+@click.command()
+@options("run", "step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
+@click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
+@options("device", "json")
+def importance(
+    run: Path, step: int | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
+) -> None:
+    """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/."""
+    from atat_zoo.measure.importance import importance_of_run
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device, step)
+    spec, seed = with_options(model.experiment.evaluation, given), model.experiment.seed if seed is None else seed
+    with Bars(silent=as_json) as bars:
+        measured = importance_of_run(model, run, spec, seed=seed, bands=bands, progress=bars.evaluating)
+    result = measured.to_table()
+    if as_json:
+        print_json({"run": str(run), **result})
+        return
+    click.echo("\n".join(_summary(result)))
+    if result["bands"]:
+        click.echo("")
+        columns = ["training count", "entries", "share of tokens", "mean nats", "ρ of importance"]
+        table([*columns, "ρ of frequency alone"], [_of_band(band, result["tokens"]) for band in result["bands"]])
+    click.echo("")
+    columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
+    table(columns, [_of_bin(within, result["tokens"]) for within in result["bins"]])
+
+
+def _summary(result: dict[str, Any]) -> list[str]:
+    """Return the results over all tokens, as readable lines."""
+    target = f" trained towards {result['target']}" if result["target"] else ""
+    text = [
+        f"importance of the estimator {result['estimator']}{target}, on {result['sequences']} sequences of "
+        f"{result['split']} text, {result['tokens']:,} tokens, {result['draws']} draws each by {result['method']}",
+        f"  mean {result['mean']:.3f}, deviation {result['deviation']:.3f}",
+        f"  Spearman ρ with the loss of held-out tokens: {cell(result['importance_spearman'], '.3f')}"
+        f" (frequency alone: {cell(result['frequency_spearman'], '.3f')})",
+        f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
+    ]
+    if result["importance_spearman"] is None:
+        text.append("  the importance is the same for every token: it orders nothing")
+    return text
+
+
+def _of_band(band: dict[str, Any], tokens: int) -> list[str]:
+    counts = f"{band['least']:,}" if band["least"] == band["most"] else f"{band['least']:,} to {band['most']:,}"
+    rhos = [cell(band[f"{name}_spearman"], ".3f") for name in ("importance", "frequency")]
+    return [counts, f"{band['types']:,}", f"{band['tokens'] / tokens:.1%}", f"{band['loss']:.3f}", *rhos]
+
+
+def _of_bin(within: dict[str, Any], tokens: int) -> list[str]:
+    means = [f"{within[name]:.3f}" for name in ("importance", "rank", "loss")]
+    return [f"{within['low']:.1f} to {within['high']:.1f}", f"{within['tokens'] / tokens:.1%}", *means]

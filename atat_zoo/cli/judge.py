@@ -19,26 +19,17 @@ if TYPE_CHECKING:
     from atat_zoo.measure.judging import JudgedRun, Scores
 
 HUB = "hf:"
+_BY = "A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}."
+_NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when absent. Repeatable."
 
 
 @click.command()
 @options("run", "overrides", "step")
-@click.option(
-    "--by",
-    "--judge",
-    "by",
-    required=True,
-    help="A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}.",
-)
+@click.option("--by", "--judge", "by", required=True, help=_BY)
 @count("--number", 1, "Number of texts.", 64)
 @options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
-@count(
-    "--ngram",
-    1,
-    "n of the n-grams to look up in the training text; 4, 8 and 13 when absent. Repeatable.",
-    multiple=True,
-)
+@count("--ngram", 1, _NGRAM, multiple=True)
 @options("device", "json")
 def judge(
     run: Path,
@@ -73,32 +64,19 @@ def judge(
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
+    given |= {"sampler": experiment.parts["sampler"], "number": number, "mauve": mauve}
+    given |= {"spec": with_options(model.experiment.evaluation, {"split": split})}
     with Bars(silent=as_json) as bars:
-        judged = judge_run(
-            model,
-            run,
-            scorer,
-            chosen,
-            sampler=experiment.parts["sampler"],
-            spec=with_options(model.experiment.evaluation, {"split": split}),
-            number=number,
-            mauve=mauve,
-            sizes=tuple(sorted(set(ngram))) or SIZES,
-            progress=bars.working,
-            **given,
-        )
+        sizes = tuple(sorted(set(ngram))) or SIZES
+        judged = judge_run(model, run, scorer, chosen, sizes=sizes, progress=bars.working, **given)
     if as_json:
         print_json({"run": str(run), **judged.to_table()})
     else:
-        show(judged)
+        _show(judged)
 
 
 def judge_of(text: str, run: Path) -> Any:
-    """Return the judge for a value of `--by`: a run folder, `hf:` and a model of the hub, or a table.
-
-    Raises:
-        UserError: when it names no judge, or the judged run itself.
-    """
+    """Return the judge for a value of `--by`: a run folder, `hf:` and a model of the hub, or a table."""
     if text.startswith("{"):
         judge = named("judge", text)
     elif text.startswith(HUB):
@@ -115,16 +93,12 @@ def judge_of(text: str, run: Path) -> Any:
     return judge
 
 
-def show(judged: JudgedRun) -> None:
-    """Print a table, with notes on how to read it."""
+def _show(judged: JudgedRun) -> None:
     from atat_zoo.measure.mauve import RELIABLE
 
-    click.echo(
-        f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}, seed {judged.seed}, "
-        f"step {judged.step}"
-    )
-    click.echo(f"judge: {judged.judge}")
-    pairs = zip(numbers(judged.model), numbers(judged.data), strict=True)
+    texts = f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}"
+    click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")
+    pairs = zip(_numbers(judged.model), _numbers(judged.data), strict=True)
     rows = [[name, mine, data] for (name, mine), (_, data) in pairs if (mine, data) != (NONE, NONE)]
     table(["", "written", f"{judged.split} text"], rows)
     if judged.data.texts != judged.number:
@@ -135,7 +109,7 @@ def show(judged: JudgedRun) -> None:
         click.echo(f"longest copy: {judged.model.longest_copy!r}")
 
 
-def numbers(scores: Scores) -> list[tuple[str, str]]:
+def _numbers(scores: Scores) -> list[tuple[str, str]]:
     """Return the scores as pairs of readable names and values."""
     return [
         (GENERATIVE_PERPLEXITY, with_error(scores.value, scores.stderr, ".1f")),

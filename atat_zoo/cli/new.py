@@ -42,9 +42,8 @@ def new() -> None:
     """
 
 
-_IN = click.option(
-    "--in", "where", type=click.Path(path_type=Path), default=".", help="Where to write; here when absent."
-)
+_IN_HELP = "Where to write; here when absent."
+_IN = click.option("--in", "where", type=click.Path(path_type=Path), default=".", help=_IN_HELP)
 
 
 def _command_of(kind: str) -> None:
@@ -67,11 +66,7 @@ def templates() -> Path:
 
 
 def write_package(kind: str, name: str, folder: Path) -> Path:
-    """Write an installable package with a part of this kind, and return its folder.
-
-    Raises:
-        UserError: when the name is no name or is taken, or there is no place for the folder; nothing is written then.
-    """
+    """Write an installable package with a part of this kind, and return its folder."""
     part = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", part) or len(part) > _LONGEST:
         raise UserError(
@@ -124,10 +119,6 @@ def _using(experiment: str, tables: dict[str, Any]) -> str:
     return f"{experiment.partition(chr(10))[0]}\n{tomli_w.dumps(table)}"
 
 
-def _part_option(kind: str) -> Any:
-    return click.option(f"--{kind}", help=f"{KINDS[kind].summary} A name, or a table {{use = 'NAME', …}}.")
-
-
 @new.command(short_help="An experiment with every parameter explained.")
 @click.argument("name", required=False)
 @options("overrides")
@@ -161,7 +152,8 @@ def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: 
 
 
 for _kind in reversed(_CHOSEN):
-    experiment = _part_option(_kind)(experiment)
+    _help = f"{KINDS[_kind].summary} A name, or a table {{use = 'NAME', …}}."
+    experiment = click.option(f"--{_kind}", help=_help)(experiment)
 
 
 def commented(made: Experiment) -> str:

@@ -1,7 +1,8 @@
-"""`atat report`: a run, several runs, or a study as one page."""
+"""`atat report` and `atat watch`: runs or a study as one page, and a run while it trains."""
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
 import webbrowser
@@ -11,11 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atat_zoo.cli.console import Bars
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import Bars, on_terminal, printable
 from atat_zoo.errors import NotKept, UserError, clip
+from atat_zoo.report import PAGE, require
+from atat_zoo.run import RunFolder, write_json, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+_EVERY = 2.0  # seconds between two looks of `atat watch` at the files
 
 
 @click.command()
@@ -32,7 +38,6 @@ def report(
 
     The page is one file that asks the network for nothing. It shows what the runs have recorded.
     """
-    from atat_zoo.report import PAGE, require
     from atat_zoo.report.collect import collect
     from atat_zoo.report.studies import file_of, of_study
 
@@ -48,7 +53,6 @@ def report(
     data = of_study(study) if study else collect(runs, **command)
     require("atat report", *PAGE)
     from atat_zoo.report import page
-    from atat_zoo.run import write_text
 
     if figures:
         figures.mkdir(parents=True, exist_ok=True)
@@ -79,7 +83,6 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
     """Measure what is missing, and yield a sentence about each."""
     from atat_zoo.report.collect import compared
     from atat_zoo.report.recording import FRONTIER, compute, missing
-    from atat_zoo.run import RunFolder
 
     with Bars(silent=False) as bars:
         for run in runs:
@@ -103,7 +106,6 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
     from atat_zoo.experiment import from_table
     from atat_zoo.measure import compare as comparing
     from atat_zoo.report.recorded import model_sum
-    from atat_zoo.run import RunFolder, write_json
 
     first = RunFolder(runs[0])
     experiment = from_table(first.table(), where=str(first.resolved))
@@ -112,3 +114,56 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
     table = comparing.compare(measured, spec, seed=seed).to_table()
     models = [model_sum(RunFolder(run)) for run in runs]
     write_json(first.report / "compare.json", {"format": 1, "models": models, **table})
+
+
+@click.command()
+@options("run")
+@click.option("--terminal", is_flag=True, help="Draw the curves as text; once where the output is no terminal.")
+@click.option("--once", is_flag=True, help="Draw them once, and end.")
+@click.option("--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
+def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
+    """Show RUN while it trains: the page of `atat report`, which follows it until Ctrl-C.
+
+    The page is served to this machine only; from another one, `ssh -L 8421:localhost:8421 HOST` leads here.
+    """
+    folder = RunFolder(run)
+    folder.table()
+    require("atat watch", *(("plotext",) if terminal or once else PAGE))
+    from atat_zoo.report.watch import PageServer
+
+    with suppress(KeyboardInterrupt):  # which is how it ends
+        if terminal or once:
+            _draw(folder, once or not on_terminal())
+            return
+        with PageServer(run, port) as server:
+            click.echo(f"{run} is shown at {server.address} until Ctrl-C")
+            server.serve_forever()
+
+
+def _draw(folder: RunFolder, once: bool) -> None:
+    """Draw the curves whenever the run's files or the terminal have changed, until it is finished."""
+    from atat_zoo.report.watch import frame, stamp
+
+    width, height = shutil.get_terminal_size()
+    if once:
+        click.echo(printable(frame(folder, width, height)[0]))
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    seen, text, finished = None, "", False
+    try:
+        with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+            while not finished:
+                size = shutil.get_terminal_size()
+                if seen != (now := (stamp(folder), size)):
+                    try:
+                        text, finished = frame(folder, *size)
+                        seen = now
+                    except (UserError, OSError) as error:  # gone for a moment
+                        text = str(error)
+                    live.update(Text(printable(text)), refresh=True)
+                time.sleep(_EVERY)
+    finally:
+        click.echo(printable(text))

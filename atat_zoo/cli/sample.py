@@ -1,4 +1,4 @@
-"""`atat sample`: generate text with a finished run."""
+"""`atat sample` and `atat infill`: generate text with a finished run, or fill the gaps of a text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, options
-from atat_zoo.cli.console import echo_text, on_terminal, print_json, printable
+from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options
+from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run.atomic import replacing
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from atat_zoo.generation import Infilling
     from atat_zoo.tokenizers import TokenizerModel
 
-# Minimum display time of a step, in seconds, so that it can be followed by eye.
-STEP = 0.04
+STEP = 0.04  # seconds at least that a step is shown, so that it can be followed by eye
 HIDDEN = "▁"
 
 
@@ -66,7 +66,8 @@ def sample(
     from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
 
     # Every mistake is reported before torch is imported.
-    console = terminal() if watch else None
+    if watch and not on_terminal():
+        raise UserError("--watch draws on a terminal, and standard output is none; leave --watch out, or write --trace")
     if watch and as_json:
         raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
     experiment, tokenizer = chosen(run, overrides, sampler, step)
@@ -86,25 +87,22 @@ def sample(
         from atat_zoo.model import Model
 
         model = Model.from_run(run, device, step)
-        if console:
-            observers.append(stack.enter_context(Watch(row, number, tokenizer, console)))
+        if watch:
+            from rich.console import Console
 
+            console = Console(markup=False, highlight=False)
+            observers.append(stack.enter_context(Watch(row, number, tokenizer, console)))
         given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix}
         observe = (lambda record: [observer(record) for observer in observers]) if observers else None
         generated = model.sample(number, observe=observe, **given)
     if as_json:
         written = number * row.count(tokenizer.vocabulary_size)
-        costs = {
-            "nfe": generated.sample.nfe.tolist(),
-            "max_nfe": generated.sample.max_nfe,
-            "tokens_written": written,
-            "seconds": round(generated.seconds, 3),
-            "tokens_per_second": round(written / generated.seconds, 1),
-        }
-        print_json({**header, "texts": generated.texts, **costs})
+        evaluations = {"nfe": generated.sample.nfe.tolist(), "max_nfe": generated.sample.max_nfe}
+        print_json({**header, "texts": generated.texts, **evaluations, **_speed(written, generated.seconds)})
         return
     for index, text in enumerate(generated.texts):
-        echo_text(text if number == 1 else f"[{index + 1}] {text}\n")
+        numbered = text if number == 1 else f"[{index + 1}] {text}\n"
+        click.echo(printable(numbered) if on_terminal() else numbered)
 
 
 class Watch:
@@ -113,14 +111,10 @@ class Watch:
     def __init__(self, row: Sequence[int], number: int, tokenizer: TokenizerModel, console: Console) -> None:
         """Begin with `number` copies of a row of given tokens and masks."""
         self.rows = [list(row) for _ in range(number)]
-        self.tokenizer = tokenizer
-        self.mask = tokenizer.vocabulary_size
-        self.console = console
-        self.live: Any = None
-        self.next = 0.0
+        self.tokenizer, self.mask, self.console = tokenizer, tokenizer.vocabulary_size, console
+        self.next = 0.0  # when another step may be shown
 
     def __enter__(self) -> Watch:
-        """Start drawing."""
         from rich.live import Live
 
         self.live = Live(console=self.console, get_renderable=self.picture, auto_refresh=False, transient=True)
@@ -132,7 +126,6 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the view; the texts are printed instead."""
         self.live.stop()
 
     def __call__(self, record: dict[str, Any]) -> None:
@@ -141,8 +134,6 @@ class Watch:
             self._put(masked, [self.mask] * len(masked["rows"]))
         if "tokens" in record:
             self._put(record, record["tokens"])
-        if self.live is None:
-            return
         time.sleep(max(0.0, self.next - time.monotonic()))
         self.next = time.monotonic() + STEP
         self.live.refresh()
@@ -168,28 +159,88 @@ class Watch:
             self.rows[row][position] = token
 
 
-def terminal() -> Console:
-    """Return the terminal for `--watch`.
-
-    Raises:
-        UserError: when standard output is no terminal.
-    """
-    if not on_terminal():
-        raise UserError("--watch draws on a terminal, and standard output is none; leave --watch out, or write --trace")
-    from rich.console import Console
-
-    return Console(markup=False, highlight=False)
-
-
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes a header and then each step as a line of JSON; the file is complete or absent.
-
-    Raises:
-        UserError: when it cannot be written.
-    """
+    """Yield an observer that writes a header and then each step as a line of JSON; the file is complete or absent."""
     if path.is_dir():
         raise UserError(f"--trace {path} is a folder; name a file in it")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
         file.write(json.dumps(header) + "\n")
         yield lambda record: print(json.dumps(record), file=file)
+
+
+@click.command()
+@options("run")
+@click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
+@click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
+@count("--number", 1, "Number of fills per text.", 1)
+@options("step", "seed", "sampler", "batch_size", "device", "precision", "json")
+def infill(
+    run: Path,
+    words: tuple[str, ...],
+    path: str | None,
+    number: int,
+    step: int | None,
+    seed: int,
+    sampler: str | None,
+    device: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Fill the gaps of TEXT with the final model of RUN, as in "The [MASK:3] of the [MASK]".
+
+    A gap is [MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five: the model then chooses the length
+    that best fits the text after the gap. All text outside the gaps stays unchanged. `sampler.steps=32` and
+    `guidance.use=…` change how gaps are filled.
+    """
+    from atat_zoo.generation.infilling import layouts_of
+    from atat_zoo.generation.layout import SpaceAwareTokenizer
+
+    # Every mistake is reported before torch is imported.
+    if path is None and not words:
+        raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
+    experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
+    texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
+    layouts_of(texts, SpaceAwareTokenizer(tokenizer), experiment.data.special, experiment.data.length)
+    from atat_zoo.model import Model
+
+    parts = {kind: experiment.parts[kind] for kind in CHANGED}
+    infilling = Model.from_run(run, device, step).infill(texts, number, seed=seed, **parts, **given)
+    if as_json:
+        tables = {kind: unstructure(part) for kind, part in parts.items()}
+        which = {} if step is None else {"step": step}
+        print_json({"run": str(run), **which, **tables, "seed": seed, **table_of(texts, infilling)})
+        return
+    for j, (text, fills) in enumerate(zip(texts, infilling.filled, strict=True)):
+        for k, filled in enumerate(fills):
+            label = f"{j + 1}.{k + 1}" if len(texts) > 1 else str(k + 1)
+            click.echo(("" if number == 1 else f"[{label}] ") + _shown(text, filled.fills))
+
+
+def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
+    """Return the fills and their cost as a JSON object."""
+    written = sum(sum(filled.lengths) for fills in infilling.filled for filled in fills)
+    rows = [
+        {
+            "given": text,
+            "filled": [{"text": f.text, "fills": f.fills, "lengths": list(f.lengths), "nfe": f.nfe} for f in fills],
+            "lengths": [{"lengths": list(n), "probability": p} for n, p in lengths.items()],
+        }
+        for text, fills, lengths in zip(texts, infilling.filled, infilling.lengths, strict=True)
+    ]
+    evaluations = {"max_nfe": infilling.max_nfe, "evaluations_for_lengths": infilling.evaluations}
+    return {"texts": rows, **evaluations, **_speed(written, infilling.seconds)}
+
+
+def _speed(written: int, seconds: float) -> dict[str, Any]:
+    per_second = round(written / seconds, 1)
+    return {"tokens_written": written, "seconds": round(seconds, 3), "tokens_per_second": per_second}
+
+
+def _shown(text: str, fills: Sequence[str]) -> str:
+    """Return a filled text; on a terminal the fills are bold and printable."""
+    from atat_zoo.generation.layout import parse
+
+    if on_terminal():
+        fills = [click.style(printable(fill), bold=True) for fill in fills]
+    return "".join(piece + fill for piece, fill in zip(parse(text).pieces, [*fills, ""], strict=True))

@@ -131,7 +131,7 @@ def check(distribution: str | None) -> None:
 
 def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
     """Run the conformance suite on a distribution, and return how many promises hold, or raise all that do not."""
-    entries = [e for kind in KINDS for e in (menu.describe(kind, n) for n in menu.names(kind))]
+    entries = [menu.describe(kind, name) for kind in KINDS for name in menu.names(kind)]
     mine = {(e.kind, e.name): e for e in entries if e.distribution == distribution}
     if not (mine or broken):
         known = sorted({*(e.distribution for e in entries), *(p.distribution for p in menu.plugins)})
@@ -156,7 +156,6 @@ def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
         raise UserError("\n".join([*broken, *failed.values()]))
     for (kind, name), entry in mine.items():
         if is_held_by_description_alone(entry):
-            click.echo(
-                f"{kind} {name}: needs parameters, and its package has no example; only its description is tested"
-            )
+            without = "needs parameters, and its package has no example; only its description is tested"
+            click.echo(f"{kind} {name}: {without}")
     return f"{len(promises)} promises hold: {', '.join(f'{kind} {name}' for kind, name in mine)}"

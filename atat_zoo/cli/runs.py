@@ -1,0 +1,129 @@
+"""`atat ls` and `atat diff`: the runs in a folder at a glance, and what differs between two."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import print_json, printable, table
+from atat_zoo.errors import UserError, clip
+from atat_zoo.report.runs import STATES, environment, find, glance, side_by_side
+from atat_zoo.results.format import NONE, lasting, uncertain
+from atat_zoo.run import RunFolder
+from atat_zoo.run.changes import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from atat_zoo.report.runs import ListedRun, RecordedBound, SameText
+
+# What has no bound comes last.
+_ORDERS: dict[str, Callable[[ListedRun], Any]] = {
+    "name": lambda run: run.name,
+    "age": lambda run: run.age,
+    "bound": lambda run: run.bound.value if run.bound else float("inf"),
+    "step": lambda run: -(run.step or 0),
+}
+
+
+@click.command()
+@click.argument("folder", default="runs", type=click.Path(path_type=Path))
+@click.option("--sort", type=click.Choice(list(_ORDERS)), default="name", show_default=True, help="Order of the runs.")
+@click.option("--objective", help="Only runs with this objective.")
+@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@options("json")
+def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_json: bool) -> None:
+    """List the runs in FOLDER, those of studies included; `runs` when absent.
+
+    A run is training while a process holds its lock, finished when it has its final model, and else stopped. Its bound
+    is the last that the training recorded, with one standard error over sequences; its age, the time since it recorded
+    anything.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{clip(folder)} is no folder; name one that runs are in")
+    runs = [
+        glance(path, folder.resolve().name if path == folder else str(path.relative_to(folder)))
+        for path in find(folder)
+    ]
+    chosen = [run for run in runs if objective in (None, run.objective) and state in (None, run.state)]
+    chosen.sort(key=lambda run: (_ORDERS[sort](run), run.name))
+    if as_json:
+        print_json([run.to_table() for run in chosen])
+        return
+    if not chosen:
+        click.echo(f"none of the {len(runs)} runs in {folder} is like that" if runs else f"there is no run in {folder}")
+        return
+    rows = [
+        [run.name, run.objective or NONE, _steps(run), _bound_text(run.bound), lasting(run.age), run.state]
+        for run in chosen
+    ]
+    table(["run", "objective", "step", "bound", "age", "state"], rows)
+    for run in chosen:
+        if run.problem:
+            click.echo(f"{printable(run.name)}: {printable(run.problem)}")
+
+
+def _steps(run: ListedRun) -> str:
+    return f"{run.step}/{NONE if run.steps is None else run.steps}"
+
+
+def _bound_text(bound: RecordedBound | None) -> str:
+    return NONE if bound is None else f"{bound.quantity} {uncertain(bound.value, bound.stderr)}"
+
+
+@click.command()
+@click.argument("runs", nargs=2, type=click.Path(path_type=Path), metavar="RUN RUN")
+@options("json")
+def diff(runs: tuple[Path, Path], as_json: bool) -> None:
+    """Say what differs between the experiments and the environments of two runs, and how they compare.
+
+    The bounds are those that both have recorded on the same text under the same masks; `atat compare` measures the
+    final models, and gives the difference with its interval.
+    """
+    folders = [RunFolder(path) for path in runs]
+    environments = [environment(folder) for folder in folders]
+    tables = {
+        what: {key: [here, there] for key, here, there, _ in changes(one, other)}
+        for what, (one, other) in {"experiment": [run.table() for run in folders], "environment": environments}.items()
+    }
+    same = side_by_side(folders)
+    if as_json:
+        print_json({"runs": [str(path) for path in runs], **tables, "bounds": [attrs.asdict(each) for each in same]})
+        return
+    names = [path.resolve().name for path in runs]
+    names = names if names[0] != names[1] else [str(path) for path in runs]
+    for what, differing in tables.items():
+        if differing:
+            table([what, *names], [[key, *map(_cell, values)] for key, values in differing.items()])
+        elif what == "environment" and not any(environments):
+            click.echo("the environments are not recorded")
+        else:
+            click.echo(f"the {what}s do not differ")
+        click.echo("")
+    if same:
+        table(["bound", *names], [[_text(each), *map(_bound_text, each.bounds)] for each in same])
+    command = printable(shlex.join(["atat", "compare", *map(str, runs)]))
+    click.echo(
+        f"`{command}` measures the difference with its interval."
+        if same
+        else f"no bound is recorded for both on the same text and masks: `{command}` measures it"
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return NONE
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _text(same: SameText) -> str:
+    masks = f" × {same.draws} draws, seed {same.seed}" if same.draws else ", exact"
+    steps = " and ".join(dict.fromkeys(str(bound.step) for bound in same.bounds))
+    return f"{same.split}, {same.sequences} sequences{masks}, step {steps}"
