@@ -17,8 +17,8 @@ from atat_zoo.errors import Note, UserError, clip, nearest
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "zoo": ("zoo", "zoo", "The parts: list, show, check, plugins, manifest."),
-    "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
-    "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
+    "check": ("new", "check", "Say what is wrong with an experiment, at once."),
+    "resolve": ("new", "resolve", "Print an experiment with every parameter in full."),
     "new": ("new", "new", "Write a package with a part of your own, or an experiment."),
     "data": ("data", "data", "Shards of tokens: build, info."),
     "ls": ("runs", "ls", "List runs: objective, step, bound, age, state."),
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
-    "bench": ("bench", "bench", "Benchmark a run: samplers, infilling."),
+    "bench": ("judge", "bench", "Benchmark a run: samplers, infilling."),
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -134,14 +134,14 @@ def _forget_unwritten() -> None:
 _show_others = warnings.showwarning
 
 
-def _show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+def _show(message: Warning | str, category: type[Warning], *place: Any, **how: Any) -> None:
     """Print a warning that is for the user as a sentence."""
     if issubclass(category, Note):
         from atat_zoo.cli.console import printable
 
         _say(printable(f"note: {message}"))
     else:
-        _show_others(message, category, *place)
+        _show_others(message, category, *place, **how)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -108,11 +109,7 @@ def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
 def chosen(
     run: Path, overrides: Sequence[str], sampler: str | None, step: int | None = None
 ) -> tuple[Experiment, TokenizerModel]:
-    """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch.
-
-    Raises:
-        UserError: when the run has no final model or none of `step`, or an override is invalid or changes another part.
-    """
+    """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch."""
     from atat_zoo.experiment import from_overrides
     from atat_zoo.run import RunFolder
 
@@ -166,8 +163,6 @@ def named(kind: str, text: str) -> Any:
 
 def other_text(text: str | None) -> dict[str, Any]:
     """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
-    import glob
-
     from atat_zoo.experiment import recipe, recipes
 
     if not text or text == ZERO_SHOT:

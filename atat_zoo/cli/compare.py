@@ -12,8 +12,10 @@ import click
 from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, options, other_text, with_bound, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
+from atat_zoo.experiment import from_table
 from atat_zoo.results.format import NONE, cell, change, number, with_error
 from atat_zoo.results.naming import PERPLEXITY, TABLE, title
+from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import between_models
 
 if TYPE_CHECKING:
@@ -62,9 +64,7 @@ def compare(
         if reach is not None:
             raise UserError(f"--reach: --corpus {ZERO_SHOT} shows no costs of training; leave it out")
     other = other_text(text)
-    from atat_zoo.experiment import from_table
     from atat_zoo.measure import compare as comparing
-    from atat_zoo.run import RunFolder
 
     base = RunFolder(runs[base_number])
     experiment = from_table(base.table(), where=str(base.resolved))

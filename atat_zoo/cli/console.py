@@ -58,7 +58,6 @@ class Bars:
     """A `Reporter`: progress bars with the remaining time on a terminal, occasional lines elsewhere."""
 
     def __init__(self, silent: bool) -> None:
-        """Draw nothing if `silent`."""
         self.silent = silent
         self.progress: Any = None
         self.tasks: dict[str, Any] = {}
@@ -68,14 +67,10 @@ class Bars:
         if not self.silent and on_terminal():
             from rich import progress
 
-            self.progress = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.MofNCompleteColumn(),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-                progress.TextColumn("{task.fields[note]}"),
-            )
+            times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+            bar = (progress.BarColumn(), progress.MofNCompleteColumn(), *times)
+            name, note = (progress.TextColumn(f"{{task.{field}}}") for field in ("description", "fields[note]"))
+            self.progress = progress.Progress(name, *bar, note)
             self.progress.start()
         return self
 

@@ -186,7 +186,6 @@ def importance(
 
 
 def _summary(result: dict[str, Any]) -> list[str]:
-    """Return the results over all tokens, as readable lines."""
     target = f" trained towards {result['target']}" if result["target"] else ""
     text = [
         f"importance of the estimator {result['estimator']}{target}, on {result['sequences']} sequences of "

@@ -15,6 +15,7 @@ import click
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, on_terminal, printable
 from atat_zoo.errors import NotKept, UserError, clip
+from atat_zoo.experiment import from_table
 from atat_zoo.report import PAGE, require
 from atat_zoo.run import RunFolder, write_json, write_text
 
@@ -103,7 +104,6 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
 
 def _compare(runs: Sequence[Path], bars: Bars) -> None:
     """Compare the runs with the first as `atat compare` does, and keep the result in the folder of the first."""
-    from atat_zoo.experiment import from_table
     from atat_zoo.measure import compare as comparing
     from atat_zoo.report.recorded import model_sum
 

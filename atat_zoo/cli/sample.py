@@ -109,7 +109,6 @@ class Watch:
     """Shows texts on the terminal while they unmask; an observer of `Sampler.sample`."""
 
     def __init__(self, row: Sequence[int], number: int, tokenizer: TokenizerModel, console: Console) -> None:
-        """Begin with `number` copies of a row of given tokens and masks."""
         self.rows = [list(row) for _ in range(number)]
         self.tokenizer, self.mask, self.console = tokenizer, tokenizer.vocabulary_size, console
         self.next = 0.0  # when another step may be shown

@@ -155,7 +155,6 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
 
 
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
-    """Print the runs and what is left of them."""
     import attrs
 
     from atat_zoo.study.planning import FINISHED, TO_CONTINUE, TO_DO, plan, total

@@ -53,7 +53,8 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
     y = _y("loss:Q", "training loss, nats per token")
     chart = _chart(data, "curves").encode(x=_clock(by), y=y, color=_runs(data, "curves"))
     line = chart.mark_line(strokeWidth=1.5, clip=True)
-    return _titled(line + _lone(chart) + _hover(chart, by, ("loss:Q", ".3f")), "Training loss of each run.")
+    layers = line + _lone(chart) + _hover(chart, by, ("loss:Q", ".3f"))
+    return layers.properties(description="Training loss of each run.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
@@ -64,7 +65,7 @@ def bound(data: Table, by: str = "step") -> alt.LayerChart:
     points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
     line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash(data, "bounds", "bound"))
-    return _titled(line + bars + points, "Bound on held-out text of each run.")
+    return (line + bars + points).properties(description="Bound on held-out text of each run.")
 
 
 def bands(data: Table) -> alt.Chart:
@@ -79,7 +80,8 @@ def bands(data: Table) -> alt.Chart:
         xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
         tooltip=_tips("run:N", "orders by:N", "band:N", ("rho:Q", ".2f"), ("tokens:Q", ",")),
     )
-    return _titled(chart.mark_point(size=90, filled=True, opacity=0.9), "Importance against loss by frequency.")
+    points = chart.mark_point(size=90, filled=True, opacity=0.9)
+    return points.properties(description="Importance against loss by frequency.")
 
 
 def calibration(data: Table) -> alt.LayerChart:
@@ -97,7 +99,7 @@ def calibration(data: Table) -> alt.LayerChart:
         tooltip=_tips("run:N", ("importance:Q", ".2f"), ("rank:Q", ".2f"), "tokens:Q"),
     )
     points = chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=50, filled=True))
-    return _titled(diagonal + points, "Calibration of the importance.")
+    return (diagonal + points).properties(description="Calibration of the importance.")
 
 
 def rates(data: Table) -> alt.LayerChart:
@@ -108,7 +110,7 @@ def rates(data: Table) -> alt.LayerChart:
     target = aim.mark_line(strokeWidth=1.5, opacity=0.6) + _lone(aim, shape="stroke")
     tips = _tips("run:N", "step:Q", ("mask_rate:Q", ".3f"), ("mask_rate_target:Q", ".3f"))
     observed = chart.mark_point(filled=True, size=18, opacity=0.9).encode(y=_y("mask_rate:Q", title), tooltip=tips)
-    return _titled(target + observed, "Observed mask rate and its target.")
+    return (target + observed).properties(description="Observed mask rate and its target.")
 
 
 def spread(data: Table) -> alt.Chart:
@@ -122,7 +124,7 @@ def spread(data: Table) -> alt.Chart:
         xOffset=alt.XOffset("run:N", sort="ascending"),  # as in `bands`
         tooltip=_tips("run:N", ("low:Q", ".2f"), ("high:Q", ".2f"), "drawn:Q"),
     )
-    return _titled(chart.mark_bar(), "Mask rates drawn.").properties(height=160)
+    return chart.mark_bar().properties(description="Mask rates drawn.", height=160)
 
 
 def stages(data: Table) -> alt.Chart:
@@ -135,7 +137,8 @@ def stages(data: Table) -> alt.Chart:
         color=alt.Color("stage:N", sort=order, scale=alt.Scale(range=_STAGES), legend=alt.Legend(columns=3)),
         tooltip=["run:N", "stage:N", "from:Q", "to:Q"],
     )
-    return _titled(chart.mark_bar(height=16), "Stage of the curriculum.").properties(height=28 * len(data["runs"]))
+    height = 28 * len(data["runs"])
+    return chart.mark_bar(height=16).properties(description="Stage of the curriculum.", height=height)
 
 
 def strength(data: Table) -> alt.LayerChart:
@@ -146,7 +149,7 @@ def strength(data: Table) -> alt.LayerChart:
         color=_runs(data, "strengths"),
     )
     line = chart.mark_line(strokeWidth=1.5) + _lone(chart) + _hover(chart, "step", ("curriculum_strength:Q", ".3~f"))
-    return _titled(line, "Strength of the curriculum.").properties(height=160)
+    return line.properties(description="Strength of the curriculum.", height=160)
 
 
 def uncertainty(data: Table) -> alt.LayerChart:
@@ -162,7 +165,7 @@ def uncertainty(data: Table) -> alt.LayerChart:
     half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2="high:Q")
     middle = chart.mark_line(strokeWidth=1.5).encode(y=median, strokeDash=_dash(data, "uncertainty", "sampler"))
     points = chart.mark_point(size=60, opacity=0).encode(y="median:Q", tooltip=tips)
-    return _titled(half + middle + points, "Uncertainty over a sampling.")
+    return (half + middle + points).properties(description="Uncertainty over a sampling.")
 
 
 def frontier(data: Table) -> alt.LayerChart:
@@ -185,7 +188,7 @@ def frontier(data: Table) -> alt.LayerChart:
         .transform_filter("datum.before === null || datum.value < datum.before")
     )
     labels = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
-    return _titled(lines + points + labels, "Policy bound against network evaluations.")
+    return (lines + points + labels).properties(description="Policy bound against network evaluations.")
 
 
 def arms(data: Table) -> alt.LayerChart:
@@ -201,9 +204,8 @@ def arms(data: Table) -> alt.LayerChart:
     lines = whole.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     dots = whole.mark_point(filled=True, size=90, color=PALETTE[0], opacity=1).encode(x=x)
     seeds = chart.transform_filter("datum.kind == 'seed'").mark_tick(color="#777", size=10, thickness=1.5).encode(x=x)
-    return _titled(zero + seeds + lines + dots, "Arms of the study.").properties(
-        height=34 * len({row["arm"] for row in data["tables"]["arms"]})
-    )
+    height = 34 * len({row["arm"] for row in data["tables"]["arms"]})
+    return (zero + seeds + lines + dots).properties(description="Arms of the study.", height=height)
 
 
 # The table of each chart, and the function that draws it.
@@ -218,51 +220,37 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
 
 def specifications(data: Table) -> dict[str, Table]:
     """Return the charts of a page without their rows: the name of their table, and a specification for each clock."""
-    found = {}
     # The chart of the arms is as high as they are many.
     arms = [{"arm": row["arm"]} for row in data["tables"]["arms"]]
     bare = {**data, "tables": {key: [] for key in data["tables"]} | {"arms": arms}, "legend": False}
+    page_charts = {}
     for name, (table, make) in CHARTS.items():
         charts = {by: make(bare, by) for by in CLOCKS} if name in ("loss", "bound") else {"": make(bare)}
         whole = {by: chart.properties(width="container", autosize=_FIT) for by, chart in charts.items()}
-        found[name] = {"table": table, "specs": {by: _bare(c.to_dict(validate=False)) for by, c in whole.items()}}
-    return found
+        specs = {by: _bare(chart.to_dict(validate=False)) for by, chart in whole.items()}
+        page_charts[name] = {"table": table, "specs": specs}
+    return page_charts
 
 
 def figures(data: Table, folder: Path) -> list[Path]:
-    """Write each chart that has rows as SVG and PNG, and its rows as CSV.
-
-    Returns:
-        The files.
-    """
+    """Write each chart that has rows as SVG and PNG, and its rows as CSV; return the files."""
     import vl_convert
 
-    written = []
+    files: dict[Path, bytes] = {}
     for name, (table, make) in CHARTS.items():
-        rows = data["tables"][table]
-        if not rows:
-            continue
-        spec = (
-            make(data).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"}).to_dict(validate=False)
-        )
-        files = {
-            "svg": vl_convert.vegalite_to_svg(spec).encode(),
-            "png": vl_convert.vegalite_to_png(spec, scale=2),
-            "csv": _csv(rows).encode(),
-        }
-        for ending, content in files.items():
-            path = folder / f"{name}.{ending}"
-            write_bytes(path, content)
-            written.append(path)
-    return written
-
-
-def _csv(rows: list[Table]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+        if rows := data["tables"][table]:
+            chart = make(data).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"})
+            spec = chart.to_dict(validate=False)
+            file = io.StringIO()
+            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+            files[folder / f"{name}.svg"] = vl_convert.vegalite_to_svg(spec).encode()
+            files[folder / f"{name}.png"] = vl_convert.vegalite_to_png(spec, scale=2)
+            files[folder / f"{name}.csv"] = file.getvalue().encode()
+    for path, content in files.items():
+        write_bytes(path, content)
+    return list(files)
 
 
 def _bare(spec: Any) -> Any:
@@ -274,10 +262,6 @@ def _bare(spec: Any) -> Any:
 
 def _chart(data: Table, table: str) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=data["tables"][table], name=table)).properties(height=_HEIGHT)
-
-
-def _titled(chart: Any, description: str) -> Any:
-    return chart.properties(description=description)
 
 
 def _clock(by: str) -> alt.X:

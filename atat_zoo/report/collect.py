@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Table = dict[str, Any]
-# The experiment that the others are variations of.
-BASE = "mdlm"
-# The keys of [data] of which the sequences depend.
-_SEQUENCES = ("length", "special", "rows", "remainder")
+BASE = "mdlm"  # the experiment that the others are variations of
+_SEQUENCES = ("length", "special", "rows", "remainder")  # the keys of [data] of which the sequences depend
 # Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
 _ROOM = 2_000_000
 # The tables of the charts, with the section of each.
@@ -49,10 +47,8 @@ _RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
 def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Table:
     """Return the data of the page of one or more runs, as JSON can have it.
 
-    `out` and `figures` are where `atat report` was told to write, for the command that makes the page again.
-
-    Raises:
-        UserError: when one of them is no run folder, is named twice, or has no whole experiment.
+    `out` and `figures` are where `atat report` was told to write, for the command that makes the page again. What is
+    no run folder, is named twice, or has no whole experiment is a UserError.
     """
     folders = [RunFolder(path) for path in runs]
     resolved = [folder.table() for folder in folders]
@@ -162,7 +158,9 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
     """Return what the page says of one run."""
-    last, evaluations = lines[-1] if lines else {}, list(store.tables(folder))
+    last, evaluations, newest = lines[-1] if lines else {}, list(store.tables(folder)), 0
+    with suppress(UserError):  # it has no model yet
+        newest = folder.newest()
     with whole(folder):
         objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
         evaluated = recorded.of_one_kind(recorded.evaluated(evaluations), table)
@@ -175,7 +173,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "name": name,
         "objective": objective,
         "step": last.get("step", 0),
-        "model": max(_newest(folder) or 0, last.get("step", 0)),
+        "model": max(newest, last.get("step", 0)),
         "steps": steps,
         "trained": first(line.get("tokens") for line in lines if line["step"] == of),
         "tokens": last.get("tokens"),
@@ -207,14 +205,6 @@ def _sampler(table: Table) -> str:
     return ""
 
 
-def _newest(folder: RunFolder) -> int | None:
-    """Return the step of the newest model, or None."""
-    try:
-        return folder.newest()
-    except UserError:
-        return None
-
-
 def _point(line: Table, *keys: str) -> Table:
     return {key: figure(line.get(key)) for key in ("step", *keys)}
 
@@ -234,10 +224,9 @@ def _stages(lines: list[Table]) -> list[Table]:
         stage = line.get("stage")
         if not isinstance(stage, str) or stage in ("none", "train"):  # of no curriculum, and of an objective without
             continue
-        if stages and stages[-1]["stage"] == stage:
-            stages[-1]["to"] = line["step"]
-        else:
-            stages.append({"stage": stage, "from": stages[-1]["to"] if stages else 0, "to": line["step"]})
+        if not stages or stages[-1]["stage"] != stage:
+            stages.append({"stage": stage, "from": stages[-1]["to"] if stages else 0})
+        stages[-1]["to"] = line["step"]
     return stages
 
 
@@ -247,16 +236,23 @@ def _bounds(evaluated: list[Table], lines: list[Table]) -> list[Table]:
         line = next((line for line in lines if line["step"] >= table["step"]), lines[-1] if lines else {})
         line = line if table["step"] else {"tokens": 0, "seconds": 0}
         for name, bound in table["bounds"].items():
-            said, ends = _ends(bound["value"], bound["stderr"])
-            row = {"bound": title(name), "value": bound["value"], **said, **ends, "step": table["step"]}
+            said = uncertain(bound["value"], bound["stderr"])
+            row = {"bound": title(name), "value": bound["value"], "said": said, **_ends(**bound), "step": table["step"]}
             rows.append(row | {key: figure(line.get(key)) for key in ("tokens", "seconds")})
     return rows
 
 
-def _ends(value: float, error: float | None) -> tuple[Table, Table]:
-    """Return a value in words, and the ends of its bar: a standard error to either side."""
-    low, high = (figure(value + sign * (error or 0)) for sign in (-1, 1))
-    return {"said": uncertain(value, error)}, {"low": low, "high": high}
+def _frontier(policy: Table) -> Table:
+    """Return a policy bound of `atat bench samplers` against its network evaluations."""
+    value, error = policy["value"], policy.pop("stderr")
+    said = {"said": uncertain(value, error), "settings": settings(policy["settings"])}
+    return policy | _ends(value, error) | said
+
+
+def _ends(value: float, stderr: float | None) -> Table:
+    """Return the ends of the bar of a value: a standard error to either side."""
+    low, high = (figure(value + sign * (stderr or 0)) for sign in (-1, 1))
+    return {"low": low, "high": high}
 
 
 def _bands(quality: Table) -> list[Table]:
@@ -273,12 +269,6 @@ def _bands(quality: Table) -> list[Table]:
 def _short(count: float) -> str:
     """Return a count with as few digits as an axis has room for: 12k for 12,288."""
     return f"{count:g}" if count < 1000 else f"{count / 1000:.{1 if count < 10_000 else 0}f}k"
-
-
-def _frontier(policy: Table) -> Table:
-    """Return a policy bound of `atat bench samplers` against its network evaluations."""
-    said, ends = _ends(policy["value"], policy.pop("stderr"))
-    return policy | ends | said | {"settings": settings(policy["settings"])}
 
 
 def settings(table: Table) -> str:
@@ -324,8 +314,8 @@ def _size(data: Any) -> int:
 
 
 def _last_texts(data: Table) -> bool:
-    holders: list[list[Any]] = [one["text"]["texts"] for one in data["runs"] if one["text"]]
-    holders += [sampler["texts"] for one in data["runs"] if one["replay"] for sampler in one["replay"]["samplers"]]
+    holders: list[list[Any]] = [run["text"]["texts"] for run in data["runs"] if run["text"]]
+    holders += [sampler["texts"] for run in data["runs"] if run["replay"] for sampler in run["replay"]["samplers"]]
     longest = max(map(len, holders), default=0)
     for texts in holders if longest > 1 else ():
         del texts[longest - 1 :]

@@ -62,13 +62,13 @@ _count = _refusing(lambda value: type(value) is int and value >= 0)
 _number = _refusing(lambda value: figure(value) is not None)
 
 
-def _settings(value: Any) -> Table:
-    return value if isinstance(value, dict) else {}
-
-
 def first(values: Iterable[Any]) -> Any:
     """Return the first value, or None."""
     return next(iter(values), None)
+
+
+def _settings(value: Any) -> Table:
+    return value if isinstance(value, dict) else {}
 
 
 def _finite(value: Any) -> Any:
@@ -88,11 +88,7 @@ def _or_none(declared: Any) -> Callable[[Any], Any]:
 
 
 def record(declared: Any, value: Any) -> Any:
-    """Return what a value of JSON has of what is declared.
-
-    Raises:
-        TypeError, KeyError: when something that is declared is of another kind, or not there.
-    """
+    """Return what a value of JSON has of what is declared; a KeyError or TypeError says that something has not."""
     if isinstance(declared, dict):
         return {key: record(of, value[key]) for key, of in declared.items()}
     if not isinstance(declared, list | tuple):
@@ -161,8 +157,6 @@ _POLICY = {
     "sampler": _settings,
     "policy": {"quantity": _string, "nfe": _number, "value": _number, "sequences": _count, "stderr": _error},
 }
-
-
 _KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
 
 
@@ -256,10 +250,8 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
 def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:
     """Return those of `evaluated` that the training itself recorded; the last is the one that a run is judged by.
 
-    Other evaluations are of another split, or under other masks.
-
-    Raises:
-        KeyError, TypeError: when the experiment is not whole.
+    Other evaluations are of another split, or under other masks. An experiment that is not whole is a KeyError or a
+    TypeError.
     """
     spec = experiment["evaluation"]
     own = {"split": spec["split"], "seed": experiment["seed"]}

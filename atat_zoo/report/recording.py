@@ -97,9 +97,6 @@ def missing(run: str | Path) -> list[str]:
     """Return what `compute` would compute of the newest model of a run, of text, replay, importance and frontier.
 
     What is damaged is missing, and a warning says so.
-
-    Raises:
-        UserError: when there is no run, or it has no model.
     """
     folder = RunFolder(Path(run))
     return _missing(folder, folder.newest(), whole=False)
@@ -145,20 +142,11 @@ def record_replay(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Record texts as they unmask, by some samplers from the same seed: report/replay.json.
+    """Record so many texts of each sampler as they unmask, from the same seed: report/replay.json.
 
-    Args:
-        model: of `Model.from_run(run)`.
-        run: the run folder.
-        samplers: their specifications; the experiment's own and another one if None.
-        texts: of each sampler.
-        seed: of the samplers; the experiment's own if None.
-        progress: see `compute`.
-
-    Raises:
-        UserError: when the guidance does not suit the model, or the file cannot be written.
+    Without `samplers` they are the experiment's own and another one, and without `seed` it is the experiment's.
     """
-    from atat_zoo.report.replay import replay_table
+    from atat_zoo.report.text import replay_table
 
     experiment = model.experiment
     samplers, seed = samplers or side_by_side(experiment), experiment.seed if seed is None else seed

@@ -57,11 +57,7 @@ class ListedRun:
 
 
 def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Yield the run folders in a folder, itself included, by name; hidden folders are not searched, nor are runs.
-
-    Raises:
-        UserError: when the folder itself cannot be read; one in it is left out.
-    """
+    """Yield the run folders in a folder, itself included, by name; hidden folders are not searched, nor are runs."""
     if RunFolder(folder).exists:
         yield folder
     elif deepest:
@@ -78,7 +74,9 @@ def glance(path: Path, name: str) -> ListedRun:
     run = RunFolder(path)
     last = run.last_metrics()
     began = max(_changed(path) for path in (run.resolved, run.metrics))
-    seen = ListedRun(path=path, name=name, state=_state(run), step=last.get("step", 0), age=max(0, time.time() - began))
+    # Whose lock is held is being trained, and what has a final model is finished.
+    state = TRAINING if run.in_use else FINISHED if (run.model / DESCRIPTION).is_file() else STOPPED
+    seen = ListedRun(path=path, name=name, state=state, step=last.get("step", 0), age=max(0, time.time() - began))
     try:
         table = run.table()
         with whole(run):
@@ -99,13 +97,6 @@ def whole(run: RunFolder) -> Iterator[None]:
         raise UserError(f"{problem}; copy the run again, or train again") from None
 
 
-def _state(run: RunFolder) -> str:
-    """Return a run's state: one whose lock is held is being trained, and one with a final model is finished."""
-    if run.in_use:
-        return TRAINING
-    return FINISHED if (run.model / DESCRIPTION).is_file() else STOPPED
-
-
 def _changed(path: Path) -> float:
     with suppress(OSError):
         return path.stat().st_mtime
@@ -114,10 +105,8 @@ def _changed(path: Path) -> float:
 
 def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
     """Return the bounds of one of `recorded.evaluated` by name."""
-    return {
-        name: RecordedBound(quantity=title(name), **bound, step=evaluation["step"])
-        for name, bound in evaluation["bounds"].items()
-    }
+    step, recorded_bounds = evaluation["step"], evaluation["bounds"].items()
+    return {name: RecordedBound(quantity=title(name), **bound, step=step) for name, bound in recorded_bounds}
 
 
 def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:

@@ -29,11 +29,7 @@ def file_of(path: Path) -> Path | None:
 
 
 def of_study(path: Path) -> Table:
-    """Return the data of a study's page.
-
-    Raises:
-        UserError: when the file cannot be read, or is no study's.
-    """
+    """Return the data of a study's page; what cannot be read, or is no study's, is a UserError."""
     try:
         report = from_json(read(path))
         return _page(report, path)
@@ -84,21 +80,18 @@ def _verdict(report: Table) -> Iterator[str]:
     others = [f"{each['arm']} {change}" for each, change in zip(sure, changes, strict=True) if each is not best]
     if others:
         yield f"The others: {joined(others)}."
-    yield (
-        f"{report['sequences']:,} held-out sequences, {report['tokens']:,} tokens, "
-        f"{number(report['draws'], 'mask')} each, the same for every arm; 95 % t-intervals over seeds."
-    )
+    size = f"{report['sequences']:,} held-out sequences, {report['tokens']:,} tokens"
+    masks = f"{number(report['draws'], 'mask')} each, the same for every arm"
+    yield f"{size}, {masks}; 95 % t-intervals over seeds."
     halves = report["halves"]
     yield f"{halves[0].upper()}{halves[1:]}; these are of the {report['half']} half."
 
 
 def _blocks(report: Table) -> Iterator[Table]:
     yield _block("Arms", _ARMS, [_row(*each) for each in report["arms"].items()])
-    averaged = (
-        "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean. Both 95 %."
-    )
+    averaged = "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean."
     worse = f"Not worse: the upper ends of both are at most +{report['not_worse_percent']:g} %."
-    yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), averaged, worse)
+    yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), f"{averaged} Both 95 %.", worse)
     for arm in report["samplers"] or ():
         seeds = f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."
         digits = _digits(arm["samplers"])
@@ -127,10 +120,8 @@ def _row(name: str, arm: Table) -> list[str]:
     values = [figure(each["value"]) for each in own]
     nats = [each["nats_per_token"] for each in own]
     mean = NONE if None in values else rounded(exponential(statistics.fmean(nats)), at)
-    seeds = ", ".join(
-        f"{run['seed']}: {'not finite' if value is None else rounded(value, at)}"
-        for run, value in zip(runs, values, strict=True)
-    )
+    said = ["not finite" if value is None else rounded(value, at) for value in values]
+    seeds = ", ".join(f"{run['seed']}: {value}" for run, value in zip(runs, said, strict=True))
     seconds = NONE if arm["seconds_per_step"] is None else f"{arm['seconds_per_step']:.3g}"
     words = " ".join([arm["experiment"], *(each for each in arm["overrides"] if not each.startswith("evaluation."))])
     return [name, words, runs[0]["bound"], mean, seeds, f"{arm['steps']:,}", seconds, f"{arm['parameters']:,}"]

@@ -1,4 +1,7 @@
-"""Importance and loss over held-out text, token by token. n texts of L tokens, of which S are shown; R mask rates."""
+"""Importance and loss over held-out text, token by token; and texts as they unmask.
+
+n texts of L tokens, of which S are shown, R mask rates; B texts that unmask, F frames of a text, V predictable tokens.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,31 @@ from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.estimators import weighs_tokens
 from atat_zoo.objectives.denoising import dense
+from atat_zoo.registry.spec import unstructure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.generation import Writer
     from atat_zoo.model import Model
+    from atat_zoo.samplers import Sampler
     from atat_zoo.tokenizers import TokenizerModel
+
+    Progress = Callable[[int, int], None]
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 DRAWS = 4  # times that each token is hidden at each rate
 SHOWN = 256  # tokens of a text that are recorded; the model reads all
 DIGITS = 4  # decimals of nats and importance
+ENTROPY_DIGITS = 3
+_CHUNK = 2**24  # log-probabilities at once
 
 
 def text_table(
-    model: Model,
-    tokens: Tensor,
-    maskable: Tensor,
-    counts: Tensor,
-    *,
-    seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    model: Model, tokens: Tensor, maskable: Tensor, counts: Tensor, *, seed: int, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Return what report/text.json says of the texts: their tokens, surprisal, importance and loss.
 
@@ -40,13 +45,8 @@ def text_table(
     reads x is that at the rate. A model whose likelihood is exact predicts each token from the same others whatever is
     hidden: then there are no `rates`, and one loss of each token.
 
-    Args:
-        model: of `Model.from_run`.
-        tokens: x, int64 [n, L].
-        maskable: bool [n, L].
-        counts: training tokens by id, int64 [V].
-        seed: of the masks, which are a function of (seed, text, rate).
-        progress: called with the completed and the total number of levels.
+    `tokens` are x, int64 [n, L], `maskable` bool [n, L], `counts` training tokens by id, int64 [V]. The masks are a
+    function of (seed, text, rate). `progress` is called with the completed and the total number of levels.
     """
     weighs, exact = weighs_tokens(model.experiment), model.experiment.parts["objective"].exact
     device = model.context.device
@@ -73,9 +73,9 @@ def text_table(
             {
                 "tokens": shown(model.tokenizer, tokens[row, :SHOWN].tolist()),
                 "maskable": maskable[row, :SHOWN].tolist(),
-                "surprisal": numbers(surprisal[row]),
-                "importance": [numbers(each[row]) for each in importance] if weighs else None,
-                "loss": [numbers(each[row]) for each in losses],
+                "surprisal": _numbers(surprisal[row]),
+                "importance": [_numbers(at_rate[row]) for at_rate in importance] if weighs else None,
+                "loss": [_numbers(at_rate[row]) for at_rate in losses],
             }
             for row in range(len(tokens))
         ],
@@ -130,6 +130,86 @@ def shown(tokenizer: TokenizerModel, ids: Sequence[int]) -> list[str]:
     return [special[i] if i in special else tokenizer.decode([i]) for i in ids]
 
 
-def numbers(values: Tensor) -> list[float | None]:
+def _numbers(values: Tensor) -> list[float | None]:
     """Return the values of the tokens that are shown, [S] of [L], rounded; None where there is none."""
     return [round(value, DIGITS) if value == value else None for value in values[:SHOWN].tolist()]
+
+
+# Texts as they unmask
+
+
+def replay_table(writer: Writer, sampler: Sampler, *, number: int, length: int, seed: int) -> dict[str, Any]:
+    """Write texts with a sampler, and return what report/replay.json says of them.
+
+    The entropies take evaluations of their own, which are not counted: a sampler asks for less than they show.
+    """
+    trace: list[dict[str, Any]] = []
+    made = writer.write(sampler, number=number, length=length, seed=seed, observe=trace.append).sample
+    texts = []
+    for row, frames in zip(made.tokens, frames_of(trace, number), strict=True):
+        drawn = sorted({position for frame in frames for position, _ in frame["filled"]})
+        start = row.clone()
+        start[drawn] = writer.denoiser.mask_id
+        opened = entropies(writer.denoiser, states(start, frames, writer.denoiser.mask_id)[:-1])
+        for frame, open_ in zip(frames, opened, strict=True):
+            frame["evaluation"] *= writer.cost
+            frame["open"] = open_
+            words = shown(writer.tokenizer, [token for _, token in frame["filled"]])
+            frame["filled"] = [[position, word] for (position, _), word in zip(frame["filled"], words, strict=True)]
+        given: list[str | None] = [*shown(writer.tokenizer, row.tolist())]
+        for position in drawn:
+            given[position] = None
+        texts.append({"start": given, "frames": frames})
+    about = {"name": sampler.name, "settings": unstructure(sampler)}
+    return {**about, "evaluations": made.nfe.tolist(), "texts": texts}
+
+
+def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[str, Any]]]:
+    """Return the frames of each text from what a sampler reports: one for each evaluation that the text takes part in.
+
+    What is hidden again before the next evaluation belongs to the frame: first `filled`, [position, id] each, then
+    `hidden`.
+    """
+    texts: list[list[dict[str, Any]]] = [[] for _ in range(number)]
+    for record in trace:
+        if "tokens" in record:
+            for row in set(record["rows"]):
+                texts[row].append({"evaluation": len(texts[row]) + 1, "filled": [], "hidden": [], "open": []})
+            for row, position, token in zip(record["rows"], record["positions"], record["tokens"], strict=True):
+                texts[row][-1]["filled"].append([position, token])
+        if hidden := record.get("hidden"):
+            for row, position in zip(hidden["rows"], hidden["positions"], strict=True):
+                texts[row][-1]["hidden"].append(position)
+    return texts
+
+
+def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Tensor:
+    """Return z before each frame and after the last one, int64 [F + 1, L], from the first z, [L]."""
+    z = [start]
+    for frame in frames:
+        positions, tokens = zip(*frame["filled"], strict=True)
+        after = z[-1].clone()
+        after[list(positions)] = after.new_tensor(tokens)
+        after[frame["hidden"]] = mask_id
+        z.append(after)
+    return torch.stack(z)
+
+
+@torch.no_grad()
+def entropies(denoiser: Denoiser, z: Tensor) -> list[list[list[float]]]:
+    """Return [position, entropy in nats] of the predictions at the masks of each row of z, int64 [F, L].
+
+    A model that reads block by block, or class by class, predicts the first one that is not complete, and no other.
+    """
+    masked = z == denoiser.mask_id
+    turn = denoiser.turn(torch.arange(z.shape[1], device=z.device))
+    if turn is not None:
+        masked &= turn == torch.where(masked, turn, len(turn)).amin(1, keepdim=True)
+    rows = max(1, _CHUNK // (z.shape[1] * denoiser.mask_id))
+    found: list[list[list[float]]] = [[] for _ in z]
+    for first in range(0, len(z), rows):
+        some, where = z[first : first + rows], masked[first : first + rows]
+        nats = torch.special.entr(denoiser(some, None, where).exp()).sum(-1).clamp(min=0)
+        for (row, position), value in zip(where.nonzero().tolist(), nats.tolist(), strict=True):
+            found[first + row].append([position, round(value, ENTROPY_DIGITS)])
+    return found

@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -42,9 +41,8 @@ _NAMES = ("localhost", _HERE, "::1")
 def stamp(run: RunFolder) -> str:
     """Return what changes whenever a file changes that the page or the terminal shows."""
     shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
-    folders = (store.files(run), (run.path / "report").glob("*.json"))
     said: list[Any] = [run.in_use]
-    for path in chain(shown, *map(sorted, folders)):
+    for path in [*shown, *store.files(run), *sorted(run.report.glob("*.json"))]:
         with suppress(OSError):
             state = path.stat()
             said.append((path.name, state.st_mtime_ns, state.st_size))
@@ -52,11 +50,7 @@ def stamp(run: RunFolder) -> str:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of a run at `/`, and its data at `/data`, on the loopback.
-
-    Raises:
-        UserError: when the port is taken, or needs rights that we do not have.
-    """
+    """Serves the page of a run at `/`, and its data at `/data`, on the loopback."""
 
     daemon_threads = True
 
@@ -77,8 +71,7 @@ class PageServer(ThreadingHTTPServer):
     def data(self) -> tuple[str, bytes]:
         """Return the data of the page as JSON, and the stamp of the files that it is of.
 
-        Raises:
-            UserError, OSError: when the run is not there, or not for a moment.
+        A run that is not there, or not for a moment, is a UserError or an OSError.
         """
         with self._lock:
             tag = stamp(self.run)  # before the files are read: what changes meanwhile is found at the next look
@@ -167,8 +160,7 @@ def now(run: RunFolder, seen: ListedRun) -> list[str]:
 def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
     """Return bounds and loss against steps as text of that many columns and lines, and whether the run is finished.
 
-    Raises:
-        UserError, OSError: when the run is not there, or not for a moment.
+    A run that is not there, or not for a moment, is a UserError or an OSError.
     """
     import plotext
 
