@@ -243,7 +243,8 @@ def _planted(root: Path) -> None:
     path.with_suffix(".json").write_text(json.dumps({"step": 2, "sha256": digest, "experiment": None}))
 
 
-# What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have.
+# What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have. What
+# writes text has a model that was never trained, unless it is said here.
 PREPARE: dict[str, Callable[[Path], object]] = {
     "A plugin that is broken": _broken_plugin,
     "A file that is the base of too many others": _chain,
@@ -251,7 +252,6 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A text that unpacks to more than it can hold": _bomb,
     "An encrypted archive": _encrypted,
     "A tokenizer with one huge id": _huge_id,
-    "More texts than this machine can hold": _model,
     "A manifest that claims more than its shards hold": _claim,
     "A truncated shard": _truncate,
     "A shard that is missing": _remove,
@@ -261,7 +261,6 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A run folder in use by another process": _hold,
     "A run folder that has a run already": _begun,
     "A run without a final model": _begun,
-    "A step that a run has no checkpoint of": _model,
     "A final model that was damaged": _damage,
     "Weights that are not finite": _diverged,
     "A checkpoint that holds code": _planted,
@@ -270,19 +269,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A comparison with nothing": _begun,
     "A record that is damaged": _torn_record,
     "A judge whose likelihood is only bounded": lambda root: (_begun(root), _begun(root, "other")),
-    "A sampler parameter out of range": _model,
-    "A setting that a trained run does not take any more": _model,
     "A run without a final model to write with": _begun,
-    "A prompt longer than the model": _model,
-    "A text longer than the model has learned": _model,
-    "A live view without a terminal": _model,
-    "A full disk during a trace": _model,
     "An unknown word in a list of words": lambda root: _model(root, "bad.toml"),
-    "A gap that cannot fit": _model,
-    "A gap without a token": _model,
-    "A gap that ends before it begins": _model,
-    "A gap of no number": _model,
-    "A text without a gap": _model,
     "A file without a text": lambda root: (_model(root), (root / "empty.txt").touch()),
     "A gap that leaves no text around it": _model,
 }
@@ -297,11 +285,11 @@ def produce(case: Case) -> tuple[int, str, str]:
         root = Path(name)
         (root / "base.toml").write_text(BASE)
         (root / "bad.toml").write_text('extends = "base.toml"\n' + case.toml)
-        (root / "text.txt").write_text(
-            "".join(f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
-        )
+        lines = (f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
+        (root / "text.txt").write_text("".join(lines))
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)
-        held = PREPARE.get(case.title, lambda root: None)(root)
+        writes = case.command.startswith(("sample ", "infill "))
+        held = PREPARE.get(case.title, _model if writes else lambda root: None)(root)
         limit = FILE_LIMIT.get(case.title)
         done = forked.run(shlex.split(case.command), root, env=ENV.get(case.title), file_limit=limit)
         if hasattr(held, "close"):

@@ -157,9 +157,8 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
     import attrs
 
-    from atat_zoo.study.planning import FINISHED, TO_CONTINUE, TO_DO, plan, total
     from atat_zoo.study.processes import threads_for
-    from atat_zoo.study.runner import StudyRunner
+    from atat_zoo.study.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, plan, total
 
     runner = StudyRunner(study=loaded)
     runner.look()

@@ -1,4 +1,4 @@
-"""`atat` in a process of its own, on a terminal."""
+"""`atat` in this process or in one of its own, also on a terminal, and what it says."""
 
 from __future__ import annotations
 
@@ -7,24 +7,38 @@ import pty
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CALL = "from atat_zoo.cli import main; main()"
 
 
-def on_terminal(*words: str, cwd: Path | None = None, interrupt_after: int | None = None) -> tuple[int, str]:
+def printed(atat, *words):
+    """Return what a command that succeeds prints, which is nothing on standard error."""
+    code, out, err = atat(*words)
+    assert (code, err) == (0, "")
+    return out
+
+
+def refused(atat, *words):
+    """Return the one sentence with which a command ends that prints nothing else."""
+    code, out, err = atat(*words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def spawned(*words, call=CALL, **how):
+    """Run the command in a process of its own, which has ended."""
+    streams = {} if "stdout" in how or "stderr" in how else {"capture_output": True}
+    return subprocess.run([sys.executable, "-c", call, *words], text=True, check=False, **streams, **how)
+
+
+def on_terminal(*words, cwd=None, interrupt_after=None):
     """Return the exit code, and what the terminal got; Ctrl-C is pressed when that many masks were drawn."""
     main_end, process_end = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", CALL, *words],
-        stdout=process_end,
-        stderr=process_end,
-        cwd=cwd,
-        env=os.environ | {"COLUMNS": "60", "TERM": "xterm"},
-    )
+    env = os.environ | {"COLUMNS": "60", "TERM": "xterm"}
+    command = [sys.executable, "-c", CALL, *words]
+    process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
     os.close(process_end)
     data = b""
     while True:

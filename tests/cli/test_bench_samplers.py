@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from atat_zoo.measure.sampling import Bench, SamplerResult
+from tests.cli.terminal import printed, refused
 from tests.measure.making import make_run
 
 
@@ -19,17 +20,15 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def atat(atat, monkeypatch, root):
+def bench(atat, monkeypatch, root):
     """Run the command in this process; returns exit code, standard output and standard error."""
     monkeypatch.chdir(root)
     return lambda *words, writer="writer": atat("bench", "samplers", writer, *words)
 
 
 @pytest.mark.slow
-def test_every_named_sampler_at_every_number_of_steps(atat, root):
-    code, out, err = atat("--by", "judge", "--number", "2", "--steps", "2", "--steps", "4", "--json")
-    assert (code, err) == (0, "")
-    table = json.loads(out)
+def test_every_named_sampler_at_every_number_of_steps(bench, root):
+    table = json.loads(printed(bench, "--by", "judge", "--number", "2", "--steps", "2", "--steps", "4", "--json"))
     rows = table["measured"]
     assert (rows[0]["name"], rows[0]["steps"], rows[0]["time"], rows[0]["as_good"]) == ("ancestral", 4, 1.0, True)
     assert [row["steps"] for row in rows if row["name"] == "uncertainty_guided"] == [2, 4]
@@ -40,13 +39,12 @@ def test_every_named_sampler_at_every_number_of_steps(atat, root):
     (record,) = (root / "writer" / "evaluations").glob("samplers-2x*.json")
     assert json.loads(record.read_text())["measured"] == rows
     # Another bench is another file.
-    atat("--number", "2", "--steps", "2", "--sampler", "klass", "--json")
+    bench("--number", "2", "--steps", "2", "--sampler", "klass", "--json")
     assert len(list((root / "writer" / "evaluations").glob("samplers-2x*.json"))) == 2
 
 
-def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(atat):
-    code, out, err = atat("--number", "2", "--steps", "2", "--sampler", "klass")
-    assert (code, err) == (0, "")
+def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(bench):
+    out = printed(bench, "--number", "2", "--steps", "2", "--sampler", "klass")
     assert "no judge: name one with --by" in out
     assert not any(words in out for words in ("perplexity", "as good"))
     # What it is held against is there without being named.
@@ -55,11 +53,9 @@ def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(atat):
     assert [line.split()[:2] for line in lines[head + 1 : head + 3]] == [["ancestral", "2"], ["klass", "2"]]
 
 
-def test_the_likelihood_of_held_out_text_under_a_sampler(atat):
+def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     words = ("--number", "2", "--steps", "2", "--sampler", "margin", "--sampler", "maskgit", "--sequences", "5")
-    code, out, err = atat(*words, "--orders", "3", "--json")
-    assert (code, err) == (0, "")
-    said = json.loads(out)
+    said = json.loads(printed(bench, *words, "--orders", "3", "--json"))
     assert (said["sequences"], said["orders"]) == (5, 3)
     first, margin, maskgit = said["measured"]
     assert (first["policy"]["quantity"], first["policy"]["orders"]) == ("policy bound", 3)
@@ -71,7 +67,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(atat):
     assert maskgit["policy"] is None
     assert maskgit["unpriced"] == "it chooses positions by the tokens that are drawn for them"
 
-    _, out, _ = atat(*words, "--orders", "3")
+    _, out, _ = bench(*words, "--orders", "3")
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert f"{nats[0]:.3f} ± " in lines["ancestral"]
     assert "≤" in lines["ancestral"]
@@ -81,7 +77,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(atat):
     assert "no policy bound (—): maskgit: it chooses positions by" in out
     assert "5 validation sequences" in out
     assert "3 orders inside the logarithm" in out
-    assert "policy" not in atat("--number", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
+    assert "policy" not in bench("--number", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
 
 
 # Their last digits may follow the size of a batch.
@@ -91,39 +87,27 @@ NUMBERS = {
 NUMBERS.add("stderr")
 
 
-def test_the_same_number_as_by_eval(atat, monkeypatch, root):
-    _, out, _ = atat("--number", "2", "--sampler", "strided", "--sequences", "5", "--seed", "3", "--json")
+def test_the_same_number_as_by_eval(atat, bench):
+    _, out, _ = bench("--number", "2", "--sampler", "strided", "--sequences", "5", "--seed", "3", "--json")
     by_bench = json.loads(out)["measured"][1]["policy"]
     evaluated = ["eval", "writer", "--bound", "policy", "--sampler", "strided", "--sequences", "5", "--seed", "3"]
-    monkeypatch.setattr("sys.argv", ["atat", *evaluated, "--json"])
-    from atat_zoo.cli import main
-
-    said = []
-    monkeypatch.setattr("atat_zoo.cli.evaluate.print_json", said.append)
-    with pytest.raises(SystemExit):
-        main()
-    by_eval = said[0]["policy"]
+    by_eval = json.loads(printed(atat, *evaluated, "--json"))["policy"]
     assert by_eval["nats_per_token"] == pytest.approx(by_bench["nats_per_token"], rel=1e-6)
     assert {key for key in by_eval if by_eval[key] != by_bench[key]} <= NUMBERS
 
 
-def test_a_model_that_takes_no_ancestral_sampler(atat):
+def test_a_model_that_takes_no_ancestral_sampler(bench):
     words = ("--number", "2", "--steps", "2", "--sampler", "left_to_right", "--sequences", "3")
-    code, out, err = atat(*words, writer="judge")
-    assert (code, err) == (0, "")
-    assert "left out: ancestral" in out
-    assert (
-        json.loads(atat(*words, "--json", writer="judge")[1])["measured"][0]["policy"]["quantity"]
-        == "policy likelihood"
-    )
+    code, out, err = bench(*words, writer="judge")
+    assert (code, err, "left out: ancestral" in out) == (0, "", True)
+    first = json.loads(bench(*words, "--json", writer="judge")[1])["measured"][0]
+    assert first["policy"]["quantity"] == "policy likelihood"
 
 
-def test_settings_of_ones_own_as_markdown(atat):
+def test_settings_of_ones_own_as_markdown(bench):
     own = "{use = 'ancestral', steps = 3, temperature = 0.5}"
-    code, out, err = atat(
-        "--by", "judge", "--number", "2", "--steps", "4", "--sampler", "ancestral", "--sampler", own, "--markdown"
-    )
-    assert (code, err) == (0, "")
+    words = ("--number", "2", "--steps", "4", "--sampler", "ancestral", "--sampler", own, "--markdown")
+    out = printed(bench, "--by", "judge", *words)
     lines = [line for line in out.splitlines() if line.startswith("|")]
     assert len(lines) == 4
     assert lines[2].startswith("| ancestral | 4 |")
@@ -141,27 +125,14 @@ def test_settings_of_ones_own_as_markdown(atat):
         (("--by", "nowhere"), "there is no folder nowhere"),
     ],
 )
-def test_what_is_refused(atat, words, message):
-    code, _, err = atat(*words)
-    assert code == 2
-    assert len(err.splitlines()) == 1
-    assert re.search(message, err), err
+def test_what_is_refused(bench, words, message):
+    assert re.search(message, refused(bench, *words))
 
 
 def test_as_good_is_within_two_percent_and_better_is_as_good():
-    first = SamplerResult(
-        name="ancestral",
-        steps=128,
-        sampler={},
-        nfe=50.0,
-        max_nfe=64,
-        seconds=2.0,
-        tokens_per_second=1.0,
-        unigram_entropy=4.0,
-        distinct_2=0.9,
-        nats_per_token=6.0,
-        nats_per_token_stderr=0.1,
-    )
+    costs = {"nfe": 50.0, "max_nfe": 64, "seconds": 2.0, "tokens_per_second": 1.0}
+    scores = {"unigram_entropy": 4.0, "distinct_2": 0.9, "nats_per_token": 6.0, "nats_per_token_stderr": 0.1}
+    first = SamplerResult(name="ancestral", steps=128, sampler={}, **costs, **scores)
 
     def as_good(**changes):
         other = attrs.evolve(first, **changes)

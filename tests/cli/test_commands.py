@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -11,9 +10,10 @@ import pytest
 from atat_zoo import Zoo, __version__
 from atat_zoo.cli import COMMANDS
 from atat_zoo.cli import atat as group
+from atat_zoo.cli.console import Bars
 from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, manifest
-from tests.cli.terminal import CALL, on_terminal
+from tests.cli.terminal import CALL, on_terminal, printed, refused, spawned
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def experiment(tmp_path):
 
 def test_every_command_takes_a_gpu_if_there_is_one():
     commands = [group.get_command(None, name) for name in COMMANDS]
-    commands += [each for some in commands for each in getattr(some, "commands", {}).values()]
-    taken = {each.name: option.default for each in commands for option in each.params if option.name == "device"}
+    commands += [inner for command in commands for inner in getattr(command, "commands", {}).values()]
+    taken = {command.name: o.default for command in commands for o in command.params if o.name == "device"}
     assert taken.keys() >= {"eval", "sample", "infill", "judge", "compare", "importance", "samplers", "study"}
     assert set(taken.values()) == {"auto"}
 
@@ -38,8 +38,7 @@ def test_every_command_takes_a_gpu_if_there_is_one():
 
 
 def test_zoo_list_names_every_part(atat):
-    code, out, err = atat("zoo", "list")
-    assert (code, err) == (0, "")
+    out = printed(atat, "zoo", "list")
     lines = out.splitlines()
     assert lines[0].split() == ["kind", "name", "summary"]
     zoo = Zoo.load()
@@ -54,8 +53,7 @@ def test_zoo_list_names_every_part(atat):
 
 
 def test_zoo_show_documents_a_part(atat):
-    code, out, err = atat("zoo", "show", "masking", "importance")
-    assert (code, err) == (0, "")
+    out = printed(atat, "zoo", "show", "masking", "importance")
     entry = Zoo.load().describe("masking", "importance")
     assert out.startswith(f"masking importance: {entry.summary}\nfrom atat-zoo, {entry.path}\nsee {entry.refs[0]}")
     for name, parameter in entry.parameters.items():
@@ -72,9 +70,8 @@ def test_zoo_show_documents_a_part(atat):
 
 def test_zoo_plugins(atat, monkeypatch):
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
-    code, out, _ = atat("zoo", "plugins", "--json")
-    assert code == 0
-    assert all(p["status"] == "disabled" and p["parts"] == [] for p in json.loads(out))
+    rows = json.loads(printed(atat, "zoo", "plugins", "--json"))
+    assert all(row["status"] == "disabled" and row["parts"] == [] for row in rows)
 
 
 def test_a_broken_plugin_is_listed_and_breaks_nothing(tmp_path):
@@ -84,50 +81,35 @@ def test_a_broken_plugin_is_listed_and_breaks_nothing(tmp_path):
     (info / "entry_points.txt").write_text("[atat_zoo]\nbroken = broken_plugin_of_a_test\n")
     (tmp_path / "broken_plugin_of_a_test.py").write_text("raise RuntimeError('no such luck')")
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
-
-    def run(*words):
-        return subprocess.run(
-            [sys.executable, "-c", CALL, *words], capture_output=True, text=True, env=env, check=False
-        )
-
-    done = run("zoo", "plugins", "--json")
-    (broken,) = [p for p in json.loads(done.stdout) if p["name"] == "broken"]
-    assert broken["status"] == "broken"
+    rows = json.loads(spawned("zoo", "plugins", "--json", env=env).stdout)
+    (broken,) = [row for row in rows if row["name"] == "broken"]
+    assert (broken["status"], broken["distribution"]) == ("broken", "atat-zoo-broken")
     assert broken["error"] == "RuntimeError: no such luck"
-    assert broken["distribution"] == "atat-zoo-broken"
-    done = run("zoo", "list", "noise")
-    assert done.returncode == 0
-    assert "linear" in done.stdout
+    done = spawned("zoo", "list", "noise", env=env)
+    assert (done.returncode, "linear" in done.stdout) == (0, True)
     assert done.stderr == "plugin broken of atat-zoo-broken is broken: RuntimeError: no such luck\n"
-    done = run("zoo", "check")
+    done = spawned("zoo", "check", env=env)
     assert done.returncode == 2
     assert done.stderr.startswith("error: plugin broken of atat-zoo-broken: RuntimeError")
 
 
 def test_zoo_manifest_agrees_with_the_code_and_can_be_written(atat, tmp_path, monkeypatch):
-    code, out, err = atat("zoo", "manifest")
-    assert (code, err) == (0, "")
-    assert out == f"{manifest.shipped()} agrees with the code\n"
+    assert printed(atat, "zoo", "manifest") == f"{manifest.shipped()} agrees with the code\n"
     path = tmp_path / "registry.toml"
-    text = manifest.shipped().read_text(encoding="utf-8")
-    path.write_text(
-        text.replace('time_only = "uniform"', 'old_name = "uniform"').replace("summary = ", "summary = 'x' #")
-    )
+    text = manifest.shipped().read_text(encoding="utf-8").replace('time_only = "uniform"', 'old_name = "uniform"')
+    path.write_text(text.replace("summary = ", "summary = 'x' #"))
     monkeypatch.setattr(manifest, "shipped", lambda: path)
-    code, out, err = atat("zoo", "manifest")
-    assert code == 2
-    assert err == f"error: {path} differs from the code; run `atat zoo manifest --write` and review the change\n"
-    assert atat("zoo", "manifest", "--write")[0] == 0
+    differs = f"error: {path} differs from the code; run `atat zoo manifest --write` and review the change"
+    assert refused(atat, "zoo", "manifest") == differs
+    printed(atat, "zoo", "manifest", "--write")
     # The parts are the code's again; what is edited by hand is kept.
-    assert path.read_text(encoding="utf-8") == text.replace('time_only = "uniform"', 'old_name = "uniform"')
+    assert path.read_text(encoding="utf-8") == text
 
 
 def test_zoo_check_imports_every_part(atat, monkeypatch):
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
-    code, out, err = atat("zoo", "check")
-    assert (code, err) == (0, "")
     count = sum(len(Zoo.load().names(kind)) for kind in KINDS)
-    assert out == f"{count} parts of {len(KINDS)} kinds are in order (registry.toml)\n"
+    assert printed(atat, "zoo", "check") == f"{count} parts of {len(KINDS)} kinds are in order (registry.toml)\n"
 
 
 # Experiments
@@ -140,8 +122,7 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
     each = [f'{{use="files",train=["{tmp_path}/{name}"]}}' for name in ("a.parquet", "b.jsonl.zst", "c.txt")]
     table = f'[corpus]\nuse = "mixture"\nof = [{", ".join(each)}]\n'
     loggers = '[[train.loggers]]\nuse = "wandb"\nproject = "x"\n'
-    code, out, err = atat("check", experiment(f'{table}[optimizer]\nuse = "lion"\n{loggers}'))
-    assert (code, err) == (0, "")
+    out = printed(atat, "check", experiment(f'{table}[optimizer]\nuse = "lion"\n{loggers}'))
     needs = [("files", "pyarrow", "parquet"), ("files", "zstandard", "zstd")]
     needs += [("lion", "lion_pytorch", "lion"), ("wandb", "wandb", "wandb")]
     assert out.splitlines()[1:] == [
@@ -151,8 +132,7 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
 
 
 def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
-    code, out, err = atat("check", experiment('masking = "importance"'), "seed=3")
-    assert (code, err) == (0, "")
+    out = printed(atat, "check", experiment('masking = "importance"'), "seed=3")
     assert out.startswith("mine is in order: ")
     assert "masking importance" in out
     code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nclipp = 1"), "data.length=0")
@@ -163,8 +143,7 @@ def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
 
 def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
     path = experiment('name = "one"\n[masking]\nuse = "importance"')
-    code, out, err = atat("resolve", path, "masking.temperature=0.5")
-    assert (code, err) == (0, "")
+    out = printed(atat, "resolve", path, "masking.temperature=0.5")
     again = tmp_path / "again.toml"
     again.write_text(out, encoding="utf-8")
     assert load(str(again)) == load(path, ["masking.temperature=0.5"])
@@ -230,20 +209,16 @@ def test_a_path_that_is_none_is_one_short_sentence(atat, tmp_path, monkeypatch, 
         (tmp_path / name).write_text(text)
     (tmp_path / "base.toml").write_text('[corpus]\nuse = "files"\ntrain = ["text.txt"]\n[tokenizer]\nuse = "bytes"')
     code, _, err = atat(*(word.format(path) for word in words.split(" ")))
-    assert code == 2
     (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    assert len(line) < 2000
+    assert (code, line.startswith("error: "), len(line) < 2000) == (2, True, True)
 
 
 def test_help_and_version_import_no_command(atat):
-    code, out, err = atat("--help")
-    assert (code, err) == (0, "")
+    out = printed(atat, "--help")
     assert all(f"  {name} " in out and text in out for name, (_, _, text) in COMMANDS.items())
     assert atat("--version")[1].strip().endswith(__version__)
     for name in COMMANDS:
-        code, out, _ = atat(name, "--help")
-        assert (code, out.startswith(f"Usage: atat {name} ")) == (0, True)
+        assert printed(atat, name, "--help").startswith(f"Usage: atat {name} ")
 
 
 # Processes
@@ -260,14 +235,14 @@ HEAVY = ("torch", "composer", "webdataset")
         (["train", "nothing.toml"], 2),
         (["zoo", "check"], 0),
         (["study", "nothing.toml"], 2),
+        (["ls", "tests"], 0),
         (["--help"], 0),
     ],
 )
 def test_listing_and_checking_import_nothing_heavy(words, code):
     report = f"lambda: print('imported', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
-    text = f"import sys, atexit\natexit.register({report})\n{CALL}"
-    env = os.environ | {"ATAT_ZOO_PLUGINS": ""}
-    done = subprocess.run([sys.executable, "-c", text, *words], capture_output=True, text=True, check=False, env=env)
+    call = f"import sys, atexit\natexit.register({report})\n{CALL}"
+    done = spawned(*words, call=call, env=os.environ | {"ATAT_ZOO_PLUGINS": ""})
     *err, imported = done.stderr.splitlines()
     assert (done.returncode, imported, len(err)) == (code, "imported []", code == 2)
 
@@ -275,11 +250,9 @@ def test_listing_and_checking_import_nothing_heavy(words, code):
 def test_a_reader_that_goes_away_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", CALL, "zoo", "list"], stdout=writer, stderr=subprocess.PIPE, check=False
-    )
+    done = spawned("zoo", "list", stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_terminal_gets_a_table():
@@ -287,3 +260,29 @@ def test_a_terminal_gets_a_table():
     assert code == 0
     assert "\x1b[1m" in text  # bold heads
     assert all(name in text for name in Zoo.load().names("noise"))
+
+
+# Progress on a terminal
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    monkeypatch.setattr("atat_zoo.cli.console.on_terminal", lambda: True)
+    with Bars(silent=False) as bars:
+        yield bars
+
+
+def test_what_has_no_known_length_has_ended_where_something_else_begins(bars):
+    for done in (1, 5):
+        bars.building("validation", done, None)
+    (validation,) = bars.progress.tasks
+    assert not validation.finished
+    bars.building("test", 1, None)
+    assert [task.finished for task in bars.progress.tasks] == [True, False]
+    assert validation.total == 5
+
+
+@pytest.mark.parametrize(("stage", "said"), [("easy", "  easy"), ("none", ""), ("train", "")])
+def test_a_stage_is_said_where_there_is_a_curriculum(bars, stage, said):
+    bars.training(1, 2, {"loss": 2.5, "tokens_per_second": 1000.0, "stage": stage})
+    assert bars.progress.tasks[0].fields["note"] == f"loss 2.500  1,000 tokens/s{said}"

@@ -7,7 +7,8 @@ import pytest
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.measure import mauve as mauves
 from atat_zoo.measure.judges import HuggingFaceJudge, RunJudge
-from tests.measure.making import make_gpt2, make_run
+from tests.cli.terminal import printed, refused
+from tests.measure.making import make_run
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,7 @@ def atat(atat, monkeypatch, root):
 
 
 def test_a_table_with_the_held_out_text_beside_it(atat):
-    code, out, err = atat("--by", "judge", "--number", "4")
-    assert (code, err) == (0, "")
+    out = printed(atat, "--by", "judge", "--number", "4")
     assert "4 texts of 16 tokens by ancestral, seed 0, step 3" in out
     assert "judge: judge (autoregressive, step 3)" in out
     lines = [line.split("  ")[0] for line in out.splitlines()]
@@ -39,9 +39,7 @@ def test_a_table_with_the_held_out_text_beside_it(atat):
 
 def test_json_and_options(atat, root):
     words = ("--by", "judge", "--number", "3", "--length", "8", "--seed", "2", "--split", "test", "--ngram", "2")
-    code, out, err = atat(*words, "--sampler", "{use = 'ancestral', steps = 2}", "--json")
-    assert (code, err) == (0, "")
-    said = json.loads(out)
+    said = json.loads(printed(atat, *words, "--sampler", "{use = 'ancestral', steps = 2}", "--json"))
     assert (said["run"], said["number"], said["length"], said["seed"], said["split"]) == ("writer", 3, 8, 2, "test")
     assert (said["sampler"]["use"], said["sampler"]["steps"], said["model"]["max_nfe"]) == ("ancestral", 2, 2)
     assert list(said["model"]["copied"]) == list(said["data"]["copied"]) == ["2"]
@@ -53,21 +51,9 @@ def test_json_and_options(atat, root):
 @pytest.mark.slow
 def test_mauve(atat):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
-    code, out, err = atat("--by", "judge", "--number", "20", "--mauve")
-    assert (code, err) == (0, "")
+    out = printed(atat, "--by", "judge", "--number", "20", "--mauve")
     assert [line for line in out.splitlines() if line.startswith("MAUVE  ")]
     assert "MAUVE of fewer than 1,000 texts hardly tells models apart." in out
-
-
-@pytest.mark.slow
-def test_a_model_of_the_hugging_face_library(atat, root, capsys):
-    pytest.importorskip("transformers", reason="the extra atat-zoo[judge] is not installed")
-    folder = make_gpt2(root / "gpt2")
-    capsys.readouterr()
-    for by in (f"hf:{folder}", f"{{use = 'huggingface', model = '{folder}'}}"):
-        code, out, err = atat("--by", by, "--number", "2", "--json")
-        assert (code, err) == (0, "")
-        assert json.loads(out)["judge_table"]["model"] == str(folder)
 
 
 def test_what_the_judge_may_be_called(root):
@@ -104,6 +90,4 @@ def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
 
 def test_a_package_that_is_missing(atat, monkeypatch):
     monkeypatch.setattr(mauves, "find_spec", lambda name: None)
-    code, out, err = atat("--by", "judge", "--mauve", "--number", "20")
-    assert (code, out) == (2, "")
-    assert "pip install 'atat-zoo[mauve]'" in err
+    assert "pip install 'atat-zoo[mauve]'" in refused(atat, "--by", "judge", "--mauve", "--number", "20")

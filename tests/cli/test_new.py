@@ -15,7 +15,12 @@ from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, TABLES, Zoo, plugins
 from atat_zoo.registry import zoo as zoo_module
 from atat_zoo.testing import cases, check_imports
+from tests.cli.terminal import printed, refused
 from tests.installing import install_beside
+
+
+def python(*words, cwd):
+    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +53,8 @@ def test_a_package_as_it_is_written_keeps_the_contract_of_its_kind(written, kind
 def test_no_package_needs_torch_to_be_listed_or_is_replaced(written, atat, tmp_path):
     zoo = Zoo.load()
     check_imports(zoo.describe(kind, f"my_{kind}").path for kind in written)
-    code, out, err = atat("new", "noise", "my-corpus", "--in", str(tmp_path))
-    assert (code, out) == (2, "")
-    assert err == "error: atat-zoo-my-corpus is installed here, and would be replaced; choose another name\n"
+    said = refused(atat, "new", "noise", "my-corpus", "--in", str(tmp_path))
+    assert said == "error: atat-zoo-my-corpus is installed here, and would be replaced; choose another name"
     assert not any(tmp_path.iterdir())
 
 
@@ -76,9 +80,7 @@ def test_every_package_is_tidy_whatever_the_length_of_its_name(name, tmp_path):
         (tmp_path / kind).mkdir()
         write_package(kind, name, tmp_path / kind)
     for words in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *words, "--no-cache", "."], cwd=tmp_path, capture_output=True, text=True
-        )
+        done = python("-m", "ruff", *words, "--no-cache", ".", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -119,10 +121,7 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, atat, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "atat-zoo-taken").mkdir()
     (tmp_path / "taken.toml").touch()
-    code, out, err = atat("new", *words)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert len(err.splitlines()) == 1
+    assert said in refused(atat, "new", *words)
     assert {path.name for path in tmp_path.rglob("*")} == {"atat-zoo-taken", "taken.toml"}
 
 
@@ -132,21 +131,17 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, atat, tmp_p
 def test_an_experiment_explains_every_parameter_and_is_what_it_says(atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ("--objective", "mdlm", "--masking", "importance", "--sampler", "{use = 'klass', steps = 9}")
-    code, out, err = atat("new", "experiment", "mine", *flags, "train.steps=7")
-    assert (code, err) == (0, "")
-    assert "atat check mine.toml" in out
+    assert "atat check mine.toml" in printed(atat, "new", "experiment", "mine", *flags, "train.steps=7")
     made = load("mine.toml")
-    assert made == load(
-        "base/sotu", ["name=mine", "masking=importance", "sampler={use='klass',steps=9}", "train.steps=7"]
-    )
+    overrides = ["name=mine", "masking=importance", "sampler={use='klass',steps=9}", "train.steps=7"]
+    assert made == load("base/sotu", overrides)
     text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
     zoo = Zoo.load()
     for kind in made.kinds:
         assert KINDS[kind].summary in text
         for name, parameter in zoo.describe(kind, made.parts[kind].name).parameters.items():
             assert any(name in line and line.endswith(f"  # {parameter['help']}") for line in text.splitlines()), name
-    code, out, _ = atat("check", "mine.toml")
-    assert (code, "mine is in order" in out) == (0, True)
+    assert "mine is in order" in printed(atat, "check", "mine.toml")
 
 
 @pytest.mark.parametrize("like", ["baselines/autoregressive", "guidance/war_and_peace"])
@@ -158,9 +153,8 @@ def test_an_experiment_written_in_full_is_the_one_it_is_like(like, atat, tmp_pat
 
 def test_an_experiment_is_written_by_asking(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    answers = (
-        "asked\nautoregressive\n\nbytes\n\nleft_to_right\n"  # that objective has no masking, so it is not asked for
-    )
+    # That objective has no masking, so it is not asked for.
+    answers = "asked\nautoregressive\n\nbytes\n\nleft_to_right\n"
     done = CliRunner().invoke(new, ["experiment"], input=answers)
     assert done.exit_code == 0, done.output
     assert "The training loss, and the bound that is reported. One of: adaptive, autoregressive" in done.output
@@ -170,11 +164,6 @@ def test_an_experiment_is_written_by_asking(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_its_own_tests_pass_as_they_are_written(written):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=written["target"],
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=written["target"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

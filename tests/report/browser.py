@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REASON = "needs a browser, which `make test-browser` installs"
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def chromium():
     """Give the system's Chromium, or Playwright's own; where there is none, the test is skipped, and says so."""
     playwright = pytest.importorskip("playwright.sync_api", reason=REASON)
     with playwright.sync_playwright() as drive:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.experiment import load
 from atat_zoo.results.naming import NELBO
 from atat_zoo.run import RunFolder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RESOLVED = """\
 name = "{name}"
@@ -42,7 +39,7 @@ HOSTILE = (
 TEXT = "the people of this Republic have never doubted that peace with all nations is worth its price"
 
 
-def write_run(path: Path, *, objective: str = "mdlm", steps: int = 30, finished: bool = False) -> RunFolder:
+def write_run(path, *, objective="mdlm", steps=30, finished=False):
     """Write a run of 30 steps that has trained `steps` of them."""
     run = RunFolder(path)
     path.mkdir(parents=True)
@@ -56,9 +53,7 @@ def write_run(path: Path, *, objective: str = "mdlm", steps: int = 30, finished:
     return run
 
 
-def write_evaluation(
-    run: RunFolder, value: float, name: str = NELBO, *, stderr: float | None = None, file: str = "", **changed: Any
-) -> None:
+def write_evaluation(run, value, name=NELBO, *, stderr=None, file="", **changed):
     """Write an evaluation as the training records it, but for what is changed."""
     own = {"corpus": "", "split": "validation", "step": 30, "sequences": 8, "draws": 2, "seed": 17, "method": "exact_k"}
     counts = {"tokens": 512, "bytes": 1800, "characters": 1800, "words": 300, "padding": 0}
@@ -68,17 +63,17 @@ def write_evaluation(
 
 
 def make(
-    path: Path,
+    path,
     *,
-    experiment: str = "documented/atat",
-    overrides: tuple[str, ...] = (),
-    lines: int = 45,
-    estimator: bool = True,
-    words: tuple[str, ...] | None = None,
-    report: bool = True,
-    seed: int = 0,
-    bound: str = "nelbo",
-) -> Path:
+    experiment="documented/atat",
+    overrides=(),
+    lines=45,
+    estimator=True,
+    words=None,
+    report=True,
+    seed=0,
+    bound="nelbo",
+):
     """Write a finished run of 450 steps that has recorded everything, and return its folder."""
     run, random_ = RunFolder(path), random.Random(seed)
     path.mkdir(parents=True)
@@ -90,10 +85,8 @@ def make(
     written = [_line(step, steps[-1], estimator, random_) for step in steps]
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in written))
     for share, value in ((0.4, 71.2371), (0.7, 61.4412), (1.0, 55.9381)):
-        step, counts = (
-            steps[math.ceil(share * lines) - 1],
-            {"reads": "two neighbours", "value": 80.035, "stderr": 1.542},
-        )
+        step = steps[math.ceil(share * lines) - 1]
+        counts = {"reads": "two neighbours", "value": 80.035, "stderr": 1.542}
         counts |= {"percent": 100 * ((value + seed) / 80.035 - 1), "percent_stderr": 0.559}
         own = {"step": step, "sequences": 768, "draws": 4, "tokens": 49152, "count_table": counts}
         write_evaluation(run, value + seed, bound, stderr=1.2444, file=f"{step:08d}", **own)
@@ -108,22 +101,18 @@ def make(
     return path
 
 
-def _json(path: Path, value: Any) -> None:
+def _json(path, value):
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
 
 
-def _environment(experiment: str) -> dict[str, Any]:
-    return {
-        "seed": 17,
-        "computes": {"device": "cpu", "precision": "bf16", "ranks": 1},
-        "command": ["atat", "train", experiment, "--out", "runs/it"],
-        "packages": {"torch": "2.7.0"},
-        "git": {"commit": "0" * 40, "changed": False},
-    }
+def _environment(experiment):
+    about = {"seed": 17, "computes": {"device": "cpu", "precision": "bf16", "ranks": 1}}
+    about["command"] = ["atat", "train", experiment, "--out", "runs/it"]
+    return about | {"packages": {"torch": "2.7.0"}, "git": {"commit": "0" * 40, "changed": False}}
 
 
-def _line(step: int, steps: int, estimator: bool, random_: random.Random) -> dict[str, Any]:
+def _line(step, steps, estimator, random_):
     share = step / steps
     rate = 0.55 + 0.05 * random_.random()
     stage = ("easy" if share < 0.3 else "medium" if share < 0.7 else "hard") if estimator else "none"
@@ -143,7 +132,7 @@ def _line(step: int, steps: int, estimator: bool, random_: random.Random) -> dic
     }
 
 
-def _quality(step: int) -> dict[str, Any]:
+def _quality(step):
     bands = [
         {"tokens": 9800, "types": 9, "least": 3 * 8**i, "most": 3 * 8 ** (i + 1) - 1, "loss": 6.0 - i,
          "importance_spearman": 0.31 + 0.05 * i, "frequency_spearman": 0.12 - 0.02 * i}
@@ -157,7 +146,7 @@ def _quality(step: int) -> dict[str, Any]:
     return {"split": "validation", "step": step, "seed": 17, "tokens": 49000, "bands": bands, "bins": bins}
 
 
-def _samplers(step: int) -> dict[str, Any]:
+def _samplers(step):
     measured: list[dict[str, Any]] = [
         {"name": name, "steps": steps, "sampler": {"use": name, "steps": steps},
          "policy": {"quantity": "policy bound", "value": 54.0 + add + 90 / steps, "stderr": 1.9, "nfe": float(steps),
@@ -169,11 +158,11 @@ def _samplers(step: int) -> dict[str, Any]:
     return {"step": step, "seed": 0, "measured": measured}
 
 
-def _text(tokens: list[str], step: int, estimator: bool, random_: random.Random) -> dict[str, Any]:
+def _text(tokens, step, estimator, random_):
     rates = [round(0.1 * i, 1) for i in range(1, 10)]
     hard = [random_.random() for _ in tokens]
 
-    def one(shift: float) -> dict[str, Any]:
+    def one(shift):
         importance = [[min(1.0, 0.8 * each + shift) for each in hard] for rate in rates]
         loss = [[9 * each * rate if i % 7 else None for i, each in enumerate(hard)] for rate in rates]
         return {
@@ -191,24 +180,17 @@ def _text(tokens: list[str], step: int, estimator: bool, random_: random.Random)
     }  # fmt: skip
 
 
-def _replay(tokens: list[str], step: int, random_: random.Random) -> dict[str, Any]:
-    def one(at_once: int, again: bool) -> dict[str, Any]:
+def _replay(tokens, step, random_):
+    def one(at_once, again):
         order = random_.sample(range(len(tokens)), len(tokens))
-        frames = []
-        left = list(order)
-        evaluation = 0
+        frames, left, evaluation = [], list(order), 0
         while left:
             evaluation += 1
             now, rest = left[:at_once], left[at_once:]
             hidden = [now[0]] if again and evaluation == 2 else []
-            frames.append(
-                {
-                    "evaluation": evaluation,
-                    "filled": [[i, tokens[i]] for i in now],
-                    "hidden": [],
-                    "open": [[i, 6 * len(left) / len(order) * random_.random()] for i in left],
-                }
-            )
+            filled = [[i, tokens[i]] for i in now]
+            open_ = [[i, 6 * len(left) / len(order) * random_.random()] for i in left]
+            frames.append({"evaluation": evaluation, "filled": filled, "hidden": [], "open": open_})
             left = rest + hidden
             if hidden:
                 frames.append({"evaluation": evaluation, "filled": [], "hidden": hidden, "open": []})

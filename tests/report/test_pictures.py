@@ -20,9 +20,3 @@ def test_the_terminal_has_printed_what_these_commands_print():
     assert re.findall(r"https?://[^\"' ]*", svg.replace("https://www.textualize.io", "")) == [
         "http://www.w3.org/2000/svg"
     ]
-
-
-def test_the_pictures_are_small():
-    pictures = list(recording.FIGURE.parent.glob("*.png"))
-    assert len(pictures) >= 6
-    assert {path.name: path.stat().st_size for path in pictures if path.stat().st_size > 150_000} == {}

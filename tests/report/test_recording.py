@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.errors import LeftOut, NotKept, UserError
+from atat_zoo.generation import Writer
 from atat_zoo.measure.text import held_out_text
 from atat_zoo.model import Model
+from atat_zoo.registry import Zoo
 from atat_zoo.report import recorded
 from atat_zoo.report.recorded import FORMAT
 from atat_zoo.report.recording import compute, missing, record_replay, side_by_side
-from atat_zoo.report.text import DRAWS, RATES, masks_of, shown
+from atat_zoo.report.text import DRAWS, RATES, entropies, masks_of, replay_table, shown
 from atat_zoo.run import RunFolder
+from atat_zoo.testing.toys import Hashed, hashed_importance
+from atat_zoo.tokenizers.tables import CharactersModel
 from tests.measure.making import make_run
-from tests.report.test_replay import played
 
 LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
 TIMED = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "time_conditioning": True}
@@ -147,14 +150,13 @@ def test_a_replay_is_what_the_model_writes(made):
     about = {"format": FORMAT, "step": 3, "seed": 4, "length": 16, "uncertainty": "entropy", "unit": "nats"}
     assert {key: found[key] for key in about} == about
     samplers = side_by_side(model.experiment)
-    assert [each["name"] for each in found["samplers"]] == [sampler.name for sampler in samplers]
+    assert [table["name"] for table in found["samplers"]] == [sampler.name for sampler in samplers]
     assert len(samplers) == (1 if name in EXACT else 2)
-    for each, sampler in zip(found["samplers"], samplers, strict=True):
+    for table, sampler in zip(found["samplers"], samplers, strict=True):
         sample = model.sample(3, sampler=sampler, seed=4).sample
-        assert each["evaluations"] == sample.nfe.tolist()
-        assert [played(text) for text in each["texts"]] == [
-            shown(model.tokenizer, row) for row in sample.tokens.tolist()
-        ]
+        assert table["evaluations"] == sample.nfe.tolist()
+        written = [shown(model.tokenizer, row) for row in sample.tokens.tolist()]
+        assert [played(text) for text in table["texts"]] == written
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=4), st.sampled_from(RATES))
@@ -253,3 +255,81 @@ def test_other_samplers_can_be_named(plain, monkeypatch):
     found = table_of(plain, "replay")
     assert (found["seed"], found["length"], len(found["samplers"])) == (9, 5, 3)
     assert told == [("replay", i, 3) for i in range(3)]
+
+
+# A replay is what the sampler did: every named sampler on a toy, whose predictions are known
+
+L, SEED = 12, 3
+TOKENIZER = CharactersModel(special=True, unknown="error")
+V = TOKENIZER.vocabulary_size
+
+
+def writer(special="none", cost=1):
+    denoiser = Hashed(V, sharpness=6.0, importance=hashed_importance)
+    return Writer(denoiser=denoiser, tokenizer=TOKENIZER, length=L, special=special, cost=cost)
+
+
+def played(text, until=None):
+    """Return the tokens after some frames, None for a mask."""
+    z = list(text["start"])
+    for frame in text["frames"][:until]:
+        for position, token in frame["filled"]:
+            assert z[position] is None, "a visible token is not drawn again"
+            z[position] = token
+        for position in frame["hidden"]:
+            assert z[position] is not None, "a mask is not hidden again"
+            z[position] = None
+    return z
+
+
+@pytest.mark.parametrize("special", ["none", "sequence"])
+@pytest.mark.parametrize("name", Zoo.load().names("sampler"))
+def test_the_frames_end_at_what_the_sampler_writes(name, special):
+    sampler = Zoo.load().spec("sampler", name)
+    written = writer(special).write(sampler, number=3, seed=SEED).sample
+    found = replay_table(writer(special, cost=2), sampler, number=3, length=L, seed=SEED)
+    assert (found["name"], found["settings"]["use"]) == (name, name)
+    assert found["evaluations"] == (2 * written.nfe).tolist()
+    for text, row, nfe in zip(found["texts"], written.tokens.tolist(), written.nfe.tolist(), strict=True):
+        assert played(text) == shown(TOKENIZER, row)
+        ends = ["<bos>", "<eos>"] if special == "sequence" else []
+        assert [token for token in text["start"] if token is not None] == ends
+        assert [frame["evaluation"] for frame in text["frames"]] == [2 * (i + 1) for i in range(nfe)]
+        for number, frame in enumerate(text["frames"]):
+            before = played(text, number)
+            assert [position for position, _ in frame["open"]] == [i for i in range(L) if before[i] is None]
+            assert all(0 <= nats <= math.log(V) for _, nats in frame["open"])
+            assert {position for position, _ in frame["filled"]} <= {position for position, _ in frame["open"]}
+
+
+def test_tokens_that_are_masked_again_are_told():
+    samplers = [name for name in Zoo.load().names("sampler") if name.startswith("remdm") or name == "p2"]
+    assert len(samplers) > 2
+    for name in samplers:
+        found = replay_table(writer(), Zoo.load().spec("sampler", name), number=3, length=L, seed=SEED)
+        assert any(frame["hidden"] for text in found["texts"] for frame in text["frames"]), name
+
+
+def test_the_entropy_is_that_of_the_prediction_at_this_state():
+    found = replay_table(writer(), Zoo.load().spec("sampler", "margin"), number=1, length=L, seed=SEED)
+    (text,) = found["texts"]
+    ids = {token: i for i, token in enumerate(shown(TOKENIZER, range(V)))} | {None: V}
+    for number, frame in enumerate(text["frames"]):
+        z = torch.tensor([[ids[token] for token in played(text, number)]])
+        p = Hashed(V, sharpness=6.0)(z, None, z == V).exp()
+        expected = torch.special.entr(p).sum(1).tolist()
+        assert [nats for _, nats in frame["open"]] == pytest.approx(expected, abs=6e-4)
+
+
+def test_many_states_are_asked_in_parts(monkeypatch):
+    z = torch.where(torch.rand(9, L, generator=torch.Generator().manual_seed(0)) < 0.5, V, 1)
+    whole = entropies(Hashed(V), z)
+    monkeypatch.setattr("atat_zoo.report.text._CHUNK", 2 * L * V)
+    assert entropies(Hashed(V), z) == whole
+
+
+def test_no_text_and_no_masks_have_no_frames():
+    sampler = Zoo.load().spec("sampler", "ancestral")
+    assert replay_table(writer(), sampler, number=0, length=L, seed=0)["texts"] == []
+    (text,) = replay_table(writer("sequence"), sampler, number=1, length=2, seed=0)["texts"]
+    assert text == {"start": ["<bos>", "<eos>"], "frames": []}

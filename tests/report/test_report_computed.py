@@ -6,6 +6,7 @@ import pytest
 
 from atat_zoo.report.collect import collect
 from atat_zoo.results.format import interval, uncertain
+from tests.cli.terminal import printed
 from tests.measure.making import make_run
 
 pytestmark = pytest.mark.slow
@@ -15,33 +16,25 @@ def test_a_page_has_the_numbers_that_commands_print(atat, tmp_path):
     """Of one objective: `test_recording` computes what the others have."""
     learned = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
     run = make_run(tmp_path, "mdlm", objective="mdlm", estimator=learned)
-    code, said, err = atat("report", str(run), "--compute")
-    assert (code, err) == (0, "")
+    said = printed(atat, "report", str(run), "--compute")
     assert f"{run}: text took " in said
     assert "; --frontier does that, and takes longest\n" in said
-    code, printed, _ = atat("eval", str(run), "--json", "--draws", "1")
-    assert code == 0
-    bounds = json.loads(printed)["bounds"]
+    bounds = json.loads(printed(atat, "eval", str(run), "--json", "--draws", "1"))["bounds"]
     data = collect([run])
     assert [row["value"] for row in data["tables"]["bounds"]] == [bound["value"] for bound in bounds.values()]
     first = next(iter(bounds.values()))
     assert uncertain(first["value"], first["stderr"]) in data["verdict"][0]
-    code, printed, _ = atat("importance", str(run), "--json")
-    assert code == 0
+    bands = json.loads(printed(atat, "importance", str(run), "--json"))["bands"]
     rhos = [row["rho"] for row in data["tables"]["bands"] if row["orders by"] == "importance"]
-    bands = json.loads(printed)["bands"]
     assert rhos == [band["importance_spearman"] for band in bands if band["importance_spearman"] is not None]
 
 
 def test_runs_are_compared_and_the_verdict_is_what_compare_prints(atat, tmp_path):
     one = make_run(tmp_path, "mdlm", objective="mdlm")
     other = make_run(tmp_path, "mlm", objective="mlm")
-    code, said, _ = atat("report", str(one), str(other), "--compute", "--out", str(tmp_path / "page.html"))
-    assert code == 0
+    said = printed(atat, "report", str(one), str(other), "--compute", "--out", str(tmp_path / "page.html"))
     assert f"{one}: the comparison of all took " in said
-    code, printed, _ = atat("compare", str(one), str(other), "--json")
-    assert code == 0
-    row = json.loads(printed)["runs"][1]
+    row = json.loads(printed(atat, "compare", str(one), str(other), "--json"))["runs"][1]
     difference = next(iter(row["bounds"].values()))["difference"]
     change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
     assert any(f"{row['run']} {change}" in sentence for sentence in collect([one, other])["verdict"])

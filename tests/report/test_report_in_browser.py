@@ -5,19 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from atat_zoo import Zoo
 from atat_zoo.report import studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page as write_page
-from atat_zoo.report.recorded import POINTS
+from tests.cli.terminal import printed
+from tests.measure.making import prose
 from tests.report.browser import chromium
 from tests.report.run_folders import HOSTILE, make
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.study.making import TINY
 
 pytestmark = pytest.mark.slow
 CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
@@ -32,7 +31,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The pages that are looked at: of one run, of eight, of a hostile one, of a long one, of a study."""
+    """The pages that are looked at: of one run, of eight, of a hostile one, of a study."""
     root = tmp_path_factory.mktemp("pages")
     hostile = tuple(HOSTILE)
     runs = {
@@ -43,7 +42,6 @@ def pages(tmp_path_factory):
             make(root / "runs" / "<svg onload=alert(1)>"),
         ],
         "short": [make(root / "runs" / "short", lines=1)],
-        "long": [make(root / "runs" / "long", lines=10_000)],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
     written = {name: collect(each) for name, each in runs.items()} | {"study": studies.of_study(CONFIRM)}
@@ -53,7 +51,7 @@ def pages(tmp_path_factory):
 
 
 @contextmanager
-def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
+def opened(browser, path, **options):
     """Open a page, wait until it is drawn, and see that nothing was wrong and nothing was asked of the network."""
     context = browser.new_context(**options)
     page = context.new_page()
@@ -71,7 +69,7 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study"])
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "bare", "study"])
 def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
     axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
     with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:
@@ -127,36 +125,13 @@ def test_the_rates_of_runs_stand_side_by_side(browser, pages):
         assert all(right <= left + 0.01 for (_, right), (left, _) in pairwise(bars))
 
 
-def test_the_verdict_is_read_without_javascript(browser, pages):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto((pages / "hostile.html").as_uri())
-    assert page.locator("h1").text_content().startswith("Perplexity of <svg")
-    assert "lowest first: <img src=x onerror=alert(1)> 55.9 ± 1.2" in page.locator("#head").text_content()
-    assert page.locator("#head td").count() == 14
-    assert "drawn by JavaScript" in page.locator("#main").text_content()
-    context.close()
-
-
-def test_a_long_run_asks_no_more_of_the_browser_than_is_seen(browser, pages):
-    """What makes the page of 10,000 lines answer in time, which `python -m benchmarks page` measures."""
-    sizes = {name: (pages / f"{name}.html").stat().st_size for name in ("one", "long")}
-    assert sizes["long"] < sizes["one"] + 200 * 2 * POINTS  # bytes for each point of two curves
-    with opened(browser, pages / "long.html") as page:
-        counts = page.evaluate("""["loss", "rates"].map((name) => charts[name].host.querySelector(".mark-line path"))
-            .map((path) => path.getAttribute("d").match(/[ML]/g).length)""")
-        assert all(POINTS // 2 < count <= POINTS for count in counts), counts
-        assert page.evaluate("document.querySelectorAll('*').length") < 10 * POINTS
-
-
 def test_the_axis_and_the_runs_are_chosen(browser, pages):
     lines = "#curves .chart >> nth=0 >> .mark-line path"
+    drawn = "document.querySelector('#curves .chart').querySelectorAll('.mark-line path').length"
     with opened(browser, pages / "eight.html") as page:
         assert page.locator(lines).count() == 8
         page.get_by_role("button", name="run3").click()
-        page.wait_for_function(
-            "document.querySelectorAll('#curves .chart')[0].querySelectorAll('.mark-line path').length === 7"
-        )
+        page.wait_for_function(f"{drawn} === 7")
         colours = page.locator(lines).evaluate_all("(paths) => paths.map((path) => path.getAttribute('stroke'))")
         assert "#b7608f" not in colours  # the fourth run's, which no other takes over
         page.get_by_role("button", name="seconds").focus()
@@ -164,9 +139,7 @@ def test_the_axis_and_the_runs_are_chosen(browser, pages):
         page.wait_for_function("document.querySelector('#curves .chart').textContent.includes('seconds of training')")
         assert page.locator(lines).count() == 7
         page.get_by_role("button", name="run3").press("Space")
-        page.wait_for_function(
-            "document.querySelectorAll('#curves .chart')[0].querySelectorAll('.mark-line path').length === 8"
-        )
+        page.wait_for_function(f"{drawn} === 8")
 
 
 def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
@@ -229,7 +202,7 @@ def test_the_replay_by_keyboard_and_mouse(browser, pages):
         last = max(sampler["evaluations"][0] for sampler in replay["samplers"])
         slider, stage = page.locator("#replay input[type=range]"), page.locator("#replay .stage")
 
-        def masked() -> list[int]:
+        def masked():
             return [one.locator(".mask").count() for one in page.locator("#replay .tokens").all()]
 
         slider.evaluate("(one) => { one.value = 0; one.dispatchEvent(new Event('input')); }")
@@ -259,19 +232,15 @@ def test_the_replay_by_keyboard_and_mouse(browser, pages):
         ]
 
 
-def test_a_page_is_printed_on_paper(browser, pages):
-    with opened(browser, pages / "one.html", color_scheme="dark") as page:
+@pytest.mark.parametrize("name", ["eight", "one"])
+def test_a_page_is_printed_on_paper_and_nothing_is_cut_off(browser, pages, name):
+    window = {"width": 720, "height": 1000}
+    with opened(browser, pages / f"{name}.html", viewport=window, color_scheme="dark") as page:
         page.emulate_media(media="print")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert not page.locator("nav").is_visible()
-        assert page.pdf().startswith(b"%PDF")
-
-
-@pytest.mark.parametrize("name", ["eight", "one"])
-def test_nothing_is_cut_off_on_paper(browser, pages, name):
-    with opened(browser, pages / f"{name}.html", viewport={"width": 720, "height": 1000}) as page:
-        page.emulate_media(media="print")
         assert page.evaluate("document.documentElement.scrollWidth") <= 720
+        assert page.pdf().startswith(b"%PDF")
 
 
 def test_a_page_that_is_drawn_again_keeps_the_focus(browser, pages):
@@ -298,3 +267,67 @@ def test_what_is_not_recorded_says_which_command_records_it(browser, pages):
         assert sum("atat report RUN --compute records it" in each for each in said) == 3
         assert any("atat importance RUN" in each for each in said)
         assert "SEDD bound" in page.locator("#head").text_content()
+
+
+# A run of each objective, trained and recorded as a person does it
+
+MORE = ("train.steps=6", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=2", "evaluation.samples=1")
+ESTIMATOR = "estimator={use = 'transformer', layers = 1, width = 8, heads = 2}"
+# How many marks each chart has that the page shows.
+MARKS = """Object.fromEntries(Object.entries(charts).filter(([, one]) => one.host.isConnected).map(([name, one]) =>
+    [name, one.host.querySelectorAll(".role-mark:not(.mark-group) > *").length]))"""
+# What an objective is trained with, the sampler that writes its texts, and whether it weighs tokens.
+OBJECTIVES = {
+    "mdlm": ([ESTIMATOR, "masking=importance", "curriculum.use=three_stage"], "ancestral", True),
+    "mlm": ([], "ancestral", False),
+    "sedd": ([], "ancestral", False),
+    "d3pm": (["objective.steps=10"], "ancestral", False),
+    "adaptive": ([ESTIMATOR], "learned_order", True),
+    "block": (["objective.size=4"], "semi_autoregressive", False),
+    "autoregressive": ([], "left_to_right", False),
+    "strided": (["objective.stride=4"], "strided", False),
+}
+
+
+def test_every_objective_is_here():
+    zoo = Zoo.load()
+    own = {name for name in zoo.names("objective") if zoo.describe("objective", name).distribution == "atat-zoo"}
+    assert set(OBJECTIVES) == own
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("objectives")
+    for split, sentences in (("train", 200), ("validation", 60), ("test", 60)):
+        (root / f"{split}.txt").write_text(prose(sentences, seed=sentences))
+    (root / "small.toml").write_text(TINY)
+    return root
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_page_shows_what_an_objective_has_and_says_why_not(atat, browser, root, objective, monkeypatch):
+    pytest.importorskip("vl_convert")
+    monkeypatch.chdir(root)  # where the run has the name of an experiment
+    settings, sampler, weighs = OBJECTIVES[objective]
+    sampled = ["--sampler", sampler, "--steps", "4", "--number", "2", "--sequences", "4"]
+    settings = [f"objective.use={objective}", f"sampler.use={sampler}", *settings, *MORE]
+    printed(atat, "train", "small.toml", "--out", objective, *settings)
+    printed(atat, "bench", "samplers", objective, *sampled)
+    printed(atat, "report", objective, "--compute")
+    with opened(browser, root / objective / "report.html") as page:
+        drawn = page.evaluate(MARKS)
+        curriculum = objective == "mdlm"
+        assert drawn.pop("stages", 0) == (3 if curriculum else 0)
+        assert drawn.pop("strength", 0) > 0 if curriculum else "strength" not in drawn
+        assert drawn.pop("bands", 0) > 0 if weighs else "bands" not in drawn
+        assert drawn.pop("calibration", 0) > 0 if weighs else "calibration" not in drawn
+        assert set(drawn) == {"loss", "bound", "rates", "spread", "uncertainty", "frontier"}
+        assert all(drawn.values()), drawn
+        lacking = ["Without an importance estimator there is nothing to hold against the loss."]
+        assert page.locator(".missing").all_text_contents() == ([] if weighs else lacking)
+        assert page.locator("#text .tokens").count() == 1 + weighs
+        assert page.locator("#replay .sampler").count() == 1 + page.evaluate("data.runs[0].replay.samplers.length > 1")
+        assert page.locator("#samples pre").text_content().strip()
+        rate = page.evaluate("data.tables.rates[0].mask_rate_target")
+        if page.evaluate("data.tables.rates.every((row) => row.mask_rate === data.tables.rates[0].mask_rate)"):
+            assert f"{rate:g}" in page.locator("#curriculum figure .role-axis-label").all_text_contents()

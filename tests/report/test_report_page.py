@@ -5,8 +5,8 @@ import html
 import json
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from atat_zoo.errors import UserError
 from atat_zoo.report import charts, studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
+from atat_zoo.report.reproduce import command, commands
+from tests.cli.terminal import printed, refused
 from tests.limited import full_disk, limited
 from tests.report.run_folders import HOSTILE, make
 
@@ -122,9 +124,7 @@ def test_no_word_of_a_run_is_in_an_expression(tmp_path):
 
 def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, data, tmp_path):
     out, folder = tmp_path / "page.html", tmp_path / "figures"
-    code, said, err = atat("report", *map(str, runs), "--out", str(out), "--figures", str(folder))
-    assert (code, err) == (0, "")
-    assert said.startswith(f"{out}: ")
+    assert printed(atat, "report", *map(str, runs), "--out", str(out), "--figures", str(folder)).startswith(f"{out}: ")
     shown = {name for name, (table, _) in charts.CHARTS.items() if data["tables"][table]}
     assert {path.name for path in folder.iterdir()} == {f"{n}.{e}" for n in shown for e in ("svg", "png", "csv")}
     assert (folder / "bound.svg").read_text().startswith("<svg")
@@ -155,21 +155,15 @@ def test_mistakes_are_sentences(atat, runs, words, sentence):
     runs[0].with_suffix(".html").mkdir(exist_ok=True)
     if not (runs[0] / "pipe.html").exists():
         os.mkfifo(runs[0] / "pipe.html")
-    code, said, err = atat("report", *(word.format(one=runs[0]) for word in words))
-    assert (code, said) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert sentence in err
+    assert sentence in refused(atat, "report", *(word.format(one=runs[0]) for word in words))
 
 
 def test_a_full_disk_is_found_before_the_work_and_leaves_the_page_before(atat, runs, tmp_path, monkeypatch):
     (tmp_path / "page.html").write_text("the one before")
     monkeypatch.setattr("atat_zoo.report.recording.compute", lambda *_, **__: pytest.fail("this takes long"))
     with full_disk(100_000):
-        code, said, err = atat("report", str(runs[0]), "--compute", "--out", str(tmp_path / "page.html"))
-    assert (code, said) == (2, "")
-    assert err.startswith(f"error: {tmp_path / 'page.html'} cannot be written: File too large; free some space or")
-    assert err.count("\n") == 1
+        said = refused(atat, "report", str(runs[0]), "--compute", "--out", str(tmp_path / "page.html"))
+    assert said.startswith(f"error: {tmp_path / 'page.html'} cannot be written: File too large; free some space or")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert (tmp_path / "page.html").read_text() == "the one before"
 
@@ -178,9 +172,7 @@ def test_of_a_run_without_a_model_there_is_a_page_of_what_there_is(atat, runs, t
     run = shutil.copytree(runs[0], tmp_path / "begun", ignore=shutil.ignore_patterns("report", "pipe.html"))
     code, said, err = atat("report", str(run), "--compute")
     assert code == 0
-    assert err.startswith(
-        f"note: nothing is computed for the report: {run} has no final model yet; finish its training"
-    )
+    assert err.startswith(f"note: nothing is computed for the report: {run} has no final model yet; finish its")
     assert said.startswith(f"{run / 'report.html'}: ")
     assert given((run / "report.html").read_text(encoding="utf-8"))["data"]["tables"]["curves"]
 
@@ -222,13 +214,11 @@ def test_the_page_keeps_the_notices_of_the_libraries_that_are_in_it(data):
 
 def test_without_its_packages_or_addresses_for_its_engine_it_says_so(atat, runs, monkeypatch):
     with limited():
-        code, out, err = atat("report", str(runs[0]))
-    assert (code, out) == (2, "")
-    assert "needs 64 GiB of addresses" in err
-    assert "begin it without that limit (`ulimit -v unlimited`)" in err
+        said = refused(atat, "report", str(runs[0]))
+    assert "needs 64 GiB of addresses" in said
+    assert "begin it without that limit (`ulimit -v unlimited`)" in said
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    code, _, err = atat("report", str(runs[0]))
-    assert (code, "pip install 'atat-zoo[report]'" in err) == (2, True)
+    assert "pip install 'atat-zoo[report]'" in refused(atat, "report", str(runs[0]))
 
 
 # Studies
@@ -280,18 +270,6 @@ def test_a_folder_of_a_study_is_a_study(tmp_path):
     assert studies.file_of(tmp_path / "elsewhere") is None
 
 
-@pytest.mark.slow
-def test_a_page_is_written_in_five_seconds(runs, tmp_path):
-    """Seconds of the processor: they do not depend on what else the machine does."""
-    import resource
-
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words = [sys.executable, "-m", "atat_zoo", "report", *map(str, runs), "--out", str(tmp_path / "page.html")]
-    subprocess.run(words, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
-
-
 def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_path, monkeypatch):
     def refuse(*_):
         raise UserError("two has other held-out text than one")
@@ -302,11 +280,62 @@ def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_p
     assert code == 0
     assert "no comparison in the report: two has other held-out text than one" in err
     assert "page.html: " in said
-    monkeypatch.setattr(
-        "atat_zoo.report.collect.compared", lambda _: {"runs": [{"bounds": [{"difference": None}]}] * 2}
-    )
-    code, _, err = atat("report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
-    assert (code, err) == (0, "")
+    nothing = {"runs": [{"bounds": [{"difference": None}]}] * 2}
+    monkeypatch.setattr("atat_zoo.report.collect.compared", lambda _: nothing)
+    printed(atat, "report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
     said = given((tmp_path / "page.html").read_text())["data"]["verdict"]
     assert "The recorded comparison with one holds no difference." in said
     assert not any("Against" in each or "95 %" in each for each in said)
+
+
+# The commands that make a page again: all of them work in one folder, with what the page was asked for
+
+
+@pytest.mark.parametrize(
+    ("train", "run"),
+    [
+        ("atat train z.toml --out full", "full"),
+        ("atat train z.toml --out=full", "./full"),
+        ("atat train mdlm", "runs/mdlm"),
+    ],
+)
+def test_where_the_runs_were_trained_they_are_named_as_they_were_given(tmp_path, monkeypatch, train, run):
+    monkeypatch.chdir(tmp_path)
+    found = commands([Path(run)], [train], False, out=None, figures=None)
+    assert found == [train, f"atat eval {Path(run)}", f"atat report {Path(run)} --compute"]
+
+
+def test_elsewhere_every_path_but_those_of_the_training_is_a_whole_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs, train = [Path("zst/full"), Path("zst/a run")], ["atat train z.toml --out full", None]
+    note, *found = commands(runs, train, True, out=Path("page.html"), figures=Path("charts"))
+    assert note == "# In the folder where the runs were trained, where the paths of `atat train` begin:"
+    full, other = f"{tmp_path}/zst/full", shlex.quote(f"{tmp_path}/zst/a run")
+    assert found == [
+        train[0],
+        f"atat eval {full}",
+        f"atat eval {other}",
+        f"atat compare {full} {other}",
+        f"atat report {full} {other} --compute --frontier --out {tmp_path}/page.html --figures {tmp_path}/charts",
+    ]
+
+
+@pytest.mark.parametrize("recorded", [{}, {"command": 3}, {"command": []}])
+def test_a_command_that_is_not_recorded_is_none(recorded):
+    assert command(recorded) is None
+
+
+def test_a_run_of_the_launcher_is_made_by_it():
+    recorded = {"command": ["/a/atat_zoo/train.py", "mdlm", "--out", "a b"], "computes": {"ranks": 2}}
+    assert command(recorded) == "composer -n 2 -m atat_zoo.train mdlm --out 'a b'"
+    recorded["command"][0] = "/a/atat_zoo/__main__.py"
+    assert command(recorded) == "atat mdlm --out 'a b'"
+
+
+def test_the_page_has_the_options_that_it_was_asked_for_with(atat, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(Path("runs/it"))
+    assert atat("report", "runs/it", "--out", "page.html")[0] == 0
+    train, *found = given(Path("page.html").read_text())["data"]["commands"]
+    assert train == "atat train documented/atat --out runs/it"
+    assert found == ["atat eval runs/it", "atat report runs/it --compute --frontier --out page.html"]

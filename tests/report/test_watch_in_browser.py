@@ -7,18 +7,12 @@ import signal
 import socket
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from atat_zoo.run import RunFolder
 from tests import forked
 from tests.report.browser import chromium
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.tiny import Tiny
 
 pytestmark = pytest.mark.slow
 STEPS = 60
@@ -29,7 +23,7 @@ MARKS = ".mark-symbol:not(.role-legend-symbol) path"
 BOUNDS = f"""document.querySelectorAll("#curves .bound {MARKS}").length"""
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120) -> None:
+def wait_for(condition, what, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what
@@ -37,17 +31,17 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120) -> N
 
 
 @pytest.fixture
-def browser() -> Iterator[Any]:
+def browser():
     with chromium() as found:
         yield found
 
 
 @contextmanager
-def watched(run: RunFolder, port: int) -> Iterator[str]:
+def watched(run, port):
     """Let `atat watch` show a run, and kill it."""
     server = forked.Atat(["watch", str(run.path), "--port", str(port)], run.path.parent)
 
-    def answers() -> bool:
+    def answers():
         with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             return True
         return server.poll() is not None
@@ -60,15 +54,13 @@ def watched(run: RunFolder, port: int) -> Iterator[str]:
         server.kill()
 
 
-def test_a_page_follows_a_run_that_is_killed_and_continued_and_a_server_that_is_started_anew(
-    tiny: Tiny, browser: Any
-) -> None:
+def test_a_page_follows_a_run_that_is_killed_and_continued_and_a_server_that_is_started_anew(tiny, browser):
     pytest.importorskip("vl_convert")
     run = RunFolder(tiny.root / "watched")
     said = [f"train.steps={STEPS}", "train.save_every=10", "train.evaluate_every=20"]
     training = forked.Atat(["train", str(tiny.path), "--out", str(run.path), *said], tiny.root)
 
-    def train_until(step: int) -> int:
+    def train_until(step):
         """Let the training go on to a step at least, and stop it there: it is faster than the browser."""
         training.send_signal(signal.SIGCONT)
         wait_for(lambda: run.last_metrics().get("step", 0) >= step or training.poll() is not None, f"step {step}")
@@ -83,7 +75,7 @@ def test_a_page_follows_a_run_that_is_killed_and_continued_and_a_server_that_is_
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
 
-    def drawn(steps: int) -> None:
+    def drawn(steps):
         """Wait until the page shows these steps, each of them once, in their order."""
         page.wait_for_function(f"{CURVE}.length >= {steps}", timeout=60_000)
         curve = page.evaluate(CURVE)
