@@ -64,15 +64,15 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     if counted := [run["name"] for run in described if run["counts"]]:
         said = "counts of neighbouring tokens are in the network from step 0, so the training loss begins low"
         _note(notes, "curves", joined(counted), f"{said}; the bound shows what is learned beyond.")
-    sentences = list(verdict(described, compared(folders)))
-    again = reproduce.commands(
-        runs, [run["command"] for run in described], bool(rows["frontier"]), out=out, figures=figures
-    )
-    data = page_data("runs", heading(described), sentences, rows, described, table_of_bounds(described), notes)
+    sentences, priced = list(verdict(described, compared(folders))), bool(rows["frontier"])
+    trained = [run["command"] for run in described]
+    more: Table = {"runs": described, "overview": table_of_bounds(described), "notes": notes}
+    more["experiment"] = _experiment(names, resolved)
+    more["commands"] = reproduce.commands(runs, trained, priced, out=out, figures=figures)
+    data = page_data("runs", heading(described), sentences, rows, **more)
     for run in described:
         run["evaluated"] = run["evaluated"][-1:]
         del run["source"]
-    data |= {"experiment": _experiment(names, resolved), "commands": again}
     samples = partial(_halved, key="samples", rest="\n… the rest is in samples.txt")
     experiments = partial(_halved, key="resolved", rest="\n# the rest is in resolved.toml")
     for cut in (_last_texts, _texts, samples, _rows, experiments):
@@ -81,19 +81,11 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     return data
 
 
-def page_data(
-    kind: str,
-    title: str,
-    verdict: list[str],
-    tables: dict[str, list[Table]],
-    runs: Sequence[Table] = (),
-    overview: Table | None = None,
-    notes: dict[str, list[str]] | None = None,
-) -> Table:
-    """Return what the data of every page have."""
+def page_data(kind: str, title: str, verdict: list[str], tables: dict[str, list[Table]], **more: Any) -> Table:
+    """Return what the data of every page have, and more."""
     about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
-    shown = {"version": __version__, "verdict": verdict, "overview": overview, "runs": runs}
-    return about | shown | {"tables": tables, "notes": notes or {}}
+    shown = {"version": __version__, "verdict": verdict, "overview": None, "runs": (), "tables": tables, "notes": {}}
+    return about | shown | more
 
 
 def _note(notes: dict[str, list[str]], section: str, name: str, said: str) -> None:

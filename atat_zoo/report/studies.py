@@ -43,8 +43,8 @@ def _page(report: Table, path: Path) -> Table:
     rows = [row for order, each in enumerate(report["comparisons"]) for row in _arm(order, each)]
     tables = {name: rows if name == "arms" else [] for name in TABLES}
     commands = [f"atat study {shlex.quote(report['file'])} --jobs 2", f"atat report {shlex.quote(str(path))}"]
-    data = page_data("study", report["study"], list(_verdict(report)), tables)
-    return data | {"blocks": list(_blocks(report)), "commands": commands}
+    blocks = list(_blocks(report))
+    return page_data("study", report["study"], list(_verdict(report)), tables, blocks=blocks, commands=commands)
 
 
 def _change(difference: Table | None) -> str:
