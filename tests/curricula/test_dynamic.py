@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from atat_zoo.curricula import DynamicCurriculum
-from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.registry import Context
+from tests.diffusion.noised import noised
 
 CONTEXT = Context(vocabulary_size=4, length=2)
 QUICK = {"patience": 20, "fast": 5.0, "slow": 25.0}
@@ -62,23 +63,10 @@ def test_a_step_that_says_nothing_changes_nothing(bad):
         assert torch.equal(value, before[name])
 
 
-def test_a_resumed_curriculum_goes_on_as_if_nothing_had_happened():
-    losses = [3.0 - 0.001 * i for i in range(120)]
-    whole, first, second = (DynamicCurriculum(**QUICK).build(CONTEXT) for _ in range(3))
-    fed(whole, losses)
-    fed(first, losses[:57])
-    second.load_state_dict(first.state_dict())
-    fed(second, losses[57:])
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, second.state_dict()[name])
-
-
 def test_weights_are_those_of_the_stage():
     curriculum = DynamicCurriculum(sharpness=1.5, **QUICK).build(CONTEXT)
     assert isinstance(curriculum, StatefulPart)
-    maskable = torch.ones(1, 2, dtype=torch.bool)
-    zeros = torch.zeros(1, 2)
-    step = NoisedBatch(x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros, rate=zeros, p=zeros)
+    step = noised([[True, True]])
     importance = torch.tensor([[0.0, 1.0]])
     for position, sign in enumerate((-1, 0, 1)):
         curriculum.position.fill_(position)
@@ -87,9 +75,7 @@ def test_weights_are_those_of_the_stage():
 
 
 def test_statistics_are_the_sum_and_count_of_what_was_masked():
-    masked = torch.tensor([[True, False], [True, True]])
-    zeros = torch.zeros(2, 2)
-    step = NoisedBatch(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros, rate=zeros, p=zeros)
+    step = noised([[True, False], [True, True]])
     total = DynamicCurriculum().build(CONTEXT).statistics(step, torch.tensor([[1.0, 0.0], [2.0, 4.0]]))
     assert total.tolist() == [7.0, 3.0]
 

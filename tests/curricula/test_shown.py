@@ -2,25 +2,21 @@
 
 import math
 
+import attrs
 import pytest
 import torch
 
 from atat_zoo.curricula.shown import ContextAdaptiveCurriculum, PlannerAwareCurriculum
-from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.testing import check_curriculum
 from atat_zoo.testing.toys import toy
 from tests import learned
+from tests.diffusion.noised import noised
 
 
 def step(hidden, maskable=None):
-    masked = torch.tensor([[c == "_" for c in row] for row in hidden])
-    maskable = torch.ones_like(masked) if maskable is None else maskable
-    x = torch.zeros(masked.shape, dtype=torch.int64)
-    rate = masked.float().mean(1)
-    z = torch.where(masked, 1, x)
-    return NoisedBatch(x=x, z=z, masked=masked, maskable=maskable, t=rate, rate=rate, p=rate[:, None].expand(x.shape))
+    return noised([[c == "_" for c in row] for row in hidden], maskable=maskable)
 
 
 def weights(curriculum, given, importance=None):
@@ -81,11 +77,7 @@ def test_they_tilt_nothing_that_is_learned(curriculum):
     for mask in learned.masks(3):
         masked = mask.expand(8, 3)
         z = torch.where(masked, 2, joint.states)
-        rate = masked.float().mean(1)
-        every = torch.ones_like(masked)
-        given = NoisedBatch(
-            x=joint.states, z=z, masked=masked, maskable=every, t=rate, rate=rate, p=rate[:, None] * every
-        )
+        given = attrs.evolve(noised(masked), x=joint.states, z=z)
         importance = ((z * torch.tensor([9, 3, 1])).sum(1, keepdim=True) * torch.tensor([1, 2, 3]) % 7) / 7
         h.append(curriculum.weights(given, importance, 0.5).double())
     p, known = learned.conditionals(joint, torch.stack(h))

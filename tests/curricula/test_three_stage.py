@@ -7,44 +7,15 @@ from hypothesis import strategies as st
 
 from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
 from atat_zoo.curricula.weighting import tilt
-from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_curriculum
-
-
-def step(maskable):
-    zeros = torch.zeros(maskable.shape)
-    return NoisedBatch(
-        x=zeros.long(), z=zeros.long(), masked=maskable, maskable=maskable, t=zeros[:, 0], rate=zeros[:, 0], p=zeros
-    )
+from tests.diffusion.noised import noised
 
 
 def built(steps=1000, **parameters):
     return ThreeStageCurriculum(**{"warmup_steps": 0} | parameters).build(
         Context(vocabulary_size=4, length=4, steps=steps)
     )
-
-
-@given(
-    st.integers(0, 2**31),
-    st.sampled_from([1, 2, 50]),
-    st.floats(0, 1),
-    st.floats(0, 50),
-    st.sampled_from(["step", "linear", "exponential"]),
-)
-def test_weights_are_positive_with_mean_one_over_what_is_maskable(seed, length, progress, sharpness, how):
-    draw = torch.Generator().manual_seed(seed)
-    importance = torch.rand(5, length, generator=draw)
-    maskable = torch.rand(5, length, generator=draw) < 0.7
-    maskable[0] = False
-    schedule = built(sharpness=sharpness, progress=how, warmup_steps=100)
-    for dtype in (torch.float32, torch.bfloat16):
-        weights = schedule.weights(step(maskable), importance.to(dtype), progress)
-        assert weights.dtype == torch.float32
-        assert bool((weights > 0).all())
-        count = maskable.sum(-1)
-        mean = (weights * maskable).sum(-1) / count.clamp(min=1)
-        torch.testing.assert_close(mean, (count > 0).float(), atol=2e-6, rtol=0)
 
 
 def test_the_three_stages_have_the_weights_of_the_formula():
@@ -54,7 +25,7 @@ def test_the_three_stages_have_the_weights_of_the_formula():
     for progress, (stage, sign) in (stages | {0.8: ("hard", 1), 1.0: ("hard", 1)}).items():
         raw = (sign * 2.0 * importance).exp()
         assert schedule.stage(progress) == stage
-        torch.testing.assert_close(schedule.weights(step(maskable), importance, progress), raw / raw.mean())
+        torch.testing.assert_close(schedule.weights(noised(maskable), importance, progress), raw / raw.mean())
 
 
 def test_thresholds_weigh_what_is_easy_then_what_is_hard_and_all_else_alike():
@@ -62,7 +33,7 @@ def test_thresholds_weigh_what_is_easy_then_what_is_hard_and_all_else_alike():
     schedule = built(sharpness=2.0, thresholds=(0.3, 0.7))
     for progress, heavier in ((0.1, [1, 0, 0, 0, 0]), (0.5, [0] * 5), (0.9, [0, 0, 0, 0, 1])):
         raw = (2.0 * torch.tensor([heavier])).exp()
-        torch.testing.assert_close(schedule.weights(step(maskable), importance, progress), raw / raw.mean())
+        torch.testing.assert_close(schedule.weights(noised(maskable), importance, progress), raw / raw.mean())
     check_curriculum(ThreeStageCurriculum(thresholds=(0.3, 0.7)), 10)
 
 
@@ -144,6 +115,6 @@ def test_a_tilt_survives_any_strength():
 
 def test_none_weighs_everything_alike():
     curriculum = NoCurriculum().build(Context(vocabulary_size=4, length=4))
-    weights = curriculum.weights(step(torch.ones(2, 3, dtype=torch.bool)), torch.rand(2, 3), 0.5)
+    weights = curriculum.weights(noised(torch.ones(2, 3, dtype=torch.bool)), torch.rand(2, 3), 0.5)
     assert torch.equal(weights, torch.ones(2, 3))
     assert curriculum.stage(0.5) == "none"

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.masking import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
 from atat_zoo.masking.position_bias import RunningBias, UShapeBias
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_masking
+from tests.diffusion.noised import noised
 
 ALL = torch.ones(1, 3, dtype=torch.bool)
 CONTEXT = Context(vocabulary_size=5, length=16)
@@ -61,13 +62,10 @@ def test_position_is_adaptive_if_and_only_if_its_bias_is():
     assert isinstance(learned, StatefulPart)
     masked = torch.ones(1, 16, dtype=torch.bool)
     zeros = torch.zeros(1, 16)
-    step = NoisedBatch(
-        x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=zeros[0], rate=zeros[0], p=zeros
-    )
     flat = learned.probabilities(zeros, torch.tensor([0.5]), masked)
     torch.testing.assert_close(flat, torch.full((1, 16), 0.5))
     loss = torch.arange(16.0).unsqueeze(0)
-    learned.update(learned.statistics(step, loss), 0.0)
+    learned.update(learned.statistics(noised(masked), loss), 0.0)
     p = learned.probabilities(zeros, torch.tensor([0.5]), masked)
     assert bool((p.diff() > 0).all()), "positions with more loss are masked more"
     assert "bias.sums" in learned.state_dict()

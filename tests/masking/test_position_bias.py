@@ -1,25 +1,11 @@
 import pytest
 import torch
 
-from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.masking.position_bias import FlatBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
+from tests.diffusion.noised import noised
 
 CONTEXT = Context(vocabulary_size=5, length=4)
-
-
-def step(masked):
-    masked = torch.as_tensor(masked)
-    zeros = torch.zeros(masked.shape)
-    return NoisedBatch(
-        x=zeros.long(),
-        z=zeros.long(),
-        masked=masked,
-        maskable=torch.ones_like(masked),
-        t=zeros[:, 0],
-        rate=zeros[:, 0],
-        p=zeros,
-    )
 
 
 def test_u_shape_by_hand():
@@ -43,7 +29,7 @@ def test_left_to_right_rises_evenly_and_flat_does_not():
 def test_running_brings_the_means_to_the_unit_interval():
     bias = RunningBias().build(CONTEXT)
     assert bias.values(4).tolist() == [0, 0, 0, 0]
-    batch = step([[True, True, True, False], [True, False, True, False]])
+    batch = noised([[True, True, True, False], [True, False, True, False]])
     loss = torch.tensor([[1.0, 4.0, 3.0, 0.0], [3.0, 0.0, 3.0, 0.0]]) / 100
     bias.update(bias.statistics(batch, loss), 0.0)
     # Means 2, 4, 3 in hundredths; the position never masked takes the mean over all draws, 14/5.
@@ -52,22 +38,22 @@ def test_running_brings_the_means_to_the_unit_interval():
 
 def test_running_does_not_blow_up_noise_between_equals():
     bias = RunningBias(floor=0.1).build(CONTEXT)
-    bias.update(bias.statistics(step([[True] * 4]), torch.tensor([[2.0, 2.002, 2.0, 2.0]])), 0.0)
+    bias.update(bias.statistics(noised([[True] * 4]), torch.tensor([[2.0, 2.002, 2.0, 2.0]])), 0.0)
     assert bias.values(4).max() < 0.02
 
 
 def test_running_forgets_and_keeps_what_is_seldom_seen():
     bias = RunningBias(decay=0.5).build(CONTEXT)
-    bias.update(bias.statistics(step([[True] * 4]), torch.tensor([[8.0, 0.0, 4.0, 4.0]])), 0.0)
+    bias.update(bias.statistics(noised([[True] * 4]), torch.tensor([[8.0, 0.0, 4.0, 4.0]])), 0.0)
     assert bias.values(4)[0] == 1
     for _ in range(30):
-        bias.update(bias.statistics(step([[True, True, False, False]]), torch.tensor([[0.0, 8.0, 0.0, 0.0]])), 0.0)
+        bias.update(bias.statistics(noised([[True, True, False, False]]), torch.tensor([[0.0, 8.0, 0.0, 0.0]])), 0.0)
     torch.testing.assert_close(bias.values(4), torch.tensor([0.0, 1.0, 0.5, 0.5]))
 
 
 def test_running_serves_shorter_sequences_and_refuses_longer_ones():
     bias = RunningBias().build(CONTEXT)
-    short = step([[True, True]])
+    short = noised([[True, True]])
     bias.update(bias.statistics(short, torch.tensor([[1.0, 2.0]])), 0.0)
     assert bias.values(2).tolist() == [0.0, 1.0]
     with pytest.raises(ValueError, match="4 positions, not 5"):

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.noise import CosineNoise, LinearNoise
 from atat_zoo.rates import AdaptiveRates, BellRates, BetaRates, NoiseRates, UniformRates
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, toy
+from tests.diffusion.noised import noised
 
 CONTEXT = Context(vocabulary_size=4, length=8, counts=np.array([1, 1, 1, 1]))
 H1 = np.log(4)
@@ -199,12 +200,6 @@ def test_where_all_is_uniform_the_variance_is_finite():
 # Adaptive rates
 
 
-def step(rate, masked):
-    masked = torch.tensor(masked)
-    rate, zeros = torch.tensor(rate), torch.zeros(masked.shape)
-    return NoisedBatch(x=zeros.long(), z=zeros.long(), masked=masked, maskable=masked, t=rate, rate=rate, p=zeros)
-
-
 def test_adaptive_rates_are_their_formula():
     module = taught([0.2, 1.0, 1.5, 0.4], floor=0.1)
     middle, loss = np.array([1, 3, 5, 7]) / 8, np.array([0.2, 1.0, 1.5, 0.4])
@@ -228,30 +223,12 @@ def test_adaptive_rates_are_uniform_until_every_bin_has_been_seen(losses):
 
 def test_what_is_seen_is_the_loss_at_masked_tokens_by_the_bin_of_the_row():
     module = AdaptiveRates(bins=2, decay=0.5).build(CONTEXT)
-    seen = step([0.2, 0.5, 0.9], [[True, False], [True, True], [False, True]])
+    seen = noised([[True, False], [True, True], [False, True]], [0.2, 0.5, 0.9])
     total = module.statistics(seen, torch.tensor([[1.0, 0.0], [2.0, 4.0], [0.0, 8.0]]))
     assert total.tolist() == [[7.0, 8.0], [3.0, 1.0]]
     module.update(total, 0.0)
     module.update(total, 0.0)
     assert module.sums.tolist() == [[10.5, 12.0], [4.5, 1.5]]
-
-
-@given(
-    st.lists(st.tuples(st.floats(2**-20, 1), st.lists(st.floats(0, 8), min_size=3, max_size=3)), min_size=2),
-    st.data(),
-)
-def test_the_state_does_not_depend_on_micro_batches(given_rows, data):
-    rates, losses = [rate for rate, _ in given_rows], torch.tensor([loss for _, loss in given_rows])
-    module = AdaptiveRates(bins=4).build(CONTEXT)
-    whole = step(rates, (losses > 0).tolist())
-    cut = data.draw(st.integers(1, len(rates) - 1))
-    total = sum(
-        module.statistics(
-            NoisedBatch(**{k: v[rows] for k, v in attrs.asdict(whole, recurse=False).items()}), losses[rows]
-        )
-        for rows in (slice(0, cut), slice(cut, None))
-    )
-    torch.testing.assert_close(total, module.statistics(whole, losses), rtol=1e-12, atol=1e-12)
 
 
 def test_the_unigram_cross_entropy_is_of_the_training_tokens_and_is_saved():

@@ -2,11 +2,11 @@
 
 import torch
 
-from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.diffusion.randomness import row_keys, stratified
 from atat_zoo.masking import ImportanceMasking, UniformMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.targets import WasMaskedTarget
+from tests.diffusion.noised import noised
 
 ROWS = 20_000
 
@@ -18,10 +18,8 @@ def mean_target(strategy, importance):
     maskable = torch.ones(ROWS, 4, dtype=torch.bool)
     p = strategy.probabilities(importance.expand(ROWS, 4), rate, maskable)
     masked = BernoulliMaskDrawing()(p, row_keys(0, "mask", rows))
-    x = torch.zeros(ROWS, 4, dtype=torch.int64)
-    step = NoisedBatch(x=x, z=x + masked, masked=masked, maskable=maskable, t=rate, rate=rate, p=p)
     # Whatever the loss: here the first token is the hardest by far.
-    target, counted = WasMaskedTarget()(step, masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
+    target, counted = WasMaskedTarget()(noised(masked, rate), masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
     assert counted.all()
     return target.mean(0), p.mean(0)
 
