@@ -1,6 +1,5 @@
 """Keys and values of finished blocks: with them the logits are those of the whole text, read anew."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,9 +86,3 @@ def test_rows_and_the_last_tokens():
     assert len(some) == 3
     some.trim(0)
     assert len(some) == 0
-
-
-@pytest.mark.parametrize("options", [{}, {"positions": torch.arange(L), "attention": "causal"}])
-def test_where_the_tokens_stand_must_be_said(options):
-    with pytest.raises(ValueError, match="with a cache the positions must be given"):
-        build()(text(), cache=Cache(), **options)

@@ -40,20 +40,6 @@ def time():
     return torch.linspace(0.1, 1, B)
 
 
-@pytest.mark.parametrize("conditioned", [False, True])
-def test_shapes(tokens, conditioned):
-    model = build(time_conditioning=conditioned)
-    hidden = model(tokens, time())
-    assert hidden.shape == (B, L, 32)
-    assert model.head(hidden).shape == (B, L, V)
-    some = hidden[tokens == V]
-    assert model.head(some).shape == (int((tokens == V).sum()), V)
-    assert model.head(hidden[:0]).shape == (0, L, V)
-    assert model.reads_time is conditioned
-    assert model.embedding.weight.shape == (V + 1, 32)
-    torch.testing.assert_close(model.head(hidden)[tokens == V], model.head(some))
-
-
 # How it starts
 
 
@@ -150,38 +136,12 @@ def test_only_relative_positions_matter(tokens):
         assert (model(tokens.flip(1)).flip(1) - usual).abs().max() > 0.01
 
 
-def test_every_position_is_seen_from_every_other(tokens):
-    model = build()
+def test_every_row_may_have_a_mask_of_its_own(tokens):
+    model, lower = build(), torch.ones(L, L, dtype=torch.bool).tril()
     with torch.no_grad():
-        usual = model(tokens)
-        for j in range(L):
-            other = tokens.clone()
-            other[:, j] = (other[:, j] + 1) % V
-            assert ((model(other) - usual).abs().amax(-1) > 1e-5).all(), j
-
-
-def test_causal_is_causal(tokens):
-    model = build()
-    with torch.no_grad():
-        usual = model(tokens, attention="causal")
-        for j in range(L):
-            other = tokens.clone()
-            other[:, j] = (other[:, j] + 1) % V
-            changed = (model(other, attention="causal") - usual).abs().amax(-1) > 1e-5
-            assert not changed[:, :j].any(), j
-            assert changed[:, j:].all(), j
-
-
-def test_bool_masks_hide_what_is_false(tokens):
-    model = build()
-    with torch.no_grad():
-        usual, causal = model(tokens), model(tokens, attention="causal")
-        lower = torch.ones(L, L, dtype=torch.bool).tril()
-        torch.testing.assert_close(model(tokens, attention=lower), causal, atol=1e-5, rtol=0)
-        torch.testing.assert_close(model(tokens, attention=lower | True), usual, atol=1e-5, rtol=0)
-        by_row = torch.stack([lower, lower | True, lower, lower | True])[:, None]
-        mixed = model(tokens, attention=by_row)
-        torch.testing.assert_close(mixed, torch.stack([causal[0], usual[1], causal[2], usual[3]]), atol=1e-5, rtol=0)
+        every, causal = model(tokens), model(tokens, attention="causal")
+        mixed = model(tokens, attention=torch.stack([lower, lower | True, lower, lower | True])[:, None])
+    torch.testing.assert_close(mixed, torch.stack([causal[0], every[1], causal[2], every[3]]), atol=1e-5, rtol=0)
 
 
 def test_padding_is_hidden_by_a_mask_only(tokens):
@@ -196,16 +156,6 @@ def test_padding_is_hidden_by_a_mask_only(tokens):
         short = model(tokens[:, :6])
         torch.testing.assert_close(model(tokens, attention=mask)[:, :6], short, atol=1e-5, rtol=0)
         assert (model(other)[:, :6] - model(tokens)[:, :6]).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("conditioned", [False, True])
-def test_rows_do_not_see_each_other(tokens, conditioned):
-    model = build(time_conditioning=conditioned)
-    order = torch.tensor([2, 0, 3, 1])
-    with torch.no_grad():
-        usual = model(tokens, time())
-        torch.testing.assert_close(model(tokens[order], time()[order]), usual[order])
-        torch.testing.assert_close(model(tokens[1:2], time()[1:2]), usual[1:2])
 
 
 def test_a_length_beyond_the_maximum_is_refused():

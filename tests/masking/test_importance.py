@@ -30,8 +30,3 @@ def test_padding_neither_counts_nor_is_masked():
     for strategy in (UniformMasking(), ImportanceMasking()):
         p = strategy.probabilities(row(0.2, 0.2, 1.0, 0.0), torch.tensor([0.5]), maskable)
         torch.testing.assert_close(p, row(0.5, 0.5, 0.0, 0.0))
-
-
-def test_uniform_ignores_importance():
-    p = UniformMasking().probabilities(torch.rand(2, 5), torch.tensor([0.0, 0.3]), torch.ones(2, 5, dtype=torch.bool))
-    torch.testing.assert_close(p, torch.tensor([[0.0], [0.3]]).expand(2, 5))

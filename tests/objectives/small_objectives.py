@@ -57,22 +57,28 @@ def build(objective, seed=0, random=True, context=CONTEXT, **parts):
     return module
 
 
+def full_batch(tokens, step=0, progress=0.1):
+    """Tokens [B, L], all of them maskable, as the global batch of a step."""
+    rows, length = tokens.shape
+    return Batch(
+        tokens=tokens,
+        maskable=torch.ones_like(tokens, dtype=torch.bool),
+        index=torch.arange(rows) + step * rows,
+        mean_maskable=torch.tensor(float(length)),
+        progress=progress,
+    )
+
+
 def batch(first=0, rows=None, *, padded=True, seed=None, progress=0.1, context=CONTEXT):
     """The global batch of a step, or some of its rows; pads are at the end. Another seed has other tokens."""
     V, L = context.vocabulary_size, context.length
     tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(first if seed is None else seed))
-    maskable = torch.ones(N, L, dtype=torch.bool)
+    whole = full_batch(tokens, first, progress=progress)
     if padded:
-        maskable[1, 3:] = False
-        maskable[2] = False
-        maskable[5, -1:] = False
-    whole = Batch(
-        tokens=tokens,
-        maskable=maskable,
-        index=torch.arange(N) + first * N,
-        mean_maskable=maskable.sum(1).float().mean(),
-        progress=progress,
-    )
+        whole.maskable[1, 3:] = False
+        whole.maskable[2] = False
+        whole.maskable[5, -1:] = False
+        whole = attrs.evolve(whole, mean_maskable=whole.maskable.sum(1).float().mean())
     return whole if rows is None else part_of(whole, rows)
 
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from atat_zoo import Zoo
 from atat_zoo.diffusion.randomness import row_keys, uniform
 from atat_zoo.diffusion.statistics import spearman
-from atat_zoo.objectives import Batch
 from atat_zoo.registry import Context
+from tests.objectives.small_objectives import PARTS, assembled, full_batch
 
 pytestmark = pytest.mark.slow  # each is a training
 P = torch.tensor([0.55, 0.25, 0.15, 0.05], dtype=torch.float64)
@@ -28,35 +27,17 @@ def text(first, rows):
     return torch.searchsorted(P.cumsum(0), u).clamp(max=len(P) - 1)
 
 
-def build(target):
-    zoo = Zoo.load()
+def trained(target):
     torch.manual_seed(0)
-    parts = {
-        "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "unigram"},
-        "noise": "linear",
-        "rates": "noise",
-        "estimator": {"use": "transformer", "layers": 1, "width": 16, "heads": 2},
-        "masking": "uniform",
-        "mask_drawing": "bernoulli",
-        "curriculum": "none",
-        "target": target,
-    }
-    made = {kind: zoo.build(kind, value, CONTEXT) for kind, value in parts.items()}
     # Where the mask itself is the target, it is the only thing to learn.
-    return zoo.spec("objective", {"use": "mdlm", "importance_loss_weight": 1.0}).build(CONTEXT, made, N).train()
-
-
-def trained(module):
+    objective = {"use": "mdlm", "importance_loss_weight": 1.0}
+    parts = {"estimator": PARTS["estimator"] | {"width": 16}, "masking": "uniform", "curriculum": "none"}
+    module = assembled(
+        objective, CONTEXT, N, backbone=PARTS["backbone"] | {"output_bias": "unigram"}, target=target, **parts
+    )
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
     for step in range(STEPS):
-        tokens = text(step * N, N)
-        batch = Batch(
-            tokens=tokens,
-            maskable=torch.ones_like(tokens, dtype=torch.bool),
-            index=torch.arange(step * N, (step + 1) * N),
-            mean_maskable=torch.tensor(float(L)),
-            progress=step / STEPS,
-        )
+        batch = full_batch(text(step * N, N), step, progress=step / STEPS)
         optimizer.zero_grad()
         module.loss(batch)["loss"].backward()
         for group in optimizer.param_groups:
@@ -75,7 +56,7 @@ def importance(module):
 
 @pytest.fixture(scope="module")
 def difficulty():
-    return trained(build("difficulty"))
+    return trained("difficulty")
 
 
 def test_difficulty_learns_which_tokens_are_hard(difficulty):
@@ -93,7 +74,7 @@ def test_difficulty_learns_which_tokens_are_hard(difficulty):
 
 
 def test_was_masked_learns_the_mask_rate_and_nothing_of_difficulty():
-    _, found, _ = importance(trained(build("was_masked")))
+    _, found, _ = importance(trained("was_masked"))
     # E_r[p_i(r)] = ½ for every token.
     assert float(found.mean()) == pytest.approx(0.5, abs=0.03)
     assert float((found - 0.5).abs().mean()) < 0.04
