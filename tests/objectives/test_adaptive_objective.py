@@ -8,7 +8,7 @@ import pytest
 import small_objectives
 import torch
 import torch.nn.functional as F
-from small_objectives import BACKBONE, part_of
+from small_objectives import BACKBONE, full_batch
 from torch import nn
 
 from atat_zoo.bounds import ExactKBound
@@ -17,7 +17,6 @@ from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.objectives import Batch
 from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import Joint
@@ -239,24 +238,13 @@ def test_the_denoiser_gives_distributions_and_reverse_weights_in_one_evaluation(
 # What trains what
 
 
-def gradients(module, loss):
-    module.zero_grad()
-    loss.backward()
-    return {name: p.grad for name, p in module.named_parameters()}
-
-
-def test_the_target_trains_the_estimator_and_the_forward_weights_do_not():
-    module = build(SHARP | {"importance_loss_weight": 0.0})
-    for key, gradient in gradients(module, module.loss(batch(1))["loss"]).items():
-        assert not key.startswith("estimator.") or gradient is None or not gradient.any(), key
-
-
 def test_the_bounds_gradient_for_the_forward_weights_leaves_the_model_alone():
     given = batch(1)
     found = []
     for scale in (0.0, 5.0):
         module = build(SHARP | {"learn_importance": True, "learn_position": True, "importance_loss_weight": scale})
-        found.append(gradients(module, module.loss(given)["loss"]))
+        module.loss(given)["loss"].backward()
+        found.append({name: parameter.grad for name, parameter in module.named_parameters()})
     for key, gradient in found[0].items():
         if key.startswith(("backbone.", "order_head.")):
             torch.testing.assert_close(found[1][key], gradient, msg=key)
@@ -337,65 +325,6 @@ def test_an_estimator_learns_from_the_target_or_from_the_bound():
         assert torch.equal(one, other)
 
 
-def test_parts_with_a_memory_take_in_the_step():
-    module = build(SHARP | {"bias": "running"}, target={"use": "difficulty", "scale": "running"})
-    module.loss(part_of(batch(), torch.arange(4)))
-    module.loss(part_of(batch(), torch.arange(4, 8)))
-    sums = []
-    module.end_step(lambda total: sums.append(total.clone()), 0.1)
-    assert len(sums) == 2
-    assert module.bias.sums[1].sum() > 0
-    assert module.target.moments[0].sum() == module.bias.sums[1].sum()
-    module.eval()
-    module.loss(batch())
-    module.end_step(lambda total: sums.append(total), 0.2)
-    assert len(sums) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", [None, "order", "timed"])
-def test_it_learns_a_rule(form):
-    """x_i = x_0 + i mod V: the bound falls towards that of one free token, and goes on exactly after a resume."""
-
-    def step(module, optimizer, number):
-        start = torch.randint(0, V, (N, 1), generator=torch.Generator().manual_seed(number))
-        given = Batch(
-            tokens=(start + torch.arange(L)) % V,
-            maskable=torch.ones(N, L, dtype=torch.bool),
-            index=torch.arange(N) + number * N,
-            mean_maskable=torch.tensor(float(L)),
-            progress=0.0,
-        )
-        loss = module.loss(given)["loss"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        module.end_step(lambda total: None, 0.0)
-
-    learned = {"learn_importance": True, "learn_position": True, "form": form} if form else {}
-    module = build(SHARP | learned, random=False)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
-    texts = (torch.arange(V)[:, None] + torch.arange(L)) % V
-    before = float(enumerated(module, texts).mean())
-    for number in range(120):
-        if number == 110:
-            saved = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
-        step(module, optimizer, number)
-    after = float(enumerated(module, texts).mean())
-    assert before > L * math.log(V) - 1e-3
-    assert math.log(V) - 1e-3 < after < 0.7 * before
-
-    resumed = build(SHARP | learned, random=False)
-    again = torch.optim.AdamW(resumed.parameters(), lr=1e-2)
-    resumed.load_state_dict(saved[0])
-    again.load_state_dict(saved[1])
-    torch.manual_seed(99)
-    for number in range(110, 120):
-        step(resumed, again, number)
-    for key, value in resumed.state_dict().items():
-        assert torch.equal(value, module.state_dict()[key]), key
-
-
 # The best order
 
 
@@ -459,18 +388,10 @@ def test_learned_positions_find_the_best_order(form):
 
     learned = [module.position, *module.order_head.parameters()]
     optimizer = torch.optim.Adam(learned, lr=0.05)
-    rows = 64
     for number in range(250):
-        x = joint.states[torch.multinomial(joint.p, rows, True, generator=torch.Generator().manual_seed(number))]
-        given = Batch(
-            tokens=x,
-            maskable=torch.ones_like(x, dtype=torch.bool),
-            index=torch.arange(rows) + number * rows,
-            mean_maskable=torch.tensor(3.0),
-            progress=0.0,
-        )
+        x = joint.states[torch.multinomial(joint.p, 64, True, generator=torch.Generator().manual_seed(number))]
         optimizer.zero_grad()
-        module.loss(given)["loss"].backward()
+        module.loss(full_batch(x, number))["loss"].backward()
         optimizer.step()
     position = module.position.detach()
     assert position.argmax() == 1
@@ -490,36 +411,24 @@ def test_a_single_draw_cannot_learn_the_forward_weights():
     assert AdaptiveObjective(draws=3).repeats == 3
 
 
+TIMED = {"use": "transformer", "time_conditioning": True}
+
+
 @pytest.mark.parametrize(
-    "estimator",
+    ("estimator", "learned", "said"),
     [
-        {"use": "transformer", "time_conditioning": True},
-        {"use": "hybrid", "learned": {"use": "transformer", "time_conditioning": True}},
+        (TIMED, False, "reads the time"),
+        ({"use": "hybrid", "learned": TIMED}, False, "reads the time"),
+        ("uniform", True, "nothing to learn"),
+        ("frequency", True, "nothing to learn"),
+        ({"use": "transformer", "reads": "z"}, False, 'set its reads to "x"'),
     ],
-    ids=["transformer", "hybrid"],
+    ids=str,
 )
-def test_an_estimator_that_reads_the_time_is_refused(estimator):
-    table = {"name": "wrong", "objective": {"use": "adaptive"}, "estimator": estimator}
-    with pytest.raises(UserError, match="reads the time"):
-        from_table(table, where="here")
-    with pytest.raises(UserError, match="reads the time"):
-        build(estimator=estimator)
-
-
-def test_an_estimator_that_reads_masks_is_refused():
-    table = {"name": "wrong", "objective": {"use": "adaptive"}, "estimator": {"use": "transformer", "reads": "z"}}
-    with pytest.raises(UserError, match='set its reads to "x"'):
-        from_table(table, where="here")
-
-
-@pytest.mark.parametrize("estimator", ["uniform", "frequency"])
-def test_an_estimator_without_weights_cannot_be_learned(estimator):
-    table = {
-        "name": "wrong",
-        "objective": {"use": "adaptive", "learn_importance": True},
-        "estimator": {"use": estimator},
-    }
-    with pytest.raises(UserError, match="nothing to learn"):
-        from_table(table, where="here")
-    with pytest.raises(UserError, match="nothing to learn"):
-        build({"learn_importance": True}, estimator=estimator)
+def test_estimators_that_do_not_fit_are_refused(estimator, learned, said):
+    objective = {"use": "adaptive", "learn_importance": learned}
+    with pytest.raises(UserError, match=said):
+        from_table({"name": "wrong", "objective": objective, "estimator": estimator}, where="here")
+    if "reads to" not in said:
+        with pytest.raises(UserError, match=said):
+            build(objective, estimator=estimator)

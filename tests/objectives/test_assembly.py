@@ -1,10 +1,10 @@
 """From an experiment's specifications to a module: the same for a seed, for every part of every kind."""
 
 import torch
+from small_objectives import full_batch
 
 from atat_zoo import Zoo
 from atat_zoo.experiment import from_table
-from atat_zoo.objectives import Batch
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from tests.model.making import SMALL
@@ -46,13 +46,6 @@ def test_every_part_of_every_kind_can_be_assembled():
         for name in zoo.names(kind):
             reads = on_z if name in shown else {}
             module = assemble(from_table(SMALL | simple | reads | {kind: name}), context)
-            batch = Batch(
-                tokens=tokens,
-                maskable=torch.ones_like(tokens, dtype=torch.bool),
-                index=torch.arange(4),
-                mean_maskable=torch.tensor(float(L)),
-                progress=0.5,
-            )
-            loss = module.loss(batch)["loss"]
+            loss = module.loss(full_batch(tokens, progress=0.5))["loss"]
             assert loss.isfinite(), (kind, name)
             loss.backward()

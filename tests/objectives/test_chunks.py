@@ -174,12 +174,8 @@ def test_the_logits_of_all_places_are_never_in_memory(name, monkeypatch):
     assert largest.elements <= 8 * (vocabulary + 1)
 
 
-@pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 16_384), (50_257, 667), (1 << 26, 1)])
-def test_small_vocabularies_are_not_cut(vocabulary, rows):
+@pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 16_384), (50_257, 667), (1 << 26, 1), (1 << 30, 1)])
+def test_small_vocabularies_are_not_cut_and_one_place_is_always_computed(vocabulary, rows):
     assert chunks.rows_for(vocabulary, torch.device("cpu")) == rows
     # An accelerator has more positions at once.
-    assert chunks.rows_for(vocabulary, torch.device("cuda")) == chunks.ON_ACCELERATOR // vocabulary
-
-
-def test_one_place_is_always_computed():
-    assert chunks.rows_for(1 << 30, torch.device("cpu")) == 1
+    assert chunks.rows_for(vocabulary, torch.device("cuda")) == max(1, chunks.ON_ACCELERATOR // vocabulary)

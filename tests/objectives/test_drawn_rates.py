@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_objectives import BACKBONE, CONTEXT, L, N, batch, build, part_of
 
-from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 
@@ -93,33 +92,6 @@ def test_a_network_that_reads_the_time_is_told_that_of_the_noise(objective):
     _, levels = drawn(module, given)
     module.loss(given)
     torch.testing.assert_close(told.pop(), module.noise.time_at(levels.rate))
-
-
-@pytest.mark.parametrize("objective", WITH)
-@pytest.mark.parametrize("sizes", [[4, 4], [1] * N])
-def test_adaptive_rates_take_in_a_step_once_whatever_its_parts(objective, sizes):
-    """Micro-batches on one rank are as one batch, and as ranks whose sums are reduced."""
-    rates = {"use": "adaptive", "bins": 2}
-    module, in_parts = (build(WITH[objective], rates=rates, context=COUNTED, **PLAIN) for _ in range(2))
-    assert isinstance(module.rates, StatefulPart)
-    for first in range(4):
-        given = batch(first)
-        module.loss(given)
-        module.end_step(lambda total: None, 0.5)
-        ranks = [build(WITH[objective], rates=rates, context=COUNTED, **PLAIN) for _ in range(2)]
-        for number, rows in enumerate(torch.arange(N).split(sizes)):
-            rank = ranks[number % 2]
-            rank.load_state_dict(in_parts.state_dict())
-            rank.loss(part_of(given, rows))
-        in_parts.rates.update(sum(rank.stateful.totals["rates"] for rank in ranks), 0.5)
-    torch.testing.assert_close(in_parts.rates.sums, module.rates.sums, rtol=1e-6, atol=1e-6)
-    heights = module.rates.heights()
-    assert (module.rates.sums[1] > 0).all()
-    torch.testing.assert_close(heights.mean(), torch.ones((), dtype=torch.float64))
-    before = module.rates.sums.clone()
-    module.eval().loss(batch(9))
-    module.end_step(lambda total: None, 0.5)
-    assert torch.equal(module.rates.sums, before)
 
 
 def test_blocks_are_counted_at_their_own_rates():

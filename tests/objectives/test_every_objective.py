@@ -1,5 +1,7 @@
 """What holds for every objective, whatever its parts: a finite loss of the global batch that trains all weights."""
 
+import copy
+
 import attrs
 import pytest
 import torch
@@ -9,6 +11,7 @@ DROPOUT = {"backbone": BACKBONE | {"dropout": 0.5}}
 MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
 ADAPTIVE = {"use": "adaptive", "temperature": 0.3, "bias": "left_to_right", "strength": 1.5}
 LEARNED = {"learn_importance": True, "learn_position": True}
+RATES = {"rates": {"use": "adaptive", "bins": 2}}
 # An objective, and the parts that are not those of `PARTS`.
 EVERY = {
     **{name: (table, {}) for name, table in BASELINES.items()},
@@ -23,9 +26,16 @@ EVERY = {
             "estimator": PARTS["estimator"] | {"time_conditioning": True},
         },
     ),
+    "mdlm on z": (
+        {"use": "mdlm", "weight": "simple"},
+        {"masking": "reveal", "estimator": PARTS["estimator"] | {"reads": "z"}},
+    ),
+    "sedd with state": (BASELINES["sedd"], RATES),
+    "block with state": (BASELINES["block"], RATES),
     "mdlm with state": (
         MDLM,
         {
+            **RATES,
             "masking": {"use": "position", "bias": "running"},
             "curriculum": "dynamic",
             "target": {"use": "difficulty", "scale": "running"},
@@ -37,8 +47,12 @@ EVERY = {
     "adaptive learned": (ADAPTIVE | LEARNED | {"weight": "nelbo"}, {}),
     "adaptive learned timed": (ADAPTIVE | LEARNED | {"form": "timed"}, {}),
     "adaptive position beside a target": (ADAPTIVE | {"learn_position": True}, {}),
-    "adaptive running bias": (ADAPTIVE | {"bias": "running"}, {}),
+    "adaptive with state": (
+        ADAPTIVE | {"bias": "running"},
+        {"target": {"use": "difficulty", "scale": "running"}},
+    ),
 }
+STATEFUL = {"sedd with state": 1, "block with state": 1, "adaptive with state": 2, "mdlm with state": 4}
 DETERMINISTIC = [name for name, (_, parts) in EVERY.items() if parts is not DROPOUT]
 
 
@@ -100,6 +114,47 @@ def test_a_step_is_a_function_of_seed_and_index(name):
     assert torch.equal(one["masked"], two["masked"])
     if not name.startswith(("autoregressive", "strided")):  # these mask nothing by chance
         assert not torch.equal(one["masked"], module.loss(batch(5))["masked"])
+
+
+@pytest.mark.parametrize(("name", "parts"), STATEFUL.items())
+def test_parts_with_a_state_take_in_the_whole_step_once(name, parts):
+    """Micro-batches on one rank are as one batch, and as ranks whose sums are reduced."""
+    module, whole = made(name), batch(2)
+    halves = [part_of(whole, rows) for rows in torch.arange(N).split(4)]
+    fresh = copy.deepcopy(module.state_dict())
+    pieces, *ranks = (copy.deepcopy(module) for _ in range(3))
+    calls = []
+    module.loss(batch(5))
+    module.begin_step()  # of that batch nothing is left
+    module.loss(whole)
+    module.end_step(calls.append, 0.25)
+    assert len(calls) == parts
+
+    for half, rank in zip(halves, ranks, strict=True):
+        pieces.loss(half)
+        rank.loss(half)
+    pieces.end_step(lambda total: None, 0.25)
+    totals = [[total.clone() for total in rank.stateful.totals.values()] for rank in ranks]
+    for rank, of_other in zip(ranks, reversed(totals), strict=True):
+        rank.end_step(lambda total, of_other=of_other: total.add_(of_other.pop(0)), 0.25)
+    expected = copy.deepcopy(module.state_dict())
+    for other in (pieces, *ranks):
+        for key, value in other.state_dict().items():
+            torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-6, msg=key)
+    assert sum(not torch.equal(value, fresh[key]) for key, value in expected.items()) >= parts
+
+    module.end_step(calls.append, 0.25)  # nothing is taken in twice, or in evaluation
+    module.eval().loss(batch(3))
+    module.end_step(calls.append, 0.25)
+    assert len(calls) == parts
+    assert all(torch.equal(value, expected[key]) for key, value in module.state_dict().items())
+
+
+def test_parts_without_a_state_are_left_alone():
+    module, calls = made("mdlm"), []
+    module.loss(batch(1))
+    module.end_step(calls.append, 0.1)
+    assert calls == []
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 import torch
-from small_objectives import PARTS, V, batch, build, part_of
+from small_objectives import PARTS, V, batch, build
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
@@ -96,19 +96,3 @@ def test_parts_that_do_not_go_together_are_refused(table, said):
     with pytest.raises(UserError) as caught:
         from_table({"name": "a", **table}, where="here")
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("masking", ["uniform", "reveal"])
-def test_parts_that_go_together_are_taken(masking):
-    made = from_table({"name": "a", "masking": masking, "estimator": ON_Z}, where="here")
-    assert made.parts["masking"].name == masking
-
-
-def test_micro_batches_draw_the_same_masks_and_add_up():
-    made = module()
-    given = batch(3)
-    whole = made.loss(given)
-    halves = [made.loss(part_of(given, rows)) for rows in (slice(0, 3), slice(3, None))]
-    assert torch.equal(torch.cat([half["masked"] for half in halves]), whole["masked"])
-    total = sum(half["loss"] * rows / len(given.tokens) for half, rows in zip(halves, (3, 5), strict=True))
-    torch.testing.assert_close(total, whole["loss"])

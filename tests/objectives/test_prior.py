@@ -29,24 +29,6 @@ def prior(table=TABLE):
     return NgramModel(V, REACH, table).double()
 
 
-def scores(module, position, context, x=None):
-    """s(· | h) of one position, float64 [N, V]."""
-    beside = torch.full((len(context), 2 * REACH), V)
-    beside[:, position] = context
-    with torch.no_grad():
-        module.gain.fill_(1.0)
-        return module(torch.zeros(len(context), V, dtype=torch.float64), beside, x)
-
-
-@pytest.mark.parametrize(("position", "of_the_right"), [(0, False), (1, True)])
-def test_beside_an_adjacent_token_it_is_the_count_table(position, of_the_right):
-    context = torch.arange(V)
-    found = scores(prior(), position, context)
-    every, alone = np.arange(V)[None], TABLE.alone(np.arange(V))
-    expected = np.log(TABLE.beside(every, np.arange(V)[:, None], of_the_right=of_the_right) / alone)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("distance", [1, 2])
 def test_pairs_are_counted_at_their_distance(distance):
     expected = np.zeros((V, V), int)
@@ -55,31 +37,6 @@ def test_pairs_are_counted_at_their_distance(distance):
     found = np.zeros(V * V, int)
     found[keys] = times
     np.testing.assert_array_equal(found.reshape(V, V), expected)
-
-
-@pytest.mark.parametrize("position", range(2 * REACH))
-def test_each_place_gives_a_distribution_over_the_unigrams(position):
-    found = scores(prior(), position, torch.arange(V))
-    total = (found.exp() * torch.from_numpy(TABLE.alone(np.arange(V)))).sum(1)
-    torch.testing.assert_close(total, torch.ones(V).double(), rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("position", range(2 * REACH))
-def test_the_text_that_is_predicted_is_left_out_of_the_counts(position):
-    """By the formula itself, for every h and x: c(h, x) less one, T(h), N(h) and p as they are."""
-    distance = position // 2 + 1
-    c = np.zeros((V, V))
-    np.add.at(c, (TEXT[:, :-distance].ravel(), TEXT[:, distance:].ravel()), 1)
-    c = c if position % 2 == 0 else c.T
-    T = np.maximum((c > 0).sum(1, keepdims=True), 1)
-    p = (np.bincount(TEXT.ravel(), minlength=V) + 1) / (TEXT.size + V)
-    expected = np.log1p(np.maximum(c - 1, 0) / (T * p)) - np.log1p(c.sum(1, keepdims=True) / T)
-    h, x = (each.ravel() for each in torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij"))
-    found, with_it = scores(prior(), position, h, x), scores(prior(), position, h)
-    np.testing.assert_allclose(found[range(V * V), x], expected.ravel(), atol=1e-6)
-    others = torch.arange(V) != x[:, None]
-    torch.testing.assert_close(found[others], with_it[others], rtol=0, atol=0)
-    assert (c == 1).any(), "a pair that occurs once is as one that does not"
 
 
 def by_definition(table, reach, logits, gain, beside, x):
