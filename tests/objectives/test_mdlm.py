@@ -9,7 +9,6 @@ import small_objectives
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 from small_objectives import PARTS, L, N, V, full_batch
 
 from atat_zoo.bounds import ExactKBound
@@ -108,14 +107,6 @@ def test_the_times_of_a_step_are_stratified(step):
     gaps = torch.cat([t.sort().values, t.min()[None] + 1]).diff()
     torch.testing.assert_close(gaps, torch.full((N,), 1 / N), atol=1e-5, rtol=0)
     assert torch.equal(module.times(torch.arange(N).flip(0) + step * N), t.flip(0))
-
-
-def test_a_rows_times_are_uniform_over_the_steps():
-    t = _shared().times(torch.arange(N * 3000)).view(3000, N).double()
-    for row in t.T:
-        assert stats.kstest(row.numpy(), "uniform").pvalue > 1e-3
-    # Steps are independent of each other.
-    assert abs(torch.corrcoef(t[:, 0].view(-1, 2).T)[0, 1]) < 4 / math.sqrt(1500)
 
 
 @functools.cache

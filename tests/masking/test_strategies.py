@@ -1,4 +1,4 @@
-"""Golden numbers for inverse, power, logit and position masking."""
+"""Golden numbers of the strategies; the general properties are held by the conformance suite."""
 
 import math
 
@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from atat_zoo.diffusion.contracts import StatefulPart
-from atat_zoo.masking import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
+from atat_zoo.masking import (
+    ImportanceMasking,
+    InverseMasking,
+    LogitMasking,
+    PositionMasking,
+    PowerMasking,
+    UniformMasking,
+)
 from atat_zoo.masking.position_bias import RunningBias, UShapeBias
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_masking
@@ -18,6 +25,29 @@ CONTEXT = Context(vocabulary_size=5, length=16)
 
 def row(*values):
     return torch.tensor([values])
+
+
+def test_without_saturation_it_is_softmax_times_the_expected_count():
+    importance, rate = row(0.1, 0.5, 0.9, 0.3), torch.tensor([0.25])
+    p = ImportanceMasking(temperature=0.7).probabilities(importance, rate, torch.ones(1, 4, dtype=torch.bool))
+    torch.testing.assert_close(p, torch.softmax(importance / 0.7, -1) * 1.0)
+
+
+def test_a_saturated_token_leaves_its_excess_to_the_others():
+    # Weights 4, 1, 1 at r = 2/3, so two tokens are expected: the first is sure, the others share one.
+    importance = row(1.0, 0.0, 0.0)
+    temperature = 1 / torch.log(torch.tensor(4.0)).item()
+    p = ImportanceMasking(temperature=temperature).probabilities(
+        importance, torch.tensor([2 / 3]), torch.ones(1, 3) > 0
+    )
+    torch.testing.assert_close(p, row(1.0, 0.5, 0.5))
+
+
+def test_padding_neither_counts_nor_is_masked():
+    maskable = torch.tensor([[True, True, False, False]])
+    for strategy in (UniformMasking(), ImportanceMasking()):
+        p = strategy.probabilities(row(0.2, 0.2, 1.0, 0.0), torch.tensor([0.5]), maskable)
+        torch.testing.assert_close(p, row(0.5, 0.5, 0.0, 0.0))
 
 
 def test_inverse_is_importance_of_the_complement():
@@ -60,14 +90,11 @@ def test_position_is_adaptive_if_and_only_if_its_bias_is():
     assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), StatefulPart)
     learned = PositionMasking(bias=RunningBias()).build(CONTEXT)
     assert isinstance(learned, StatefulPart)
-    masked = torch.ones(1, 16, dtype=torch.bool)
-    zeros = torch.zeros(1, 16)
-    flat = learned.probabilities(zeros, torch.tensor([0.5]), masked)
-    torch.testing.assert_close(flat, torch.full((1, 16), 0.5))
-    loss = torch.arange(16.0).unsqueeze(0)
-    learned.update(learned.statistics(noised(masked), loss), 0.0)
-    p = learned.probabilities(zeros, torch.tensor([0.5]), masked)
-    assert bool((p.diff() > 0).all()), "positions with more loss are masked more"
+    masked, half = torch.ones(1, 16, dtype=torch.bool), torch.full((1, 16), 0.5)
+    torch.testing.assert_close(learned.probabilities(0 * half, half[0, :1], masked), half)
+    learned.update(learned.statistics(noised(masked), torch.arange(16.0)[None]), 0.0)
+    p = learned.probabilities(0 * half, half[0, :1], masked)
+    assert (p.diff() > 0).all(), "positions with more loss are masked more"
     assert "bias.sums" in learned.state_dict()
 
 
