@@ -173,24 +173,17 @@ def test_time_and_cache_are_refused_or_asked_for(tokens):
 # What moves it
 
 
-def trained(model, tokens, steps, t=None):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    targets = tokens.remainder(V)
-    for step in range(steps + 1):
-        optimizer.zero_grad()
-        logits = model.head(model(tokens, t))
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-        if step < steps:  # the last gradient is left for the test to look at
-            optimizer.step()
-    return model
-
-
 @pytest.mark.parametrize("conditioned", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
 def test_after_two_steps_every_parameter_has_a_gradient(tokens, conditioned, tied):
-    model = trained(
-        build(random=False, time_conditioning=conditioned, tied=tied, output_bias="zero"), tokens, 2, time()
-    )
+    model = build(random=False, time_conditioning=conditioned, tied=tied, output_bias="zero")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        logits = model.head(model(tokens, time()))
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.remainder(V).flatten()).backward()
+        if step < 2:
+            optimizer.step()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > 0, name
@@ -259,18 +252,6 @@ def test_layers_computed_again_have_the_same_gradients(tokens, dropout, conditio
     assert inputs < all_of_them / 4
 
 
-@pytest.mark.parametrize("conditioned", [False, True])
-def test_bf16_autocast_is_near_to_float32(tokens, conditioned):
-    model = build(random=False, time_conditioning=conditioned, dropout=0.1, layers=1)
-    trained(model, tokens, 3, time())
-    exact = model.head(model(tokens, time()))
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = model.head(model(tokens, time()))
-    assert (logits.float() - exact).abs().max() < 0.05 * exact.abs().max()
-    logits.float().logsumexp(-1).sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
 def test_a_text_and_its_copy_may_stand_side_by_side(tokens):
     """At repeated positions more than max_length tokens are read; blocks of attention then keep the two apart."""
     model = build(max_length=L)
@@ -298,19 +279,6 @@ def test_local_heads_look_at_one_neighbour_each(width, head):
     for place in (10, 100, 200):
         assert int(attention[place].argmax()) == place + distance
         assert attention[place].max() > 0.9
-
-
-def test_local_heads_see_no_more_than_the_mask_allows(tokens):
-    model = build(local_heads=4, random=False)
-    with torch.no_grad():
-        for block in model.blocks:  # they start at zero and would let nothing through
-            block.out.weight.normal_(std=0.3)
-        before = model(tokens, attention="causal")
-        changed = tokens.clone()
-        changed[:, 5:] = (changed[:, 5:] + 1) % V
-        after = model(changed, attention="causal")
-    assert torch.equal(before[:, :5], after[:, :5])
-    assert not torch.equal(before, after)
 
 
 def test_more_local_heads_than_heads_are_refused():

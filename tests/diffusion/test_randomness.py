@@ -114,14 +114,6 @@ def test_rows_counters_purposes_and_seeds_are_independent():
         assert abs(torch.corrcoef(torch.stack([a, b]))[0, 1]) < 4 / math.sqrt(len(a)), name
 
 
-def test_keys_do_not_collide():
-    keys = torch.cat([row_keys(seed, p, torch.arange(20_000)) for seed in range(3) for p in ("time", "mask")])
-    assert len(keys.unique()) == len(keys)
-    inner = fold(row_keys(0, "mask", torch.arange(300))[:, None], torch.arange(300))
-    assert len(inner.unique()) == 90_000
-    assert not torch.isin(inner.flatten(), keys).any()
-
-
 @given(
     seed=st.integers(0, 2**63 - 1),
     rows=st.lists(st.integers(0, 2**62), min_size=1, max_size=6),

@@ -8,8 +8,7 @@ import pytest
 import small_objectives
 import torch
 import torch.nn.functional as F
-from small_objectives import BACKBONE, full_batch
-from torch import nn
+from small_objectives import BACKBONE
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.adaptive import FORMS
@@ -18,7 +17,6 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
-from atat_zoo.testing.toys import Joint
 from tests.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 
 V, L, N = 5, 4, small_objectives.N  # vocabulary, length, rows of a global batch
@@ -310,80 +308,6 @@ def test_an_estimator_learns_from_the_target_or_from_the_bound():
     targets = [of_estimator({"learn_importance": True}, target=target) for target in ("difficulty", "was_masked")]
     for one, other in zip(*targets, strict=True):
         assert torch.equal(one, other)
-
-
-# The best order
-
-
-class Hub(nn.Module):
-    """A model that can read one token only, the middle one, and reads it right: its family makes the order matter."""
-
-    reads_time = False
-
-    def __init__(self, copies):
-        super().__init__()
-        self.embedding = nn.Embedding(3, 9)
-        yes, no, even = math.log(copies), math.log(1 - copies), math.log(0.5)
-        leaf = torch.tensor([[yes, no], [no, yes], [even, even]])  # by what the middle shows: 0, 1, mask
-        self.register_buffer("table", torch.cat([leaf, torch.full((3, 2), even), leaf]))
-
-    def forward(self, tokens, t=None):
-        place = 3 * torch.arange(3) + tokens[:, 1:2]
-        return F.one_hot(place, 9).float()
-
-    def head(self, hidden):
-        return hidden @ self.table
-
-
-COPIES = 0.95
-
-
-def star():
-    """x_1 is fair; x_0 and x_2 copy it, each with probability 0.95. In the order of counting."""
-    weights = []
-    for code in range(8):
-        a, hub, b = code >> 2 & 1, code >> 1 & 1, code & 1
-        weights.append(math.prod(COPIES if leaf == hub else 1 - COPIES for leaf in (a, b)))
-    return Joint(weights, 3, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["order", "timed"])
-def test_learned_positions_find_the_best_order(form):
-    """The middle token first: the model knows the others from it, and it from nothing.
-
-    Were a leaf to come before the middle it would cost log 2, and its hint of the middle is lost on this model. With
-    the middle first every conditional is exact, so the bound is the entropy, and no order is better than that.
-    """
-    joint = star()
-    context = Context(vocabulary_size=2, length=3, width=9, steps=100, seed=1)
-    module = build(
-        {"learn_position": True, "importance_loss_weight": 1.0, "draws": 2, "form": form},
-        random=False,
-        context=context,
-        backbone=Hub(COPIES),
-        estimator="uniform",
-    )
-    assert joint.entropy == pytest.approx(math.log(2) - 2 * (0.95 * math.log(0.95) + 0.05 * math.log(0.05)))
-
-    def bound():
-        return float((joint.p * enumerated(module, joint.states)).sum())
-
-    # Uniformly, each leaf comes before the middle half of the time.
-    hint = math.log(2) - (joint.entropy - math.log(2)) / 2
-    assert bound() == pytest.approx(joint.entropy + hint, abs=1e-6)
-
-    learned = [module.position, *module.order_head.parameters()]
-    optimizer = torch.optim.Adam(learned, lr=0.05)
-    for number in range(250):
-        x = joint.states[torch.multinomial(joint.p, 64, True, generator=torch.Generator().manual_seed(number))]
-        optimizer.zero_grad()
-        module.loss(full_batch(x, number))["loss"].backward()
-        optimizer.step()
-    position = module.position.detach()
-    assert position.argmax() == 1
-    assert position[1] - position[[0, 2]].max() > 2.5
-    assert joint.entropy - 1e-6 < bound() < joint.entropy + 0.25 * hint
 
 
 # Mistakes

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_objectives import BACKBONE, BASELINES, L, N, V, batch, build
+from small_objectives import BACKBONE, BASELINES, L, V, batch, build
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.bounds import all_masks, average, exact_k, from_denoiser, unmask_probability
@@ -192,17 +192,6 @@ def test_every_block_has_its_own_number_of_masks(seed, size, blocks, draws):
     if draws == size:  # stratified: where a block is full, every k once
         full = torch.stack(seen).sort(0).values[:, n == size]
         assert (full == torch.arange(1, size + 1)[:, None]).all()
-
-
-@given(step=st.integers(0, 2**40))
-def test_the_times_of_blocks_are_stratified_over_all_of_them(step):
-    module = build(BASELINES["block"])
-    t = module.block_times(torch.arange(N) + step * N, 3)
-    assert t.shape == (N, 3)
-    assert t.min() > 0
-    assert t.max() <= 1
-    gaps = torch.cat([t.flatten().sort().values, t.min()[None] + 1]).diff()
-    torch.testing.assert_close(gaps, torch.full((3 * N,), 1 / (3 * N)), atol=1e-5, rtol=0)
 
 
 def test_training_on_one_block_is_training_mdlm():

@@ -99,19 +99,6 @@ def test_cuts_cover_every_place_once_and_are_as_few_and_as_equal_as_can_be(posit
     assert max(map(len, found), default=0) == (-(-positions // len(found)) if found else 0)
 
 
-def test_two_sums_of_the_same_states_add_up():
-    module, hidden = Learned(True), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
-    x, weight = torch.randint(0, 5, (7,)), torch.rand(7, dtype=torch.float64)
-    learned = list(module.parameters())
-    both = sum(chunks.weighted_sum(module, rows, weight, learned, hidden, None, x)[0] for rows in (2, 3))
-    both.backward()
-    twice = module.weight.grad.clone(), hidden.grad.clone()
-    module.zero_grad()
-    hidden.grad = None
-    (2 * (weight * module(hidden, None, x)["loss"]).sum()).backward()
-    torch.testing.assert_close(twice, (module.weight.grad, hidden.grad), rtol=1e-10, atol=1e-10)
-
-
 def test_in_the_precision_of_autocast():
     torch.manual_seed(2)
     hidden, weight = torch.randn(64, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)

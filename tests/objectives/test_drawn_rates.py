@@ -69,9 +69,11 @@ class Fixed(torch.nn.Module):
 @pytest.mark.parametrize("objective", WITH)
 def test_rates_are_stratified_over_the_global_batch_whatever_the_micro_batches(objective):
     module = build(WITH[objective], rates={"use": "bell"}, **PLAIN)
-    for first in range(20):
+    for first in (*range(20), 2**40):
         given = batch(first)
         u, levels = drawn(module, given)
+        assert u.dtype == torch.float32
+        assert 0 < u.min() < u.max() <= 1
         # In terms of the bell's own distribution there is one rate in each stratum.
         law = torch.distributions.Normal(0, 1).cdf(levels.rate.double().logit()).flatten()
         stratum = (law - u.min()).div(1 / law.numel()).round().sort().values

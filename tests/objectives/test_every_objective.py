@@ -93,16 +93,6 @@ def test_micro_batches_and_ranks_add_up_to_the_batch(name):
             torch.testing.assert_close(found[key], wanted[key], rtol=1e-3, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_the_order_of_rows_does_not_matter(name):
-    module, order = made(name), torch.tensor([3, 0, 7, 6, 1, 2, 5, 4])
-    one, other = module.loss(batch(2)), module.loss(batch(2, order))
-    torch.testing.assert_close(one["loss"], other["loss"])
-    for figure in {"masked", "importance", "token_loss"} & one.keys():
-        same = one[figure].view(-1, N, L)[:, order]
-        torch.testing.assert_close(same, other[figure].view(-1, N, L), msg=figure)
-
-
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in DETERMINISTIC])
 def test_a_step_is_a_function_of_seed_and_index(name):
     module = made(name)

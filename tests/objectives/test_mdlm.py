@@ -7,8 +7,6 @@ import math
 import pytest
 import small_objectives
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from small_objectives import PARTS, L, N, V, full_batch
 
 from atat_zoo.bounds import ExactKBound
@@ -94,26 +92,6 @@ def test_an_estimator_that_is_switched_off_learns_nothing(correction, parts):
         assert learns == (weight > 0)
 
 
-# Times
-
-
-@given(step=st.integers(0, 2**40))
-def test_the_times_of_a_step_are_stratified(step):
-    module = _shared()
-    t = module.times(torch.arange(N) + step * N)
-    assert t.dtype == torch.float32
-    assert t.min() > 0
-    assert t.max() <= 1
-    gaps = torch.cat([t.sort().values, t.min()[None] + 1]).diff()
-    torch.testing.assert_close(gaps, torch.full((N,), 1 / N), atol=1e-5, rtol=0)
-    assert torch.equal(module.times(torch.arange(N).flip(0) + step * N), t.flip(0))
-
-
-@functools.cache
-def _shared():
-    return build()
-
-
 # What is shown, and what is computed
 
 
@@ -152,6 +130,10 @@ def test_a_time_conditioned_denoiser_takes_the_time_from_the_masks():
     with torch.no_grad():
         assert torch.equal(denoise(tokens, None, where), denoise(tokens, torch.full((N,), 2 / L), where))
         assert not torch.allclose(denoise(tokens, None, where), denoise(tokens, torch.ones(N), where), atol=1e-4)
+        log_probs, visible = denoise.everywhere(tokens, None, where, ~where)
+        assert torch.equal(log_probs, denoise(tokens, None, where))
+        at_visible = denoise(tokens, None, ~where).gather(1, tokens[~where][:, None])[:, 0]
+        torch.testing.assert_close(visible, at_visible)
 
 
 def test_a_drawing_cannot_mask_what_is_not_maskable():
