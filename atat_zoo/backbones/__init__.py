@@ -51,7 +51,6 @@ class BackboneModule(Protocol):
             cache: an `atat_zoo.backbones.cache.Cache` of C earlier tokens that all tokens also attend to (a mask is
                 then [L, C + L]; `"causal"` is refused). `positions` must be given.
         """
-        ...
 
 
 class Backbone(Protocol):
@@ -71,8 +70,6 @@ class Backbone(Protocol):
     @property
     def reads_time(self) -> bool:
         """Whether its module reads t."""
-        ...
 
     def build(self, context: Context) -> nn.Module:
         """Return a `BackboneModule` for `context.vocabulary_size` and `context.length`."""
-        ...

@@ -13,6 +13,8 @@ from typing_extensions import override
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from torch import Tensor
 
     from atat_zoo.curricula.weighting import DynamicModule, ThreeStageSchedule
@@ -28,7 +30,6 @@ class CurriculumModule(Protocol):
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the metrics."""
-        ...
 
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens.
@@ -38,7 +39,6 @@ class CurriculumModule(Protocol):
             importance: I in [0, 1], [B, L], detached: of the clean tokens, or of z, as the estimator reads.
             progress: completed share of the training, in [0, 1].
         """
-        ...
 
 
 @runtime_checkable
@@ -47,7 +47,6 @@ class ExponentialWeighting(Protocol):
 
     def strength(self, progress: float) -> float:
         """Return the strength at this progress, for the metrics: below 0 while easy tokens weigh more."""
-        ...
 
 
 class Curriculum(Protocol):
@@ -57,23 +56,28 @@ class Curriculum(Protocol):
 
     def build(self, context: Context) -> CurriculumModule:
         """Return a `CurriculumModule`."""
-        ...
 
 
-@component
-class NoCurriculum(CurriculumModule):
-    """Every token weighs 1 from the first step to the last."""
+class StatelessCurriculum(CurriculumModule):
+    """A curriculum of one stage, which is its own module."""
 
-    name = "none"
-    summary = "every token weighs 1, from the first step to the last"
+    name: str
 
-    def build(self, context: Context) -> NoCurriculum:
+    def build(self, context: Context) -> Self:
         """Return itself."""
         return self
 
     @override
     def stage(self, progress: float) -> str:
-        return "none"
+        return self.name
+
+
+@component
+class NoCurriculum(StatelessCurriculum):
+    """Every token weighs 1 from the first step to the last."""
+
+    name = "none"
+    summary = "every token weighs 1, from the first step to the last"
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:

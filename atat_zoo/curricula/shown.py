@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
-from atat_zoo.curricula import CurriculumModule
+from atat_zoo.curricula import StatelessCurriculum
 from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
 
 
 @component
-class ContextAdaptiveCurriculum(CurriculumModule):
+class ContextAdaptiveCurriculum(StatelessCurriculum):
     """A token weighs more, the more visible tokens are near it: CART, of Dream 7B (Ye et al., arXiv:2508.15487).
 
         c_i ∝ ε + (1 − ε) · Σ_{j visible, j ≠ i} ½ p (1 − p)^{|i − j| − 1}
@@ -41,14 +40,6 @@ class ContextAdaptiveCurriculum(CurriculumModule):
     sharpness: float = param(0.3, help="p of the geometric distribution: the larger, the nearer", gt=0, le=1)
     floor: float = param(0.1, help="ε, weight of a token without visible neighbours; 1 weighs all alike", gt=0, le=1)
 
-    def build(self, context: Context) -> ContextAdaptiveCurriculum:
-        """Return itself."""
-        return self
-
-    @override
-    def stage(self, progress: float) -> str:
-        return "context_adaptive"
-
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         import torch
@@ -63,7 +54,7 @@ class ContextAdaptiveCurriculum(CurriculumModule):
 
 
 @component
-class PlannerAwareCurriculum(CurriculumModule):
+class PlannerAwareCurriculum(StatelessCurriculum):
     """The masked tokens that the sampler `policy` would draw next weigh more (Peng et al., arXiv:2509.23405).
 
         c_i = (1 − a) + a · k · softmax_j(∓I_j / T)_i   over the k masked tokens of a row, and 1 elsewhere
@@ -88,14 +79,6 @@ class PlannerAwareCurriculum(CurriculumModule):
                 f"{self.name!r} weighs tokens by how hard they are when hidden, and the estimator "
                 'reads the clean text; set estimator.use = "transformer" and its reads to "z"',
             )
-
-    def build(self, context: Context) -> PlannerAwareCurriculum:
-        """Return itself."""
-        return self
-
-    @override
-    def stage(self, progress: float) -> str:
-        return "planner_aware"
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:

@@ -127,15 +127,8 @@ class DynamicModule(nn.Module, CurriculumModule):
 def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
     """Return exp(strength · I), divided by its mean over each row's maskable tokens.
 
-    The mean is not taken over the masked tokens, where a single one would always weigh 1.
-
-    Args:
-        importance: I in [0, 1], [B, L], in any floating type.
-        strength: negative favours easy tokens, positive hard ones, 0 gives 1 everywhere.
-        maskable: bool [B, L].
-
-    Returns:
-        c, float32 [B, L]: positive; 1 where not maskable.
+    The mean is not taken over the masked tokens, where a single one would always weigh 1. A negative strength favours
+    easy tokens, a positive one hard tokens. The result is float32 [B, L], positive, and 1 where not maskable.
     """
     # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
     logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)

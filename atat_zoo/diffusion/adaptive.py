@@ -35,22 +35,15 @@ _NEVER = -1e30
 
 @attrs.frozen(kw_only=True, eq=False)
 class DrawnMask:
-    """A mask drawn by a forward process.
+    """A mask drawn by a forward process."""
 
-    Attributes:
-        masked: M, bool [B, L].
-        maskable: bool [B, L].
-        rate: the share of masked tokens, or its expectation: k/n or r, float64 [B].
-        level: the mask rate from which the model may compute the time: k/n or t, float64 [B]. Not r, which depends on
-            the weights of the clean text.
-        clock: the state of the draw: arrival times [B, L], or s = log(−log t) [B].
-    """
-
-    masked: Tensor
-    maskable: Tensor
-    rate: Tensor
+    masked: Tensor  #: M, bool [B, L]
+    maskable: Tensor  #: bool [B, L]
+    rate: Tensor  #: the share of masked tokens, or its expectation: k/n or r, float64 [B]
+    #: The mask rate from which the model may compute the time: k/n or t, float64 [B]. Not r, which depends on the
+    #: weights of the clean text.
     level: Tensor
-    clock: Tensor
+    clock: Tensor  #: the state of the draw: arrival times [B, L], or s = log(−log t) [B]
 
 
 class BoundForm(Protocol):
@@ -58,35 +51,18 @@ class BoundForm(Protocol):
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
         """Return stratified uniforms for the draws of a sequence, `draws` times float64 [B] in [0, 1)."""
-        ...
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw a mask.
-
-        Args:
-            log_w: log w, [B, L].
-            maskable: bool [B, L].
-            unit: uniform in [0, 1), float64 [B]; decides how many tokens are masked.
-            keys: one per row, int64 [B]; decide which.
-        """
-        ...
+        """Draw a mask from log w [B, L]: `unit`, float64 [B] in [0, 1), decides how many tokens, `keys`, [B], which."""
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a mask's terms of the bound: Σ_i (weight_i · CE_i + bracket_i) estimates it without bias.
+        """Return weight and bracket, float64 [B, L], of which Σ_i (weight_i · CE_i + bracket_i) estimates the bound.
 
-        Args:
-            drawn: the mask.
-            log_w: log w, [B, L].
-            log_reverse: log ŵ, [B, L]; read at masked tokens.
-
-        Returns:
-            weight and bracket, float64 [B, L], zero where nothing is masked; with gradients to both log-weights.
+        Without bias. Both are zero where nothing is masked, and have gradients to log w and log ŵ, [B, L].
         """
-        ...
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
         """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with its gradient."""
-        ...
 
 
 class OrderForm:
@@ -185,18 +161,8 @@ def estimate(
 ) -> Estimate:
     """Estimate the bound of one form on clean text.
 
-    With uniform w and ŵ the order form is `bounds.exact_k` with the same keys.
-
-    Args:
-        form: of `FORMS`.
-        look: CE and log ŵ at the masked positions of z.
-        x: clean tokens, int64 [B, L].
-        maskable: bool [B, L].
-        log_w: log w, [B, L].
-        keys: one key per sequence, int64 [B].
-        draws: masks per sequence.
-        mask_id: m.
-        time_at: from mask rate to t, for a model that reads it.
+    With uniform w and ŵ the order form is `bounds.exact_k` with the same keys. The arguments are those of `exact_k`,
+    and `look`, which returns CE and log ŵ at the masked positions of z, the clean tokens x and log w, [B, L] each.
     """
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)
@@ -217,14 +183,11 @@ def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
     """Return a scalar per row with the gradient of the bound with respect to the forward weights.
 
     ∇E_q f = E[∇f + (f − b) ∇log q], b the mean of f over the other draws of the same sequence at the same k or t
-    (Kool et al., 2019). The gradient of f alone has the wrong sign.
+    (Kool et al., 2019). The gradient of f alone has the wrong sign. The value, [B], is the mean of f.
 
     Args:
         bound: f, Σ_i (weight_i · CE_i + bracket_i) of each draw, [K, B], K ≥ 2.
         log_q: log-probability of each draw, [K, B].
-
-    Returns:
-        [B]; its value is the mean of f.
     """
     if len(bound) < 2:
         raise ValueError("a leave-one-out baseline needs at least two draws of every sequence")

@@ -2,11 +2,10 @@
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
-A bound is a sequence of masks with their weights; `average` computes the mean of
-any scores of the masked tokens over them. `exact_k` and `continuous_t` draw the
-masks, `enumerate_masks` uses all of them (on toys). They agree on the same
-sequences within their Monte-Carlo error. `discrete_t` is the bound of a process
-with T steps, a different number at each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
+A bound is a sequence of masks with their weights; `average` computes the mean of any scores of the masked tokens over
+them. `exact_k` and `continuous_t` draw the masks, `enumerate_masks` uses all of them (on toys). They agree on the same
+sequences within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, a different number at
+each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
 """
 
 from __future__ import annotations
@@ -30,43 +29,30 @@ if TYPE_CHECKING:
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 # The same arguments → any number of scores by name, each [N].
 Scores = Callable[[Tensor, Tensor | None, Tensor, Tensor], Mapping[str, Tensor]]
-
-
 # A function of times or of mask rates, [B].
 Schedule = Callable[[Tensor], Tensor]
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class WeightedMask:
-    """A mask of every sequence, and its weight in the average.
+    """A mask of every sequence, and its weight in the average."""
 
-    Attributes:
-        masked: bool [B, L].
-        weight: of the summed scores of the masked tokens, [B], or of each token, [B, L]. Its expected sum over the
-            masked tokens is n, so that a score of 1 averages to n.
-        t: diffusion time for a denoiser that reads it, [B], or None.
-    """
-
-    masked: Tensor
+    masked: Tensor  #: bool [B, L]
+    #: Of the summed scores of the masked tokens, [B], or of each token, [B, L]. Its expected sum over the masked tokens
+    #: is n, so that a score of 1 averages to n.
     weight: Tensor
-    t: Tensor | None
+    t: Tensor | None  #: diffusion time for a denoiser that reads it, [B], or None
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Estimate:
-    """The average of a score over the masks of a bound; for the cross-entropy it is the bound.
+    """The average of a score over the masks of a bound; for the cross-entropy it is the bound."""
 
-    Attributes:
-        contribution: the term of each token, in nats for a bound, float64 [B, L].
-        weight: a token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L].
-        loss_sum: the score summed over the draws in which a token was masked, float64 [B, L].
-        loss_count: number of draws in which it was masked, int64 [B, L].
-    """
-
-    contribution: Tensor
+    contribution: Tensor  #: the term of each token, in nats for a bound, float64 [B, L]
+    #: A token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L]
     weight: Tensor
-    loss_sum: Tensor
-    loss_count: Tensor
+    loss_sum: Tensor  #: the score summed over the draws in which a token was masked, float64 [B, L]
+    loss_count: Tensor  #: number of draws in which it was masked, int64 [B, L]
 
     @property
     def nelbo(self) -> Tensor:
@@ -75,14 +61,7 @@ class Estimate:
 
 
 def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int) -> dict[str, Estimate]:
-    """Return the mean over the masks of weight · score, for each score by its name.
-
-    Args:
-        scores: of the masked tokens, any number of them by name.
-        x: clean tokens, int64 [B, L].
-        masks: at least one.
-        mask_id: m.
-    """
+    """Return the mean of weight · score over the masks, at least one, for each score by its name; x is int64 [B, L]."""
     every = list(masks)
     estimates: dict[str, Estimate] = {}
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -152,14 +131,11 @@ def continuous_t(
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
 
-    The strata are per sequence, not per batch: sequences stay independent, so
-    the standard error over them is right and no result depends on the batch.
-    The variance diverges logarithmically at t → 0, which is harmless only for
-    long sequences.
+    The strata are per sequence, not per batch: sequences stay independent, so the standard error over them is right and
+    no result depends on the batch. The variance diverges logarithmically at t → 0, which is harmless only for long
+    sequences.
 
-    Args: as `exact_k`, and
-        alpha: α(t).
-        weight: −α'(t)/(1 − α(t)).
+    Arguments as for `exact_k`, and α(t) and the weight −α'(t)/(1 − α(t)).
     """
     u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
     for j in range(draws):
@@ -172,13 +148,10 @@ def discrete_t(
 ) -> Iterator[WeightedMask]:
     """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
 
-    With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the
-    draws of a sequence. Each T has its own bound, and none of them is called
-    perplexity.
+    With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T has its own
+    bound, and none of them is called perplexity.
 
-    Args: as `exact_k`, and
-        alpha: α(t).
-        steps: T.
+    Arguments as for `exact_k`, and α(t) and T.
     """
     for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
         weight = steps * unmask_probability(i, steps, alpha)
@@ -201,9 +174,7 @@ def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, tim
 def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
     """Yield all 2^L − 1 nonempty masks; their average is exactly the NELBO: weight (n/k) / (n · C(n, k)).
 
-    Args:
-        x: tokens, all of them maskable, int64 [B, L].
-        time_at: from mask rate to t; t is None without it.
+    All tokens of x, int64 [B, L], are maskable; t is None without `time_at`.
     """
     B, L = x.shape
     for bits in range(1, 2**L):

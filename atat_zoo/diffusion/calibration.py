@@ -2,9 +2,8 @@
 
 See docs/mathematics.md, "Importance and the mask rate".
 
-Three families, each with one unknown per row. All arithmetic is in float64 for
-any input: bfloat16 would miss the rate by 1e-3. Scores may have any size up to
-about 1e9; beyond that float64 cannot separate neighbours.
+Three families, each with one unknown per row. All arithmetic is in float64 for any input: bfloat16 would miss the rate
+by 1e-3. Scores may have any size up to about 1e9; beyond that float64 cannot separate neighbours.
 
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
@@ -26,18 +25,12 @@ _HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below what float64 resolves
 def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return p_i = min(1, λ exp(score_i)) with λ such that the mean over maskable tokens is the rate.
 
-    Of the tokens sorted by falling score, k are saturated (p = 1), where k is the
-    least number for which (n·r − k) ≤ G_k = Σ_{i>k} exp(score_i − score_{k+1}).
-    Since G_k ≤ 1 + G_{k+1}, the condition stays true once it is true, so k is a
-    count. The cost is one sort and one cumulative log-sum-exp.
+    Of the tokens sorted by falling score, k are saturated (p = 1), where k is the least number for which (n·r − k) ≤
+    G_k = Σ_{i>k} exp(score_i − score_{k+1}). Since G_k ≤ 1 + G_{k+1}, the condition stays true once it is true, so k is
+    a count. The cost is one sort and one cumulative log-sum-exp.
 
-    Args:
-        score: any real numbers, [B, L], in any floating type.
-        rate: r in [0, 1], [B].
-        maskable: bool [B, L].
-
-    Returns:
-        p, float32 [B, L]; 0 where not maskable; equal scores get equal p.
+    Scores [B, L] may be of any floating type, the rate is in [0, 1], [B]. p is float32 [B, L], 0 where not maskable;
+    equal scores get equal p.
     """
     score = score.double().masked_fill(~maskable, -torch.inf)
     wanted = rate.double() * maskable.sum(-1)
@@ -57,10 +50,8 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return p_i = τ^{w_i}, w_i = exp(−score_i), with τ in [0, 1] such that the mean over maskable tokens is the rate.
 
-    Computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection
-    in τ itself fails at a temperature of 0.1, even in float64.
-
-    Args, Returns: as `water_fill`.
+    Computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection in τ itself fails at a temperature of
+    0.1, even in float64. Arguments and result are as for `water_fill`.
     """
     s = power_time(score, rate, maskable)
     return _finish(_power(score.double(), s.unsqueeze(-1)), rate, maskable)
@@ -69,7 +60,7 @@ def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 def power_time(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return s = log(−log τ) of `power_path`, float64 [B]: the time of the power path at which a row has its rate.
 
-    Args: as `power_path`; the rate is clamped away from 0 and 1, where s is infinite.
+    The rate is clamped away from 0 and 1, where s is infinite.
     """
     return _shift(score, rate, maskable, (-_inside(rate).log()).log(), _power)
 
@@ -80,10 +71,7 @@ def _power(score: Tensor, s: Tensor) -> Tensor:
 
 
 def logit_shift(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return p_i = σ(score_i + c) with c such that the mean over maskable tokens is the rate.
-
-    Args, Returns: as `water_fill`.
-    """
+    """Return p_i = σ(score_i + c) with c such that the mean over maskable tokens is the rate; see `water_fill`."""
 
     def shape(x: Tensor, s: Tensor) -> Tensor:
         return (x - s).sigmoid()

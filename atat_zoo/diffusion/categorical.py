@@ -1,11 +1,9 @@
 """Drawing tokens from log-probabilities, exactly.
 
-A float32 draw truncates the tail: its uniforms are multiples of 2^-24, so tokens
-rarer than that are never drawn, or too often, which amounts to a lower
-temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the
-uniform are float64. One uniform per position suffices: the inverse of the
-cumulative distribution is as exact as Gumbel-max in float64, and needs V times
-fewer random numbers.
+A float32 draw truncates the tail: its uniforms are multiples of 2^-24, so tokens rarer than that are never drawn, or
+too often, which amounts to a lower temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the uniform
+are float64. One uniform per position suffices: the inverse of the cumulative distribution is as exact as Gumbel-max in
+float64, and needs V times fewer random numbers.
 """
 
 from __future__ import annotations
@@ -20,15 +18,12 @@ _AT_ONCE = 1 << 24
 
 
 def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return one token per distribution.
+    """Return one token per distribution, int64 [N], ids 0 … V−1.
 
     Args:
         log_probs: [N, V]; need not be normalised, −∞ is never drawn.
         keys: counter-based keys, int64 [N]; a token is a function of its key and distribution.
         temperature: a number, or [N]; 0 takes the most probable token.
-
-    Returns:
-        int64 [N], ids 0 … V−1.
     """
     if isinstance(temperature, float | int) and temperature == 0:
         return log_probs.argmax(-1)

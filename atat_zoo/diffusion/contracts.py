@@ -16,40 +16,26 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, eq=False)
 class NoisedBatch:
-    """A batch of clean text and its noisy version.
+    """A batch of clean text and its noisy version."""
 
-    Attributes:
-        x: clean tokens, int64 [B, L].
-        z: noisy tokens, x with some replaced by m, int64 [B, L].
-        masked: where z is m, bool [B, L].
-        maskable: which tokens may be masked (not padding, prompts), bool [B, L].
-        t: diffusion time, float32 [B], in (0, 1].
-        rate: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it.
-        p: probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate.
-    """
-
-    x: Tensor
-    z: Tensor
-    masked: Tensor
-    maskable: Tensor
-    t: Tensor
-    rate: Tensor
+    x: Tensor  #: clean tokens, int64 [B, L]
+    z: Tensor  #: noisy tokens, x with some replaced by m, int64 [B, L]
+    masked: Tensor  #: where z is m, bool [B, L]
+    maskable: Tensor  #: which tokens may be masked (not padding, prompts), bool [B, L]
+    t: Tensor  #: diffusion time, float32 [B], in (0, 1]
+    rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it
+    #: Probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate
     p: Tensor
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class NoiseLevels:
-    """How much of each row of a training step is masked, or of each block of it.
+    """How much of each row of a training step is masked, or of each block of it."""
 
-    Attributes:
-        t: diffusion time, float32 [B]: that of the noise schedule for the rate, in [0, 1].
-        rate: mask rate r, float32 [B], in (0, 1]; 0 where it is rounded away.
-        weight: 1/(r·f(r)), float32 [B], where f is the density from which r is drawn: the weight of the cross-entropy
-            in the NELBO.
-    """
-
-    t: Tensor
-    rate: Tensor
+    t: Tensor  #: diffusion time, float32 [B]: that of the noise schedule for the rate, in [0, 1]
+    rate: Tensor  #: mask rate r, float32 [B], in (0, 1]; 0 where it is rounded away
+    #: 1/(r·f(r)), float32 [B], where f is the density from which r is drawn: the weight of the cross-entropy in the
+    #: NELBO
     weight: Tensor
 
 
@@ -68,11 +54,9 @@ class StatefulPart(Protocol):
             noised: the batch under its masks.
             loss: cross-entropy in nats, float32 [B, L], zero where nothing is masked.
         """
-        ...
 
     def update(self, total: Tensor, progress: float) -> None:
         """Update the state with the sum over the global batch; progress of the training in [0, 1]."""
-        ...
 
 
 class Denoiser(Protocol):
@@ -80,34 +64,26 @@ class Denoiser(Protocol):
 
     A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes state its other abilities:
     `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
-
-    Attributes:
-        mask_id: m. Predictable tokens are the ids below it.
-        reads_time: whether the prediction depends on t; false by default.
-        window: maximum number of tokens that it sees at once; no limit if None, the default.
-        frame: special tokens at the beginning and at the end of every full window of its training, which a window of a
-            longer text has, too; none by default. A `Writer` sets it.
-        block_size: tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an
-            autoregressive model; None, the default, for one that does not read block by block.
-        stride: number of classes, for a model that predicts position i, of class i mod stride, from earlier classes;
-            None, the default, for one that does not read class by class.
-        estimates_importance: whether `importance` returns a tensor; false by default.
-        importance_reads: "x", the default, if it is that of a complete draft, or "z" if it is that of hidden tokens,
-            given the text with its masks.
-        gives_order_weights: whether it has `ordered`; false by default.
-        scores_visible_tokens: whether it has `everywhere`; false by default.
     """
 
-    mask_id: int
-    reads_time: bool = False
-    window: int | None = None
+    mask_id: int  #: m. Predictable tokens are the ids below it.
+    reads_time: bool = False  #: whether the prediction depends on t; false by default
+    window: int | None = None  #: maximum number of tokens that it sees at once; no limit if None, the default
+    #: Special tokens at the beginning and at the end of every full window of its training, which a window of a longer
+    #: text has, too; none by default. A `Writer` sets it.
     frame: tuple[Sequence[int], Sequence[int]] = ((), ())
+    #: Tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an autoregressive
+    #: model; None, the default, for one that does not read block by block
     block_size: int | None = None
+    #: Number of classes, for a model that predicts position i, of class i mod stride, from earlier classes; None, the
+    #: default, for one that does not read class by class
     stride: int | None = None
-    estimates_importance: bool = False
+    estimates_importance: bool = False  #: whether `importance` returns a tensor; false by default
+    #: "x", the default, if it is that of a complete draft, or "z" if it is that of hidden tokens, given the text with
+    #: its masks
     importance_reads: Literal["x", "z"] = "x"
-    gives_order_weights: bool = False
-    scores_visible_tokens: bool = False
+    gives_order_weights: bool = False  #: whether it has `ordered`; false by default
+    scores_visible_tokens: bool = False  #: whether it has `everywhere`; false by default
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return SUBS log-probabilities at some masked positions.
@@ -123,7 +99,6 @@ class Denoiser(Protocol):
         Returns:
             float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.
         """
-        ...
 
     def time_at(self, rate: Tensor) -> Tensor:
         """Return the time at which the model's noise masks this share of the tokens; by default the share itself."""
@@ -183,8 +158,6 @@ class BlockDecoder(Denoiser, Protocol):
 
     def read(self, tokens: Tensor) -> None:
         """Read n finished blocks, int64 [B, n · S], or one finished class, and move on to the next one."""
-        ...
 
     def of(self, rows: Tensor) -> BlockDecoder:
         """Return the decoder of some of the rows, int64 [A]."""
-        ...

@@ -22,26 +22,18 @@ def count_masked(rate: Tensor, maskable: Tensor, unit: Tensor) -> Tensor:
 
 
 def first_masked(order: Tensor, count: Tensor, excess: float, maskable: Tensor) -> Tensor:
-    """Return the first min(n, ⌈c·k⌉) tokens of an order of the maskable ones, bool [B, L].
+    """Return the first min(n, ⌈c·k⌉) tokens of an order of the maskable ones, bool [B, L], for k = `count`, int64 [B].
 
-    Args:
-        order: rank of each token, int64 [B, L]; the maskable ones come first.
-        count: k, int64 [B].
-        excess: c ≥ 1.
-        maskable: bool [B, L].
+    The order is the rank of each token, int64 [B, L], the maskable ones first; the excess is c ≥ 1.
     """
     candidates = (count.double() * excess).ceil()
     return (order < candidates.unsqueeze(-1)) & maskable
 
 
 def lowest(scores: Tensor, order: Tensor, count: Tensor, among: Tensor) -> Tensor:
-    """Return the `count` tokens of lowest score among some, bool [B, L]; of equal scores the first of the order.
+    """Return the `count` [B] tokens of lowest score among some, bool [B, L]; of equal scores the first of the order.
 
-    Args:
-        scores: any numbers, [B, L]; NaN counts as 0.
-        order: rank of each token, int64 [B, L]: a permutation in each row, those of `among` uniformly among themselves.
-        count: int64 [B], no more than `among` has.
-        among: bool [B, L].
+    NaN counts as 0. The order is the rank of each token, int64 [B, L]: a permutation in each row.
     """
     scores = scores.nan_to_num().masked_fill(~among, torch.inf)
     by_order = order.argsort(-1)

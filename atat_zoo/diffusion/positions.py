@@ -16,14 +16,9 @@ Where: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 
 
 def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return row and position of the true entries in row-major order, without waiting for the device.
+    """Return row and position, int64 [N], of the true entries of `which`, bool [B, L], in row-major order.
 
-    Args:
-        which: bool [B, L].
-        count: true entries in each row, int64 [B], on the CPU.
-
-    Returns:
-        Two int64 [N] on the device of `which`.
+    It does not wait for the device: `count`, int64 [B], is the number of true entries in each row, on the CPU.
     """
     # Stable: true entries come first and stay in their order.
     order = which.flatten().sort(descending=True, stable=True).indices[: int(count.sum())]

@@ -1,14 +1,11 @@
 """Counter-based random numbers: every draw is a function of (seed, stream, counter).
 
-A key is one int64 per row, derived from the seed, the name of the purpose and
-the row's own number; any number of uniforms follows from it. There is no state,
-so a resume, the number of ranks, the micro-batch and the other rows of the batch
-do not change a row's draws. Integer arithmetic is exact, so the CPU and the GPU
-draw the same numbers.
+A key is one int64 per row, derived from the seed, the name of the purpose and the row's own number; any number of
+uniforms follows from it. There is no state, so a resume, the number of ranks, the micro-batch and the other rows of the
+batch do not change a row's draws. Integer arithmetic is exact, so the CPU and the GPU draw the same numbers.
 
-The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the
-constants of Stafford's variant 13, as SplitMix64 uses it (Steele et al., OOPSLA
-2014), on the Weyl sequence of the golden ratio.
+The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the constants of Stafford's variant 13, as
+SplitMix64 uses it (Steele et al., OOPSLA 2014), on the Weyl sequence of the golden ratio.
 """
 
 from __future__ import annotations
@@ -87,15 +84,9 @@ def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 def stratified(keys: Tensor | int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return (u + row/rows) mod 1 with one u in [0, 1) for all rows: low-discrepancy times over a batch.
 
-    Each of `rows` equal parts of [0, 1) gets one row, and each row by itself is
-    uniform on all of [0, 1): an average over a row's draws is not confined to
-    one part (Kingma et al., Variational Diffusion Models, 2021, appendix I.1).
-
-    Args:
-        keys: what u is a function of (the seed and the step), a number or int64 [B].
-        row: number of each row in the global batch, int64 [B].
-        rows: size of the global batch.
-        dtype: of the result.
+    Each of `rows` equal parts of [0, 1) gets one row, and each row by itself is uniform on all of [0, 1): an average
+    over a row's draws is not confined to one part (Kingma et al., Variational Diffusion Models, 2021, appendix I.1). u
+    is a function of the keys, a number or int64 [B]; `row`, int64 [B], is the number of each in a batch of `rows`.
     """
     if isinstance(keys, int):
         keys = torch.tensor(mix_int(keys), device=row.device)

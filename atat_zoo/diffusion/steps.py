@@ -26,66 +26,47 @@ if TYPE_CHECKING:
 class Step:
     """One step of a sampler, for the rows that take part in it.
 
-    A part names in `needs` the optional fields that it reads; the loop fills these
-    and leaves the others None, so nothing is computed unnecessarily. Rows that skip
-    a step (finished, or without positions to unmask) are not in it.
-
-    Attributes:
-        number: k, counted from 0 over the run, the same for all rows.
-        final: whether this step fills all open positions.
-        batch: B, rows in the batch.
-        rows: the numbers of these rows in the batch, int64 [A].
-        tokens: z, int64 [A, L].
-        open: masked positions that may be filled, bool [A, L].
-        free: positions that were open at the start: all others are given, bool [A, L].
-        total: number of positions open at the start, int64 [A], on the CPU.
-        remaining: number of open positions, int64 [A], on the CPU.
-        most: the largest number of steps that the pace allows this row, int64 [A], on the CPU.
-        seeds: a row's seed, int64 [A].
-        host_seeds: the same on the CPU, for parts that decide without reading from the device.
-        rates: expected share of masked tokens before and after this step, if the pace has a grid.
-        remask_rate: share of visible tokens that the remask will hide and for which the pace compensates.
-        memory: tensors [batch, …] that a part stores between steps under its own names; index them with `rows`.
-        denoiser: the denoiser, for parts that need more than its distributions.
-        log_probs: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
-        order_weights: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
-        importance: needs "importance". Of a draft's tokens or of the hidden ones, see `Denoiser.importance_reads`,
-            float [A, L] in [0, 1], or None if there is no estimator.
-        drawn: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
-        drawn_log_probs: needs "drawn". Its log-probability under p_θ, [N].
-        history: needs "history". Mean over open positions of max p_θ, one column per evaluation, the latest last,
-            NaN for missing evaluations, float64 [A, K].
-        confidence: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L]. With
-            "rescored" among the needs too, p_θ of them by the row's latest evaluation, which saw them.
-        ranking: open positions sorted by the order, then the others, int64 [A, L]; set for a pace with `needs`.
-        fresh: positions drawn in this step, bool [A, L]; set for a remask.
+    A part names in `needs` the optional fields that it reads; the loop fills these and leaves the others None, so
+    nothing is computed unnecessarily. Rows that skip a step (finished, or without positions to unmask) are not in it.
     """
 
-    number: int
-    final: bool
-    batch: int
-    rows: Tensor
-    tokens: Tensor
-    open: Tensor
-    free: Tensor
-    total: Tensor
-    remaining: Tensor
-    most: Tensor
-    seeds: Tensor
-    host_seeds: Tensor
+    number: int  #: k, counted from 0 over the run, the same for all rows
+    final: bool  #: whether this step fills all open positions
+    batch: int  #: B, rows in the batch
+    rows: Tensor  #: the numbers of these rows in the batch, int64 [A]
+    tokens: Tensor  #: z, int64 [A, L]
+    open: Tensor  #: masked positions that may be filled, bool [A, L]
+    free: Tensor  #: positions that were open at the start: all others are given, bool [A, L]
+    total: Tensor  #: number of positions open at the start, int64 [A], on the CPU
+    remaining: Tensor  #: number of open positions, int64 [A], on the CPU
+    most: Tensor  #: the largest number of steps that the pace allows this row, int64 [A], on the CPU
+    seeds: Tensor  #: a row's seed, int64 [A]
+    host_seeds: Tensor  #: the same on the CPU, for parts that decide without reading from the device
+    #: Tensors [batch, …] that a part stores between steps under its own names; index them with `rows`
     memory: dict[str, Tensor]
-    denoiser: Denoiser
+    denoiser: Denoiser  #: the denoiser, for parts that need more than its distributions
+    #: Expected share of masked tokens before and after this step, if the pace has a grid
     rates: tuple[float, float] | None = None
+    #: Share of visible tokens that the remask will hide and for which the pace compensates
     remask_rate: float | Tensor = 0.0
-    log_probs: Tensor | None = None
+    log_probs: Tensor | None = None  #: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
+    #: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
     order_weights: Tensor | None = None
+    #: needs "importance". Of a draft's tokens or of the hidden ones, see `Denoiser.importance_reads`, float [A, L] in
+    #: [0, 1], or None if there is no estimator.
     importance: Tensor | None = None
+    #: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
     drawn: Tensor | None = None
-    drawn_log_probs: Tensor | None = None
+    drawn_log_probs: Tensor | None = None  #: needs "drawn". Its log-probability under p_θ, [N].
+    #: needs "history". Mean over open positions of max p_θ, one column per evaluation, the latest last, NaN for missing
+    #: evaluations, float64 [A, K].
     history: Tensor | None = None
+    #: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L]. With "rescored"
+    #: among the needs too, p_θ of them by the row's latest evaluation, which saw them.
     confidence: Tensor | None = None
+    #: Open positions sorted by the order, then the others, int64 [A, L]; set for a pace with `needs`
     ranking: Tensor | None = None
-    fresh: Tensor | None = None
+    fresh: Tensor | None = None  #: positions drawn in this step, bool [A, L]; set for a remask
     _measured: list[tuple[object, Tensor]] = attrs.field(factory=list, init=False)
     _where: tuple[Tensor, Tensor] | None = attrs.field(default=None, init=False)
 

@@ -47,7 +47,6 @@ class EstimatorModule(Protocol):
             t: diffusion time [B], or None for an estimator that does not read it.
             maskable: bool [B, L]; importance elsewhere is not used.
         """
-        ...
 
 
 class Estimator(Protocol):
@@ -72,7 +71,6 @@ class Estimator(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
-        ...
 
 
 @component
@@ -113,9 +111,8 @@ class TransformerEstimator(Estimator):
 
     With `reads = "z"` they see the text with masks, and learn how hard each hidden token is, given the others.
 
-    It reads the backbone's token embedding through a projection, so it adds
-    about 2 % to a backbone of 124M. `own_embedding` gives it its own embedding,
-    as in ATAT's documents: 13M parameters for a vocabulary of 50k.
+    It reads the backbone's token embedding through a projection, so it adds about 2 % to a backbone of 124M.
+    `own_embedding` gives it its own embedding, as in ATAT's documents: 13M parameters for a vocabulary of 50k.
     """
 
     name = "transformer"

@@ -51,7 +51,6 @@ class Masking(Protocol):
             rate: r in [0, 1], [B].
             maskable: bool [B, L].
         """
-        ...
 
 
 # Which tokens are masked, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
@@ -77,7 +76,6 @@ class VisibleTextMasking(Protocol):
             maskable: bool [B, L].
             keys: one counter-based key per row, int64 [B] (`diffusion.randomness`).
         """
-        ...
 
 
 @component
@@ -190,9 +188,6 @@ class PositionMasking:
 
     def build(self, context: Context) -> PositionModule:
         """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
-        from atat_zoo.diffusion.contracts import StatefulPart
-        from atat_zoo.masking.position_modules import AdaptivePositionModule, PositionModule
+        from atat_zoo.masking.position_modules import PositionModule
 
-        bias = self.bias.build(context)
-        module = AdaptivePositionModule if isinstance(bias, StatefulPart) else PositionModule
-        return module(bias, self.temperature, self.strength)
+        return PositionModule(self.bias.build(context), self.temperature, self.strength)

@@ -18,13 +18,7 @@ class MaskDrawing(Protocol):
     name: str
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L].
-
-        Args:
-            p: masking probabilities, float32 [B, L].
-            keys: one counter-based key per row, int64 [B] (`diffusion.randomness`).
-        """
-        ...
+        """Return which tokens are masked, bool [B, L], by probabilities p, float32 [B, L], and a key per row, [B]."""
 
 
 @component

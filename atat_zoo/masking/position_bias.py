@@ -21,7 +21,6 @@ class PositionBiasModule(Protocol):
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
-        ...
 
 
 class PositionBias(Protocol):
@@ -31,7 +30,6 @@ class PositionBias(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return a `PositionBiasModule`; the fixed ones take any length."""
-        ...
 
 
 @component_base

@@ -9,6 +9,7 @@ from torch import nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.masking.position_bias import PositionBiasModule
 
 if TYPE_CHECKING:
@@ -16,32 +17,22 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+    from atat_zoo.diffusion.contracts import NoisedBatch
 
 
 class PositionModule(nn.Module):
-    """Water-filling of (importance + strength · bias) / temperature."""
+    """Water-filling of (importance + strength · bias) / temperature; it has the state of a bias that learns."""
 
     def __init__(self, bias: nn.Module, temperature: float, strength: float) -> None:
         super().__init__()
         self.bias, self.temperature, self.strength = bias, temperature, strength
+        if isinstance(bias, StatefulPart):
+            self.statistics, self.update = bias.statistics, bias.update
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """Return p, float32 [B, L]; see `Masking.probabilities`."""
         bias = cast("PositionBiasModule", self.bias).values(importance.shape[-1]).double()
         return water_fill((importance.double() + self.strength * bias) / self.temperature, rate, maskable)
-
-
-class AdaptivePositionModule(PositionModule):
-    """The same with a bias that learns, to which it forwards the statistics."""
-
-    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
-        """Return the bias's statistics of a micro-batch."""
-        return cast("StatefulPart", self.bias).statistics(noised, loss)
-
-    def update(self, total: Tensor, progress: float) -> None:
-        """Update the bias with the sum over the global batch."""
-        cast("StatefulPart", self.bias).update(total, progress)
 
 
 class FixedBiasModule(nn.Module, PositionBiasModule):

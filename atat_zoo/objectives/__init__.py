@@ -30,21 +30,13 @@ NO_SCORES: Scores = MappingProxyType({})
 
 @attrs.frozen(kw_only=True, eq=False)
 class Batch:
-    """A micro-batch of the stream.
+    """A micro-batch of the stream."""
 
-    Attributes:
-        tokens: x, int64 [B, L].
-        maskable: bool [B, L].
-        index: the global sample number of each row, int64 [B]; every draw is a function of it.
-        mean_maskable: maskable tokens per row, averaged over the global batch, float32 scalar.
-        progress: share of the training that is done, in [0, 1].
-    """
-
-    tokens: Tensor
-    maskable: Tensor
-    index: Tensor
-    mean_maskable: Tensor
-    progress: float
+    tokens: Tensor  # x, int64 [B, L]
+    maskable: Tensor  # bool [B, L]
+    index: Tensor  # the global sample number of each row, int64 [B]; every draw is a function of it
+    mean_maskable: Tensor  # maskable tokens per row, averaged over the global batch, float32 scalar
+    progress: float  # share of the training that is done, in [0, 1]
 
 
 class ObjectiveModule(Protocol):
@@ -56,7 +48,6 @@ class ObjectiveModule(Protocol):
         The loss is a mean over rows, so that the average over micro-batches and
         ranks, weighted by their rows, is the loss of the global batch.
         """
-        ...
 
     def bound(
         self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, scores: Scores = NO_SCORES
@@ -65,7 +56,8 @@ class ObjectiveModule(Protocol):
 
         The exponential of `nelbo` is called perplexity: it bounds the negative log-likelihood of the model under
         uniform masking, or equals it where that is known. Bounds under the objective's own forward process have names
-        of their own.
+        of their own. Scores are averaged over the masks of the first bound, with their weights; over all tokens if the
+        likelihood is exact.
 
         Args:
             tokens: x, int64 [B, L].
@@ -73,20 +65,17 @@ class ObjectiveModule(Protocol):
             keys: one key per row, int64 [B].
             draws: masks per sequence.
             method: how the bound under uniform masking is estimated.
-            scores: averaged over the masks of the first bound, with their weights; over all tokens if the likelihood is
-                exact.
+            scores: by name.
 
         Raises:
             UserError: when the objective's likelihood cannot be estimated in this way.
         """
-        ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
         """Return the masks that the first bound is averaged over, so that others are measured under the same ones.
 
         Arguments as for `bound`. If the likelihood is exact, one mask of every token, with weight 1.
         """
-        ...
 
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) at the N masked positions, nats, [N]: what the first bound averages.
@@ -97,11 +86,9 @@ class ObjectiveModule(Protocol):
             masked: where z is m, bool [B, L].
             x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
         """
-        ...
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
-        ...
 
     def stage(self, progress: float) -> str:
         """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
@@ -113,15 +100,12 @@ class ObjectiveModule(Protocol):
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z)."""
-        ...
 
     def begin_step(self) -> None:
         """Forget the statistics since `end_step`: of a step that ran out of memory, and begins again."""
-        ...
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
         """Update the stateful parts with the statistics of the step; `reduce` sums over ranks in place."""
-        ...
 
 
 class Objective(Protocol):

@@ -46,14 +46,8 @@ class AdaptiveModule(DenoisingModule):
         self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: AdaptiveObjective
     ) -> None:
         super().__init__(context, parts, batch_size)
-        self.form, self.temperature, self.strength = FORMS[objective.form], objective.temperature, objective.strength
-        self.learn_importance, self.repeats, self.weight = (
-            objective.learn_importance,
-            objective.repeats,
-            objective.weight,
-        )
-        self.reverse_loss_weight = objective.reverse_loss_weight
-        self.importance_loss_weight = objective.importance_loss_weight
+        self.objective, self.form = objective, FORMS[objective.form]
+        self.repeats, self.strength = objective.repeats, objective.strength
         self.estimator, self.target = parts["estimator"], parts["target"]
         self.bias: Any = objective.bias.build(context)
         # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
@@ -64,15 +58,15 @@ class AdaptiveModule(DenoisingModule):
         self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
         if self.estimator.reads_time:
             raise UserError("estimator: objective 'adaptive' cannot use an estimator that reads the time; take another")
-        if self.learn_importance and not self.trains_estimator:
+        if objective.learn_importance and not self.trains_estimator:
             raise UserError("objective.learn_importance: the estimator has nothing to learn; set it to false")
         self.stateful = StatefulParts(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:
         """Return log w, float64 [B, L], with a gradient where the bound trains it."""
-        if not self.learn_importance:
+        if not self.objective.learn_importance:
             importance = importance.detach()
-        return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
+        return (0.5 - importance.double()) / self.objective.temperature + self.by_position(importance.shape[1])
 
     def by_position(self, length: int) -> Tensor:
         """Return the part of log w that does not depend on the text, float64 [L]."""
@@ -99,12 +93,7 @@ class AdaptiveModule(DenoisingModule):
         return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
-        """Draw K masks of each text, the same number of tokens (or the same time) in all of them.
-
-        Args:
-            batch: B rows.
-            log_w: log w, [K·B, L].
-        """
+        """Draw K masks of each text by log w [K·B, L], the same number of tokens (or the same time) in all of them."""
         K = self.repeats
         row = row_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])
@@ -138,17 +127,17 @@ class AdaptiveModule(DenoisingModule):
         log_reverse = dense(noised.masked, self.reverse(head_inputs.hidden, where, noised.x.shape[1]))
 
         weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
-        if self.weight == "nelbo":
+        if self.objective.weight == "nelbo":
             weight = torch.where(noised.masked, 1 / drawn.rate[:, None], 0.0)
-        elif self.weight == "simple":
+        elif self.objective.weight == "simple":
             weight = noised.masked.double()
         loss, ce = self.weighted_loss(head_inputs, noised, weight, batch)
         diffusion = loss.float()
-        reverse = self._mean(bracket, batch)
-        loss = diffusion + self.reverse_loss_weight * reverse
+        reverse = normalised(bracket, batch).float()
+        loss = diffusion + self.objective.reverse_loss_weight * reverse
         forward = self._forward_loss(noised, drawn, batch, importance, log_w, ce, log_reverse.detach())
         if forward is not None:
-            loss = loss + self.importance_loss_weight * forward
+            loss = loss + self.objective.importance_loss_weight * forward
         if self.training:
             self.stateful.observe(noised, ce)
         return {
@@ -157,10 +146,6 @@ class AdaptiveModule(DenoisingModule):
             "reverse_loss": reverse.detach(),
             "importance": importance.detach().repeat(K, 1),
         }
-
-    def _mean(self, terms: Tensor, batch: Batch) -> Tensor:
-        """Return Σ terms / Σ maskable over the global batch, as this micro-batch's mean over rows, float32."""
-        return normalised(terms, batch).float()
 
     def _forward_loss(
         self,
@@ -177,15 +162,15 @@ class AdaptiveModule(DenoisingModule):
         The bound's gradient does not reach the network; the model's own loss does not reach the weights.
         """
         K, losses = self.repeats, []
-        if self.learn_importance or self.position is not None:
+        if self.objective.learns:
             # φ is part of both w and ŵ: the gradient of the bound goes through both.
             by_position = self.by_position(noised.x.shape[1])
             log_reverse = log_reverse + (by_position - by_position.detach())
             weight, bracket = self.form.terms(drawn, log_w, log_reverse)
             bound = (weight * ce + bracket).sum(1).view(K, -1)
             log_q = self.form.log_probability(drawn, log_w).view(K, -1)
-            losses.append(self._mean(forward_surrogate(bound, log_q)[:, None], batch))
-        if self.trains_estimator and not self.learn_importance:
+            losses.append(normalised(forward_surrogate(bound, log_q)[:, None], batch).float())
+        if self.trains_estimator and not self.objective.learn_importance:
             losses.append(importance_loss(importance.repeat(K, 1), *self.target(noised, ce)))
         return sum(losses[1:], losses[0]) if losses else None
 
@@ -195,8 +180,8 @@ class AdaptiveModule(DenoisingModule):
         options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
         return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
 
+    @override
     def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | z), which has order weights log ŵ_i too."""
         return _Denoiser(self)
 
 

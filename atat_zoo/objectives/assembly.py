@@ -22,15 +22,12 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
     objective = experiment.parts["objective"]
     context = attrs.evolve(context, shifted=getattr(objective, "shifted", False))
 
-    def build(kind: str, within: Context) -> Any:
-        spec = experiment.parts[kind]
-        return spec.build(within) if hasattr(spec, "build") else spec
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
-        parts: dict[str, Any] = {"backbone": build("backbone", context)}
+        parts: dict[str, Any] = {"backbone": experiment.parts["backbone"].build(context)}
         context = attrs.evolve(context, width=parts["backbone"].embedding.embedding_dim)
         for kind in sorted(objective.uses - {"backbone"}):
-            parts[kind] = build(kind, context)
+            spec = experiment.parts[kind]
+            parts[kind] = spec.build(context) if hasattr(spec, "build") else spec
         module: nn.Module = objective.build(context, parts, experiment.train.batch_size)
     return module

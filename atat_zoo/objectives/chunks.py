@@ -24,12 +24,7 @@ def rows_for(vocabulary_size: int, device: torch.device) -> int:
 
 
 def cuts(positions: int, rows: int) -> list[slice]:
-    """Return the fewest slices of at most so many rows, of nearly equal lengths: a short one would cost as a long one.
-
-    Args:
-        positions: how many there are.
-        rows: the most in a slice.
-    """
+    """Return the fewest slices of at most so many rows, nearly equal: a short one would cost as a long one."""
     length = math.ceil(positions / max(1, math.ceil(positions / rows)))
     return [slice(first, first + length) for first in range(0, positions, max(1, length))]
 
@@ -42,13 +37,9 @@ def wide(logits: Tensor) -> Tensor:
 def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: Tensor | None) -> dict[str, Tensor]:
     """Return what a function makes of N positions, by names [N], evaluated `rows` positions at a time.
 
-    A gradient recomputes each chunk (Chen et al., arXiv:1604.06174): one more product with the head's weights in place
-    of logits kept from forward to backward. Up to `rows` positions nothing changes.
-
-    Args:
-        function: of tensors [n, …], or None where None is given.
-        rows: the most positions at once.
-        tensors: [N, …] each, or None.
+    It is a function of n positions of the tensors, each [N, …], or None. A gradient recomputes each chunk (Chen et al.,
+    arXiv:1604.06174): one more product with the head's weights in place of logits kept from forward to backward. Up to
+    `rows` positions nothing changes.
     """
     positions = next(len(tensor) for tensor in tensors if tensor is not None)
     if positions <= rows:

@@ -27,12 +27,8 @@ def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
     """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, float64 [N].
 
     Computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or small μ; at β = 1 the
-    second term is 0.
-
-    Args:
-        log_p: log p̃_θ(x), of the clean token among V + 1 outcomes, [N].
-        log_mu: log μ, of the mask, [N].
-        beta: float64 [N], in [0, 1].
+    second term is 0. All are [N]: log p̃_θ(x) of the clean token among V + 1 outcomes, log μ of the mask, and β in
+    [0, 1], float64.
     """
     stay = 1 - beta
     odds = beta * log_mu.double().exp() / stay.clamp(min=torch.finfo(stay.dtype).tiny)

@@ -109,14 +109,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return self.head_inputs_at(noised.z, noised.t, noised.masked, noised.x)
 
     def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
-        """Return what the head reads at the masked positions of z, [N].
-
-        Args:
-            z: noisy tokens, int64 [B, L].
-            t: diffusion time [B], or None.
-            masked: bool [B, L] with N true entries.
-            x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
-        """
+        """Return what the head reads at the masked positions of z, [N]; arguments as for `cross_entropy`."""
         return self.head_inputs(z, t).at(masked)
 
     def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
@@ -145,9 +138,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def logits(self, head_inputs: HeadInputs, x: Tensor | None = None) -> Tensor:
         """Return logits of N positions, float32 or wider, [N, V].
 
-        Args:
-            head_inputs: of the positions, [N].
-            x: their true tokens in a training, [N]: those that the prior has counted, and leaves out.
+        The prior has counted the text of a training, and leaves out its true tokens x [N].
         """
         logits = wide(self.backbone.head(head_inputs.hidden))
         return logits if head_inputs.neighbours is None else self.prior(logits, head_inputs.neighbours, x)
@@ -156,8 +147,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         """Return losses of logits as a function of hidden states, neighbours, true tokens and what else they read."""
 
         def losses_of(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *others: Tensor) -> dict[str, Tensor]:
-            counted = x if self.training else None  # the prior has counted the text of the training, and no other
-            return losses(self.logits(HeadInputs(hidden, neighbours), counted), x, hidden, *others)
+            logits = self.logits(HeadInputs(hidden, neighbours), x if self.training else None)
+            return losses(logits, x, hidden, *others)
 
         return losses_of
 
@@ -167,8 +158,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         Args:
             head_inputs: of the positions, [N].
             x: their true tokens, int64 [N].
-            losses: from logits [n, V], tokens [n], hidden states [n, D] and `others` [n] of some positions to tensors
-                [n] by name.
+            losses: from logits [n, V], tokens [n], hidden states [n, D] and `others` [n] to tensors [n] by name.
             others: what else the losses read of the positions, [N] each.
         """
         rows = rows_for(self.context.vocabulary_size, x.device)
@@ -192,8 +182,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             noised: the masked batch.
             weight: of each loss, [B, L], without a gradient.
             batch: for its size.
-            losses: as in `chunked_losses`, which name a `"loss"` and a `"cross_entropy"`; the cross-entropy is both if
-                None.
+            losses: as in `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
             others: as in `chunked_losses`, without a gradient.
         """
         masked, losses = noised.masked, losses or cross_entropy
@@ -292,14 +281,7 @@ def importance_loss(importance: Tensor, target: Tensor, counted: Tensor) -> Tens
 
 
 def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the metrics of a step.
-
-    Args:
-        noised: the masked batch.
-        ce: cross-entropy, float32 [B, L], zero where nothing is masked.
-        diffusion_loss: the loss of p_θ.
-        loss: the total loss, if it has other terms.
-    """
+    """Return the metrics of a step, from the cross-entropy [B, L], the loss of p_θ and, if it has more terms, all."""
     ce = ce.detach()
     masked, maskable = noised.masked.sum(), noised.maskable.sum().clamp(min=1)
     return {

@@ -23,13 +23,12 @@ class MDLMObjective(Objective):
 
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
 
-    ω is the NELBO's weight 1/(r·f(r)), f the density of the rates, or 1; h_i is 1 or r/p_i
-    (Horvitz–Thompson), c_i the curriculum's weight. An estimator that reads z has no
-    part in what masking strategies with probabilities do; it scores for those that
-    draw a mask by what is visible, and its importance of the final z is the curriculum's. The importance estimator is
-    trained at the same time, towards the experiment's target. Only uniform masking
-    with `nelbo` weights, whatever the rates, makes this loss an estimate of the bound; it is never
-    reported as one: the bound is computed separately, under uniform masking.
+    ω is the NELBO's weight 1/(r·f(r)), f the density of the rates, or 1; h_i is 1 or r/p_i (Horvitz–Thompson), c_i the
+    curriculum's weight. An estimator that reads z has no part in what masking strategies with probabilities do; it
+    scores for those that draw a mask by what is visible, and its importance of the final z is the curriculum's. The
+    importance estimator is trained at the same time, towards the experiment's target. Only uniform masking with `nelbo`
+    weights, whatever the rates, makes this loss an estimate of the bound; it is never reported as one: the bound is
+    computed separately, under uniform masking.
     """
 
     name = "mdlm"

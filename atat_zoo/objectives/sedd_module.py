@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 def score_entropy(f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two terms of S − f_x − 1, in nats, from f [N, V] and the clean tokens x [N].
+    """Return the two terms of S − f_x − 1, S = Σ e^f, in nats, [N] each, from f [N, V] and the clean tokens x [N].
 
-    Returns:
-        The cross-entropy of softmax f, [N]; and S − 1 − log S ≥ 0 with S = Σ e^f, [N], which is 0 where S = 1.
+    They are the cross-entropy of softmax f, and S − 1 − log S ≥ 0, which is 0 where S = 1.
     """
     log_s = f.logsumexp(-1)
     return log_s - f.gather(-1, x[:, None])[:, 0], log_s.expm1() - log_s
@@ -61,10 +60,8 @@ class SEDDModule(DenoisingModule):
             self.stateful.observe(noised, ce)
         return metrics(noised, ce, loss)
 
+    @override
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
-        """Return the cross-entropy of softmax f; and `sedd`, with the penalty, on the same masks.
-
-        The score entropy is an integral over continuous time, so a bound of discrete steps does not include it.
-        """
+        # The score entropy is an integral over continuous time, so a bound of discrete steps does not include it.
         ce, excess = score_entropy(logits - self.offset, x)
         return {quantity: ce} | ({"sedd": ce + excess} if quantity == "nelbo" else {})

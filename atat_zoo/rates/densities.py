@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.noise import Noise
     from atat_zoo.rates import AdaptiveRates, BellRates, BetaRates, _MixedRates
+    from atat_zoo.registry import Context
 
 # The smallest u of a step, and the smallest rate: below it a mask is drawn from a row of any length hardly ever.
 SMALLEST = 2.0**-53
@@ -27,13 +28,9 @@ SMALLEST = 2.0**-53
 class MixedRatesModule(nn.Module):
     """A density and its quantiles, mixed with a uniform share; see `_MixedRates`."""
 
-    def __init__(self, rates: _MixedRates) -> None:
+    def __init__(self, rates: _MixedRates, context: Context) -> None:
         super().__init__()
-        self.uniform_share, self.uniform_until, self.uniform_from = (
-            rates.uniform_share,
-            rates.uniform_until,
-            rates.uniform_from,
-        )
+        self.rates = rates
 
     @abstractmethod
     def density(self, rate: Tensor) -> Tensor:
@@ -45,7 +42,8 @@ class MixedRatesModule(nn.Module):
 
     def share(self, progress: float) -> float:
         """Return ρ, the share of uniform rates at this progress."""
-        return self.uniform_share if self.uniform_until <= progress < self.uniform_from else 1.0
+        rates = self.rates
+        return rates.uniform_share if rates.uniform_until <= progress < rates.uniform_from else 1.0
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and weights, in the shape of u; see `Rates.levels`."""
@@ -61,22 +59,20 @@ class MixedRatesModule(nn.Module):
 class BellRatesModule(MixedRatesModule):
     """The logit-normal density; the distance from the median in log-odds by s is normal."""
 
-    def __init__(self, rates: BellRates) -> None:
-        super().__init__(rates)
-        self.location, self.scale = rates.location, rates.scale
+    rates: BellRates
 
     @override
     def density(self, rate: Tensor) -> Tensor:
-        rate = rate.clamp(SMALLEST, 1 - SMALLEST)
-        z = (rate.logit() - self.location) / self.scale
-        log_normal = -z.square() / 2 - math.log(self.scale * math.sqrt(2 * math.pi))
+        rate, scale = rate.clamp(SMALLEST, 1 - SMALLEST), self.rates.scale
+        z = (rate.logit() - self.rates.location) / scale
+        log_normal = -z.square() / 2 - math.log(scale * math.sqrt(2 * math.pi))
         return (log_normal - rate.log() - rate.neg().log1p()).exp()
 
     @override
     def quantile(self, u: Tensor) -> Tensor:
         # u = 0 and u = 1 stand for the numbers next to them.
         z = torch.special.ndtri(u.clamp(SMALLEST, 1 - SMALLEST))
-        return (self.location + self.scale * z).sigmoid()
+        return (self.rates.location + self.rates.scale * z).sigmoid()
 
 
 class BetaRatesModule(MixedRatesModule):
@@ -90,8 +86,8 @@ class BetaRatesModule(MixedRatesModule):
     below: Tensor  # F at the nodes, [n + 1], from 0 to 1
     slope: Tensor  # dx/dF at the nodes, [n + 1]
 
-    def __init__(self, rates: BetaRates) -> None:
-        super().__init__(rates)
+    def __init__(self, rates: BetaRates, context: Context) -> None:
+        super().__init__(rates, context)
         self.a, self.b = a, b = rates.a, rates.b
         self.log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
         # F(x) ≤ e^{ax} / (a·B), and likewise above: outside of the nodes there is less than 1e-24.
@@ -134,11 +130,11 @@ class AdaptiveRatesModule(MixedRatesModule):
     sums: Tensor  # float64 [2, R]: sum of the losses at masked tokens, and their count
     unigram: Tensor  # float64 []: H₁ in nats
 
-    def __init__(self, rates: AdaptiveRates, counts: Any, vocabulary_size: int) -> None:
-        """Take the training tokens by id, [V], or None when a model is loaded: then H₁ comes with its state."""
-        super().__init__(rates)
+    def __init__(self, rates: AdaptiveRates, context: Context) -> None:
+        super().__init__(rates, context)
         self.floor, self.decay = rates.floor, rates.decay
-        unigram = torch.tensor(math.log(vocabulary_size), dtype=torch.float64)
+        # When a model is loaded there are no counts: then H₁ comes with its state.
+        counts, unigram = context.counts, torch.tensor(math.log(context.vocabulary_size), dtype=torch.float64)
         if counts is not None and counts.sum() > 0:
             unigram = torch.special.entr(torch.as_tensor(counts).double() / float(counts.sum())).sum()
         self.register_buffer("unigram", unigram)

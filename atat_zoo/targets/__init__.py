@@ -30,7 +30,6 @@ class Target(Protocol):
             noised: the batch under its masks.
             loss: cross-entropy in nats, detached, float32 [B, L], zero where nothing is masked.
         """
-        ...
 
 
 @component

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (rank + ½)/n of each value among those of its row, and where it is defined.
+    """Return (rank + ½)/n of each value among the n of its row that take part, float32 [B, L]; 0 where none counts.
 
-    Args:
-        values: [B, L], in any floating type.
-        among: which values take part, bool [B, L]; n of them in a row.
-
-    Returns:
-        Ranks, float32 [B, L], in (0, 1) where they count, else 0; tied values share
-        their mean rank. And where they count, bool [B, L]: the rows with n ≥ 2.
+    Tied values share their mean rank. Also returns where ranks count, bool [B, L]: in the rows with n ≥ 2.
     """
     values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
     rising = values.sort(dim=-1).values
