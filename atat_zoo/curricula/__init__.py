@@ -134,13 +134,8 @@ class ThreeStageCurriculum:
         from atat_zoo.curricula.weighting import ThreeStageSchedule
 
         easy, steps = self.boundaries[0], self.warmup_steps
-        return ThreeStageSchedule(
-            sharpness=self.sharpness,
-            boundaries=self.boundaries,
-            movement=self.progress,
-            thresholds=self.thresholds,
-            warmup=_WARMUP * easy if steps is None else min(steps / max(context.steps, 1), easy),
-        )
+        warmup = _WARMUP * easy if steps is None else min(steps / max(context.steps, 1), easy)
+        return ThreeStageSchedule(self, warmup)
 
 
 @component

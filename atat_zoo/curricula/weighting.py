@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -15,51 +15,48 @@ from atat_zoo.curricula import CurriculumModule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.curricula import DynamicCurriculum
+    from atat_zoo.curricula import DynamicCurriculum, ThreeStageCurriculum
     from atat_zoo.diffusion.contracts import NoisedBatch
 
 _STAGES = ("easy", "medium", "hard")
 _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ThreeStageSchedule(CurriculumModule):
     """The schedule of `three_stage`: stateless, a function of progress."""
 
-    sharpness: float
-    boundaries: tuple[float, float]
-    movement: Literal["linear", "step", "exponential"]
+    curriculum: ThreeStageCurriculum
     warmup: float  # share of the training over which the strength grows from 0
-    thresholds: tuple[float, float] | None = None  # of importance: below the first is easy, above the second hard
 
     def stage(self, progress: float) -> str:
         """Return `"easy"`, `"medium"` or `"hard"`."""
-        first, second = self.boundaries
+        first, second = self.curriculum.boundaries
         return "easy" if progress < first else "medium" if progress < second else "hard"
 
     def strength(self, progress: float) -> float:
         """Return the factor of importance in the exponent, in [−s, +s]."""
-        first, second = self.boundaries
-        stage = self.stage(progress)
+        first, second = self.curriculum.boundaries
+        stage, gradual = self.stage(progress), self.curriculum.progress != "step"
         if stage == "medium":
             size = 0.0
         elif stage == "easy":
-            size = -1.0 if self.movement == "step" else self._moved(progress / first) - 1.0
+            size = self._moved(progress / first) - 1.0 if gradual else -1.0
         else:
             over = (progress - second) / (1 - second) if second < 1 else 1.0
-            size = 1.0 if self.movement == "step" else self._moved(over)
+            size = self._moved(over) if gradual else 1.0
         started = min(progress / self.warmup, 1.0) if self.warmup > 0 else 1.0
-        return self.sharpness * size * started
+        return self.curriculum.sharpness * size * started
 
     def _moved(self, share: float) -> float:
         """Return how far a gradual strength has moved when `share` of the stage is over."""
-        return share if self.movement == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
+        return share if self.curriculum.progress == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
-        strength = self.strength(progress)
-        if self.thresholds is not None:  # of degrees, two are left; a negative strength is for those that are not easy
-            easy, hard = self.thresholds
+        strength, thresholds = self.strength(progress), self.curriculum.thresholds
+        if thresholds is not None:  # of degrees, two are left; a negative strength is for those that are not easy
+            easy, hard = thresholds
             importance = ((importance > hard) if strength > 0 else (importance >= easy)).float()
         return tilt(importance, strength, noised.maskable)
 

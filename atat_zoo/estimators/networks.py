@@ -134,8 +134,7 @@ class MixModule(nn.Module):
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        a = self.a(tokens, embedded, t, maskable)
-        b = self.b(tokens, embedded, t, maskable)
+        a, b = (module(tokens, embedded, t, maskable) for module in (self.a, self.b))
         return self.mix * a + (1 - self.mix) * b
 
 
