@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
-from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch
     from atat_zoo.objectives.adaptive import AdaptiveObjective
@@ -97,19 +97,12 @@ class AdaptiveModule(DenoisingModule):
         K = self.repeats
         row = row_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])
-        x, maskable = batch.tokens.repeat(K, 1), batch.maskable.repeat(K, 1)
-        drawn = self.form.draw(log_w, maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
-        rate = drawn.rate.float()
-        noised = NoisedBatch(
-            x=x,
-            z=torch.where(drawn.masked, self.context.mask_id, x),
-            masked=drawn.masked,
-            maskable=maskable,
-            t=self.noise.time_at(drawn.level.float()),
-            rate=rate,
-            # The share of the row: the probability of a single token under an order has no closed form.
-            p=rate[:, None] * maskable,
-        )
+        repeated = attrs.evolve(batch, tokens=batch.tokens.repeat(K, 1), maskable=batch.maskable.repeat(K, 1))
+        drawn = self.form.draw(log_w, repeated.maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
+        rate, t = drawn.rate.float(), self.noise.time_at(drawn.level.float())
+        # The share of the row: the probability of a single token under an order has no closed form.
+        p = rate[:, None] * repeated.maskable
+        noised = self.noised(repeated, drawn.masked, t, p, rate)
         if self.training:
             dropout = row_keys(self.context.seed, "dropout", batch.index)
             set_keys(self.backbone, torch.cat([fold(dropout, j) for j in range(K)]))
