@@ -24,7 +24,7 @@ from atat_zoo.diffusion.positions import positions, to_host
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import Note, UserError
 from atat_zoo.samplers import Observer, Sample
-from atat_zoo.samplers.providers import Provider, providers
+from atat_zoo.samplers.providers import Provider
 from atat_zoo.samplers.teacher_forcing import TokenSource
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ class _Run:
         if self.steps > _MANY * (100 + longest):
             asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
             warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
-        self.providers = providers(parts.needs, denoiser, tokens, self.max_nfe)
-        self.plain = Provider(denoiser, tokens, self.max_nfe)
+        self.provider = Provider(parts.needs, denoiser, tokens, self.max_nfe)
         self.needs_all_logits = parts.needs_all_logits(denoiser.importance_reads)
 
     def gaps(self, masked: Tensor) -> Tensor:
@@ -175,8 +174,7 @@ class _Run:
         if step.final:
             log_probs, chosen, where = self.predict(step, rows), step.open, step.where
         else:
-            for provider in self.providers:
-                provider.ahead(step)
+            self.provider.ahead(step)
             if self.needs_all_logits:
                 everywhere = self.predict(step, rows)
                 chosen, count = self.choose(step, count)
@@ -193,8 +191,7 @@ class _Run:
         step.tokens = step.tokens.masked_scatter(chosen, tokens)
         self.z = self.z.index_copy(0, step.rows, step.tokens)
         self.remaining = self.remaining.index_copy(0, rows, step.remaining - count)
-        for provider in self.providers:
-            provider.written(step, log_probs, tokens, where)
+        self.provider.written(step, log_probs, tokens, where)
         if self.observe is not None:
             row, position = where
             filled = {"rows": step.rows[row], "positions": position, "tokens": tokens}
@@ -204,22 +201,21 @@ class _Run:
         return self.parts.pace.times(step) if self.denoiser.reads_time else None
 
     def predict(self, step: Step, rows: Tensor) -> Tensor:
-        """Evaluate the network at the open positions, [N, V], and let the providers fill in the fields of the step."""
-        asked = [provider for provider in self.providers if provider.final or not step.final]
-        masked, where = step.open, step.where
-        among: Tensor | slice = slice(None)
-        if bool(self.closed.any()) and any(provider.everywhere for provider in asked):
-            masked = step.tokens == self.mask_id
-            where = positions(masked, step.remaining + self.closed[rows])
-            row, position = step.where
-            among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
-        asking = next((provider for provider in asked if provider.asks), self.plain)
-        log_probs = asking.ask(step, self.times(step), where, among)
-        for provider in asked:
-            provider.draft(step, log_probs, masked)
-        step.log_probs = log_probs = log_probs[among]
-        for provider in asked:
-            provider.provide(step, lambda: self.source(self.parts.draw, log_probs, step, *step.where))
+        """Evaluate the network at the open positions, [N, V], and let the provider fill in the fields of the step."""
+        if step.final:
+            step.log_probs = log_probs = step.denoiser(step.tokens, self.times(step), step.where)
+        else:
+            masked, where = step.open, step.where
+            among: Tensor | slice = slice(None)
+            if self.provider.drafts and bool(self.closed.any()):
+                masked = step.tokens == self.mask_id
+                where = positions(masked, step.remaining + self.closed[rows])
+                row, position = step.where
+                among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
+            everywhere = self.provider.ask(step, self.times(step), where, among)
+            self.provider.draft(step, everywhere, masked)
+            step.log_probs = log_probs = everywhere[among]
+        self.provider.provide(step, lambda: self.source(self.parts.draw, log_probs, step, *step.where))
         return log_probs
 
     def choose(self, step: Step, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,13 +252,11 @@ class _Run:
         masked = self.z == self.mask_id
         open_, fresh = masked & self.free, everyone.open & ~masked
         after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
-        for provider in self.providers:
-            provider.after(after)
+        self.provider.after(after)
         remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
         self.z = self.z.masked_fill(remasked, self.mask_id)
         self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
-        for provider in self.providers:
-            provider.remasked(remasked)
+        self.provider.remasked(remasked)
         if self.observe is not None:
             row, position = (t.tolist() for t in remasked.nonzero().unbind(1))
             if row:
