@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 class Bound(Protocol):
     """A component of the kind bound.
 
-    Attributes:
-        follows_noise: whether the noise schedule decides what is masked. Then it must go from α = 1 to α = 0, and
-            objectives whose process is another one refuse the bound.
+    If it `follows_noise`, the schedule decides what is masked. Then it must go from α = 1 to α = 0, and objectives
+    whose process is another one refuse the bound.
     """
 
     name: str
@@ -36,7 +35,7 @@ class Bound(Protocol):
 
     @property
     def quantity(self) -> str:
-        """The estimated quantity: `nelbo`, whose exponential is the perplexity, or another bound with its own name."""
+        """The name of the estimate: `nelbo`, whose exponential is the perplexity, or another bound's own."""
         ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
@@ -55,12 +54,12 @@ class Bound(Protocol):
 
 
 class FollowsNoise(Bound):
-    """Common code of bounds whose masks follow the noise schedule."""
+    """A bound whose masks follow the noise schedule, and that refuses one that does not go from α = 1 to α = 0."""
 
     follows_noise: ClassVar[bool] = True
 
     def problems(self, noise: Noise) -> Iterator[Problem]:
-        """Yield a sentence if the schedule does not go from α = 1 to α = 0."""
+        """Yield one for such a schedule."""
         if not noise.complete:
             yield Problem(
                 "evaluation.bound",
@@ -69,22 +68,19 @@ class FollowsNoise(Bound):
             )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a sentence if the experiment's schedule does not go from α = 1 to α = 0."""
+        """Yield the problem of the experiment's schedule."""
         if "noise" in experiment.kinds:
             yield from self.problems(experiment.parts["noise"])
 
     def refuse(self, noise: Noise) -> None:
-        """Refuse a schedule that does not go from α = 1 to α = 0."""
-        for sentence in self.problems(noise):
-            raise UserError(sentence)
+        """Raise the problem."""
+        for problem in self.problems(noise):
+            raise UserError(problem)
 
 
 @component
 class ExactKBound(Bound):
-    """k uniform on {1 … n} and exactly k tokens masked, weight n/k: the average over all orders.
-
-    Its variance is finite at any length, so it is the default.
-    """
+    """k uniform on {1 … n}, exactly k tokens masked, weight n/k: the average over all orders, of finite variance."""
 
     name = "exact_k"
     summary = "exactly k tokens masked, k uniform: the default"

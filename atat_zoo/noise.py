@@ -58,10 +58,7 @@ class LinearNoise:
 
 @component
 class CosineNoise:
-    """α(t) = 1 − cos(π(1 − t)/2) (MD4, table 4); the mask rate is sin(πt/2).
-
-    Read backwards it is the schedule by which MaskGIT unmasks: few tokens at first.
-    """
+    """α(t) = 1 − cos(π(1 − t)/2) (MD4, table 4); the mask rate is sin(πt/2). Backwards it is MaskGIT's schedule."""
 
     name = "cosine"
     summary = "the mask rate is a quarter of a sine: α = 1 − cos(π(1 − t)/2)"
@@ -129,11 +126,7 @@ class PolynomialNoise:
 
 @component
 class GeometricNoise:
-    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4).
-
-    At its ends a share exp(−σ_max) stays visible and a share 1 − exp(−σ_min) is
-    already masked, so it reaches the rates 0 and 1 only nearly.
-    """
+    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4): of rates above 0 and below 1."""
 
     name = "geometric"
     summary = "noise grows geometrically between two bounds: α = exp(−σ_min^(1−t) σ_max^t)"
@@ -173,8 +166,7 @@ class GeometricNoise:
 class LogLinearNoise:
     """α(t) = 1 − (1 − ε)t, that is σ(t) = −log(1 − (1 − ε)t) (SEDD and MDLM, with ε = 1e-3).
 
-    A share ε stays visible at t = 1, so the prior term is not zero and a number
-    integrated over this schedule lacks the rates above 1 − ε. `linear` is ε = 0.
+    A number integrated over this schedule lacks the rates above 1 − ε. `linear` is ε = 0.
     """
 
     name = "log_linear"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Uncertainty(Protocol):
-    """A component of the kind uncertainty: a callable on tensors."""
+    """A component of the kind uncertainty."""
 
     name: str
 
@@ -46,10 +46,9 @@ class EntropyUncertainty(_Metric):
 
 @component
 class VarianceUncertainty(_Metric):
-    """(V/(V−1))(1 − Σp²): the Gini impurity, scaled to reach 1.
+    """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot token, scaled to reach 1.
 
-    It is the total variance of the one-hot token. The variance of the probabilities themselves, which the source
-    documents name, is largest when the model is sure, and so has the opposite sign.
+    The variance of the probabilities, which the source documents name, is largest when the model is sure.
     """
 
     name = "variance"
@@ -76,11 +75,7 @@ class MarginUncertainty(_Metric):
 
 @component
 class CombinedUncertainty(Uncertainty):
-    """The weighted mean of entropy, variance, confidence and margin.
-
-    Weights are relative: they are divided by their sum. A metric of weight 0 is not
-    computed; the softmax is computed once for all.
-    """
+    """The mean of entropy, variance, confidence and margin, by weights that are divided by their sum."""
 
     name = "combined"
     summary = "a weighted mean of entropy, variance, confidence and margin"
@@ -109,40 +104,32 @@ class CombinedUncertainty(Uncertainty):
 # Each metric as a function of the probabilities p [..., V] and the number V of tokens that take part, [...].
 
 
-def entropy(p: Tensor, count: Tensor) -> Tensor:
-    """Return Σ −p log p / log V."""
+def _entropy(p: Tensor, count: Tensor) -> Tensor:
     import torch
 
     return bounded(torch.special.entr(p).sum(-1) / count.to(p.dtype).clamp(min=2).log(), count)
 
 
-def variance(p: Tensor, count: Tensor) -> Tensor:
-    """Return (V/(V−1))(1 − Σp²)."""
+def _variance(p: Tensor, count: Tensor) -> Tensor:
     import torch
 
-    scale = count / (count - 1).clamp(min=1)
-    return bounded((1 - torch.linalg.vecdot(p, p)) * scale, count)
+    return bounded((1 - torch.linalg.vecdot(p, p)) * (count / (count - 1).clamp(min=1)), count)
 
 
-def confidence(p: Tensor, count: Tensor) -> Tensor:
-    """Return (V/(V−1))(1 − max p)."""
+def _confidence(p: Tensor, count: Tensor) -> Tensor:
     return bounded((1 - p.amax(-1)) * (count / (count - 1).clamp(min=1)), count)
 
 
-def margin(p: Tensor, count: Tensor) -> Tensor:
-    """Return 1 − (p₁ − p₂)."""
+def _margin(p: Tensor, count: Tensor) -> Tensor:
     top = p.topk(min(2, p.shape[-1]), dim=-1).values
     return bounded(1 - (top[..., 0] - top[..., -1]), count)
 
 
-METRICS = {"entropy": entropy, "variance": variance, "confidence": confidence, "margin": margin}
+METRICS = {"entropy": _entropy, "variance": _variance, "confidence": _confidence, "margin": _margin}
 
 
 def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax, [..., V], and the number of tokens that −∞ does not exclude, [...].
-
-    p is float64 for float64 and float32 otherwise, and the only large tensor.
-    """
+    """Return the softmax, [..., V], in float32 or float64, and the number of tokens that −∞ does not exclude, [...]."""
     import torch
 
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32

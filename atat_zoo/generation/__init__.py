@@ -60,7 +60,6 @@ class Writer:
     bf16: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """Tell the denoiser what stands at the ends of its windows."""
         self.denoiser.frame = ends(self.tokenizer, self.special)
 
     def write(
@@ -78,7 +77,7 @@ class Writer:
         """Write texts between a prompt and a suffix.
 
         Args:
-            sampler: a sampler's specification.
+            sampler: a specification.
             number: how many texts.
             length: L, tokens in a text, prompt, BOS and EOS included; the training length if None.
             seed: the same seed writes the same texts. Text n does not depend on their number, except for the rounding

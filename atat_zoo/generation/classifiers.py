@@ -28,13 +28,9 @@ class ClassifierModel(Protocol):
 
 @runtime_checkable
 class Differentiable(ClassifierModel, Protocol):
-    """A classifier that reads tokens through an embedding, so one gradient estimates the effect of every token.
+    """A classifier that reads tokens through an embedding, so one gradient estimates the effect of every token."""
 
-    Attributes:
-        table: the embedding, float [V + 1, E], the mask's in its last row.
-    """
-
-    table: Tensor
+    table: Tensor  # the embedding, float [V + 1, E], the mask's in its last row
 
     def embedded(self, x: Tensor) -> Tensor:
         """Return log p(class | z), [M], differentiable in the embedding of z, [M, L, E]."""
@@ -47,11 +43,7 @@ class Classifier(Protocol):
     name: str
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier, trained if needed, of texts by a tokenizer; those of the guided model have L tokens.
-
-        Raises:
-            UserError: when a parameter does not fit the tokenizer, the corpus or what can be imported.
-        """
+        """Return the classifier, trained if needed, of texts by a tokenizer; the guided model's have L tokens."""
         ...
 
 
@@ -61,9 +53,8 @@ class NaiveBayesClassifier:
 
     Passages are as long as the model's texts, and those with one of the words belong to the topic. Each token v has the
     weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing` added to each. Then
-    log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial naive Bayes, in which masks carry
-    no information. It also learns words that occur together with the named ones. It is overconfident, because it
-    assumes independent tokens, and then stops guiding: a lower prior helps.
+    log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial naive Bayes. It assumes
+    independent tokens, so it is overconfident and then stops guiding: a lower prior helps.
     """
 
     name = "naive_bayes"
@@ -113,7 +104,6 @@ class BagOfTokens:
     """log p(class | z) = log σ(bias + Σ_i w(z_i)): `Differentiable`, with an embedding of one number per token."""
 
     def __init__(self, weights: Tensor, bias: float) -> None:
-        """Take the weights [V] and the log-odds of a text of masks, whose weight is 0."""
         from torch.nn.functional import pad
 
         self.table, self.bias = pad(weights.float(), (0, 1))[:, None], bias
@@ -138,9 +128,8 @@ ALLOWED = "ATAT_ZOO_FUNCTIONS"
 class FunctionClassifier:
     """A Python function of yours, from a list of texts to their log p(class | text), one number each.
 
-    Each run of masks is written as `blank`. Importing a module runs it, so a path is imported only if the environment
-    variable ATAT_ZOO_FUNCTIONS names it too (comma-separated): the user can set it, a downloaded file cannot. To share
-    a classifier, or to read tokens, put it into a plugin.
+    Importing a module runs it, so a path is imported only if the environment variable ATAT_ZOO_FUNCTIONS names it too
+    (comma-separated): the user can set it, a downloaded file cannot. To share a classifier, put it into a plugin.
     """
 
     name = "function"

@@ -1,7 +1,4 @@
-"""Guidance: steering what a model writes about.
-
-A guidance takes a `Writer` and returns one with a guided denoiser, which works with any sampler.
-"""
+"""Guidance takes a `Writer` and returns one with a guided denoiser, which works with any sampler."""
 
 from __future__ import annotations
 
@@ -38,11 +35,7 @@ class Guidance(Protocol):
         return ()
 
     def guide(self, writer: Writer) -> Writer:
-        """Return a guided writer.
-
-        Raises:
-            UserError: when the writer cannot be guided in this way, for example by a word unknown to its tokenizer.
-        """
+        """Return a guided writer, or raise `UserError`, for example for a word unknown to its tokenizer."""
         ...
 
 
@@ -62,17 +55,16 @@ class NoGuidance(Guidance):
 class TokenBiasGuidance(Guidance):
     """A strength added to the logits of some words, and words that are never written.
 
-    A word matches in every tokenization: with and without a space before it (without only where no word precedes it),
-    as written and, if in lower case, capitalised. A word of one token gets the strength s; p becomes p · exp(s),
-    normalised. A word of n pieces is raised piece by piece in each window whose visible tokens match: with m pieces
-    visible, the others get s · (m + 1)/n, the difference of the potential s · (visible pieces)/n to that of a token
-    that breaks the word. In total a complete word gains s, in any order of its pieces, and an incomplete one nothing
-    (potential-based shaping, Ng et al., ICML 1999).
+    A word matches with and without a space before it (without only where no word precedes it), as written and, if in
+    lower case, capitalised. A word of one token gets the strength s; p becomes p · exp(s), normalised. A word of n
+    pieces is raised piece by piece in each window whose visible tokens match: with m pieces visible, the others get
+    s · (m + 1)/n, the difference of the potential s · (visible pieces)/n to that of a token that breaks the word. In
+    total a complete word gains s, in any order of its pieces, and an incomplete one nothing (potential-based shaping,
+    Ng et al., ICML 1999).
 
     A banned word is never completed, however many tokens are drawn at once: in each window that matches so far, the
     piece at the last masked position is excluded, also where other tokens would have preceded it. A ban yields where no
-    other token has a probability. Spellings other than the tokenizer's own do not match. If tokens are masked again,
-    the text behind a word may change.
+    other token has a probability. Spellings other than the tokenizer's own do not match.
     """
 
     name = "token_bias"
@@ -114,10 +106,9 @@ class TokenBiasGuidance(Guidance):
 class ImportanceBiasGuidance(Guidance):
     """Makes some words more important to the sampler: their tokens' importance I becomes I + s · (1 − I).
 
-    Complete words are matched in the draft of which the importance is computed: z with the most probable token at
-    every mask. Without an estimator every token has importance ½. p_θ does not change, only the order of samplers that
-    multiply by importance, such as `uncertainty_guided`: higher importance comes later with most_certain first, earlier
-    with most_uncertain first. A negative strength gives I + s · I. The estimator `term_bias` does the same in training.
+    A negative strength gives I + s · I. Complete words are matched in the draft, z with the most probable token at each
+    mask. Without an estimator every token has importance ½. p_θ does not change, only the order of samplers that use
+    importance, such as `uncertainty_guided`. The estimator `term_bias` does the same in training.
     """
 
     name = "importance_bias"
@@ -171,7 +162,7 @@ class ClassifierGuidance(Guidance):
     tokens are assumed to leave f unchanged. With all V candidates and s = 1 this is the exact posterior.
     `first_order` takes one gradient of log f at the embedding of z and approximates log f for all tokens at once by
     the step from the mask's embedding to the token's (Dathathri et al., arXiv:1912.02164; Schiff et al.,
-    arXiv:2412.10193). It needs a classifier with an embedding. From Python any object with its `build` works.
+    arXiv:2412.10193). It needs a classifier with an embedding.
     """
 
     name = "classifier"
@@ -213,11 +204,10 @@ class ClassifierFreeGuidance(Guidance):
     """Away from the model's unconditional prediction: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
 
     The condition c is the text that every row begins with (after BOS): a label, or the beginning of a prompt. ∅ is the
-    same row with those tokens masked. A masked diffusion model is trained on both, because it masks all tokens; the
-    time for ∅ is that of the row with more masks. A model that reads from left to right accepts no mask before the
-    predicted position; for it, ∅ is the row with the condition's tokens `dropped` (Sanchez et al., arXiv:2306.17806),
-    an integer number of blocks if it has blocks. Every evaluation takes, and counts as, two passes through the network.
-    A row that does not begin with the condition is not guided.
+    same row with those tokens masked, which a masked diffusion model is trained on too. A model that reads from left to
+    right accepts no mask before the predicted position; for it, ∅ is the row with the condition's tokens `dropped`
+    (Sanchez et al., arXiv:2306.17806), an integer number of blocks if it has blocks. Every evaluation counts as two
+    passes through the network. A row that does not begin with the condition is not guided.
     """
 
     name = "classifier_free"
@@ -266,11 +256,7 @@ class ClassifierFreeGuidance(Guidance):
 
 @component
 class CombinedGuidance(Guidance):
-    """Two guidances in sequence; nest another one for three.
-
-    Biases add up in either order. The second guides the result of the first: `classifier_free` as the second evaluates
-    the guided model twice, at twice its cost.
-    """
+    """Two guidances in sequence: the second guides the result of the first; nest another one for three."""
 
     name = "combined"
     summary = "two guidances in sequence"

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 
 
 class Guided(Denoiser):
-    """A wrapper around a denoiser, with the same attributes and abilities.
+    """A denoiser with a change of its log-probabilities, and optionally an importance that replaces its own.
 
     Order weights and scores of visible tokens remain those of the model.
     """
 
     def __init__(self, denoiser: Denoiser, change: Change | None = None, importance: Importance | None = None) -> None:
-        """Take a denoiser, a change of its log-probabilities, and optionally an importance that replaces its own."""
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
         self.block_size, self.stride, self.frame = denoiser.block_size, denoiser.stride, denoiser.frame
@@ -77,13 +76,11 @@ class Guided(Denoiser):
 class GuidedDecoder(Guided, BlockDecoder):
     """The same for texts that are read part by part: a guidance sees the text that has been read as well.
 
-    The network caches keys and values; this class caches the tokens: block by block as many as the network sees, class
-    by class the text with its unfinished classes masked. Guidance of order weights and of the scores of visible tokens
-    would need that text, which they do not get.
+    It caches the tokens: block by block as many as the network sees, class by class the text with its unfinished
+    classes masked. Order weights and scores of visible tokens would need that text, which they do not get.
     """
 
     def __init__(self, guided: Guided, batch: int, window: int) -> None:
-        """Begin B texts; see `Denoiser.begin`."""
         self.decoder = guided.denoiser.begin(batch, window)
         super().__init__(self.decoder, guided.change, guided.weigh)
         self.gives_order_weights = self.scores_visible_tokens = False
@@ -119,10 +116,7 @@ class GuidedDecoder(Guided, BlockDecoder):
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
-    """Return the log-softmax of scores [N, V]; tokens with probability 0 stay at 0.
-
-    Where the scores leave no token, the log-probabilities [N, V] do not change.
-    """
+    """Return the log-softmax of scores [N, V], or, where these leave no token, the log-probabilities as they are."""
     scores = scores.masked_fill(log_probs == -torch.inf, -torch.inf)
     nothing = (scores == -torch.inf).all(-1, keepdim=True)
     return torch.where(nothing, log_probs, scores.masked_fill(nothing, 0.0).log_softmax(-1))
@@ -179,10 +173,7 @@ _LEAST = -1e4  # lower limit of log f, so that texts to which a classifier gives
 
 
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
-    """Return log f(z with a candidate at a position) − log f(z), [N, K]; −∞ where f with the candidate is 0.
-
-    The candidates `ids` are int64 [N, K], for N positions of z, `tokens`, int64 [B, L].
-    """
+    """Return log f(z with a candidate) − log f(z), or −∞, [N, K], of candidates int64 [N, K] at N positions of z."""
     rows, positions = pairs(where)
     length, candidates = tokens.shape[1], ids.shape[1]
     # Never in bf16: a single token changes log f only a little.

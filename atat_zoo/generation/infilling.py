@@ -34,14 +34,7 @@ _TEXT = 1 << 32  # fill k of text j is row number k + j · 2³² under a seed
 
 @attrs.frozen(kw_only=True)
 class Filled:
-    """A text with its gaps filled.
-
-    Attributes:
-        text: the complete text; outside the gaps, byte for byte the given one.
-        fills: the text of each gap.
-        lengths: the number of tokens of each gap.
-        nfe: network evaluations that it took part in.
-    """
+    """A text with its gaps filled, the text and the number of tokens of each gap, and its network evaluations."""
 
     text: str
     fills: list[str]
@@ -51,25 +44,18 @@ class Filled:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Infilling:
-    """Texts with their gaps filled, in `seconds`.
-
-    Attributes:
-        filled: for each given text, its fills.
-        lengths: for each given text, the probability of each combination of gap lengths.
-        max_nfe: the most network evaluations that the sampler's settings allow a fill.
-        evaluations: total network evaluations of single rows for the lengths.
-    """
+    """Fills of given texts; lists have an item for each of these."""
 
     filled: list[list[Filled]]
-    lengths: list[dict[tuple[int, ...], float]]
-    max_nfe: int
-    evaluations: int
+    lengths: list[dict[tuple[int, ...], float]]  # the probability of each combination of gap lengths
+    max_nfe: int  # the most network evaluations that the sampler's settings allow a fill
+    evaluations: int  # total network evaluations of single rows for the lengths
     seconds: float
 
     @property
     def texts(self) -> list[str]:
         """All texts, one after the other."""
-        return [filled.text for each in self.filled for filled in each]
+        return [filled.text for fills in self.filled for filled in fills]
 
 
 def infill(
@@ -144,11 +130,7 @@ def layouts_of(texts: Sequence[str], words: SpaceAwareTokenizer, special: str, l
 
 
 def posterior(writer: Writer, layout: Layout, batch_size: int = 64) -> dict[tuple[int, ...], float]:
-    """Return P(lengths | given text) for every combination of lengths that fits, by Bayes' rule.
-
-    Raises:
-        UserError: when the model does not read behind a gap.
-    """
+    """Return P(lengths | given text) for every combination of lengths; the model must read behind a gap."""
     import torch
 
     if len(layout.choices) == 1:
@@ -188,7 +170,7 @@ def questions(layout: Layout) -> int:
 
 
 def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
-    """Return the positions of the given tokens that are evaluated for the lengths."""
+    """Return the positions of the given tokens that are evaluated."""
     first = next(i for i, gap in enumerate(layout.template.gaps) if gap.shortest < gap.longest)
     behind = list(zip(layout.spans(lengths), layout.pieces[1:], strict=True))[first:]
     return [i for span, piece in behind for i in range(span.stop, span.stop + min(_REACH, len(piece)))]

@@ -1,8 +1,8 @@
 """Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and the positions of their tokens and masks in a row.
 
 The text around a gap is tokenised piece by piece, so the given tokens never change. Byte-pair encodings begin words
-with their space: " peace" is one token, and the model has never seen a separate space before a gap. A space before a
-gap therefore belongs to the gap, whose first token must then begin with a space: the text is the same, byte for byte.
+with their space: " peace" is one token. A space before a gap therefore belongs to the gap, whose first token must then
+begin with a space: the text is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def ends(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]
 
 
 class SpaceAwareTokenizer:
-    """A tokenizer, and which of its tokens begin with a space."""
+    """A tokenizer that knows which of its tokens begin with a space."""
 
     def __init__(self, tokenizer: TokenizerModel) -> None:
         self.tokenizer = tokenizer
@@ -128,10 +128,7 @@ class SpaceAwareTokenizer:
 
 
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
-    """Raise `UserError`, before a row is made, where memory does not hold `number` texts of `length` tokens.
-
-    Or where the sampler would show the denoiser more tokens at once than it has `seen`.
-    """
+    """Refuse texts that memory does not hold, or of which the denoiser would see more at once than it has `seen`."""
     if length > seen and not sampler.blockwise:
         raise UserError(
             f"a length of {length} is more than the {seen} tokens the model has learned; ask for at most {seen}, or "
@@ -145,14 +142,8 @@ def prompted(
 ) -> tuple[list[int], tuple[int, ...]]:
     """Return a row with a prompt, masks and a suffix, and the positions whose token must begin with a space.
 
-    Args:
-        words: the model's tokenizer.
-        special: as in `[data]`; with "sequence" or "both" the row stands between BOS and EOS, if all of it is seen.
-        length: tokens in the row.
-        prompt: the text at the beginning.
-        suffix: the text at the end.
-        seen: tokens that the model sees at once. It never sees all of a longer text, whose positions shift: there a
-            space at the end of the prompt stays with the prompt.
+    A row of more tokens than are `seen` at once, whose positions shift, has no BOS and EOS, and a space at the end of
+    its prompt stays there.
 
     Raises:
         UserError: when prompt and suffix do not fit.
@@ -173,19 +164,12 @@ def prompted(
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """A text with gaps, in tokens.
-
-    Attributes:
-        template: its pieces and gaps as they were written.
-        pieces: ids of the given tokens before, between and after the gaps, special ones included.
-        opens: for each gap, whether its first token must begin with the space that belongs to it.
-        choices: the possible combinations of gap lengths, from the shortest on.
-    """
+    """A text with gaps, in tokens."""
 
     template: Template
-    pieces: tuple[tuple[int, ...], ...]
-    opens: tuple[bool, ...]
-    choices: tuple[tuple[int, ...], ...]
+    pieces: tuple[tuple[int, ...], ...]  # ids of the given tokens between the gaps, special ones included
+    opens: tuple[bool, ...]  # for each gap, whether its first token must begin with the space that belongs to it
+    choices: tuple[tuple[int, ...], ...]  # the possible combinations of gap lengths, from the shortest on
 
     def spans(self, lengths: Sequence[int]) -> list[range]:
         """Return the positions of each gap, given their lengths."""
@@ -219,12 +203,10 @@ class Layout:
 def lay_out(
     template: Template, words: SpaceAwareTokenizer, special: str, length: int, where: str = "the text"
 ) -> Layout:
-    """Tokenise a text with gaps; bounded ones are limited to the `length` in tokens that the model sees at once.
-
-    With the `special` tokens "sequence" or "both", as in `[data]`, it stands between BOS and EOS.
+    """Tokenise a text with gaps, called `where`, between `special` tokens; all must fit the `length` in tokens.
 
     Raises:
-        UserError: when `where`, the text, does not fit, or its gaps leave too many lengths to choose from.
+        UserError: when it does not fit, or its gaps leave too many lengths to choose from.
     """
     tokenizer = words.tokenizer
     first, last = ends(tokenizer, special)
@@ -250,10 +232,7 @@ def lay_out(
 
 
 def require_leading_space(writer: Writer, positions: Sequence[int], words: SpaceAwareTokenizer) -> Writer:
-    """Return a writer whose tokens at some positions begin with a space: p_θ under this condition.
-
-    Where all such tokens have probability 0, p_θ does not change.
-    """
+    """Return a writer whose tokens at some positions begin with a space, except where none of these is possible."""
     if not positions:
         return writer
     import torch

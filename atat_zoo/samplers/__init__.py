@@ -26,12 +26,9 @@ Observer = Callable[[dict[str, Any]], None]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Sample:
-    """What a sampler returns.
+    """Tokens, int64 [B, L], without masks, and the network evaluations of each row, int64 [B].
 
-    Attributes:
-        tokens: int64 [B, L], no mask left; given tokens unchanged.
-        nfe: network evaluations that each row took part in, int64 [B].
-        max_nfe: the largest number that the sampler's settings allow.
+    `max_nfe` is the largest number of evaluations that the sampler's settings allow.
     """
 
     tokens: Tensor
@@ -55,18 +52,15 @@ class Sampler(Protocol):
 
     @property
     def blockwise(self) -> bool:
-        """Whether it goes block by block, from left to right, and shows no more than the denoiser sees at once.
+        """Whether it goes block by block from left to right, `size` tokens each, or None for those of the model.
 
-        One that does has an attribute `size`: tokens in a block, or None for those of the model.
+        It then shows no more than the denoiser sees at once.
         """
         return False
 
     @property
     def classwise(self) -> bool:
-        """Whether it goes class by class: position i is of class i mod s.
-
-        One that does has an attribute `stride`: s, or None for that of the model.
-        """
+        """Whether it goes class by class, position i in class i mod its `stride`, or None for that of the model."""
         return False
 
     @property
@@ -96,9 +90,8 @@ class Sampler(Protocol):
         """Fill every mask.
 
         Args:
-            denoiser: p_θ. Its importance is evaluated only if the order needs it. If it reads the time, t comes from
-                the pace where that has its own times. Otherwise t follows from the share of masked tokens, so a step
-                that changes nothing is never evaluated.
+            denoiser: p_θ. If it reads the time, t comes from the pace where that has its own times, and otherwise
+                from the share of masked tokens, so a step that changes nothing is never evaluated.
             tokens: int64 [B, L]; tokens other than the mask are given and never change.
             seeds: one per row, int64 [B]: a row does not depend on its batch.
             observe: called with a record of each step as it happens: `step`, and N entries each of `rows`, `positions`
@@ -151,20 +144,16 @@ class SamplerPart(Protocol):
 def shifted(
     observe: Observer | None, *, rows: int = 0, positions: int = 0, apart: int = 1, steps: int = 0
 ) -> Observer | None:
-    """Return an observer that adds these offsets to the rows, positions and steps it reports to `observe`, if any.
-
-    Positions that are neighbours become `apart`.
-    """
+    """Return an observer that reports to `observe`, if any, with these offsets, and with neighbours `apart`."""
     if observe is None:
         return None
-    moves: dict[str, Callable[[Any], Any]] = {
-        "step": lambda step: step + steps,
-        "rows": lambda values: [row + rows for row in values],
-        "positions": lambda values: [i * apart + positions for i in values],
-        "hidden": lambda hidden: moved(hidden),
-    }
 
-    def moved(record: dict[str, Any]) -> dict[str, Any]:
-        return {key: moves[key](value) if key in moves else value for key, value in record.items()}
+    def moved(filled: dict[str, Any]) -> dict[str, Any]:
+        shifted_rows = [row + rows for row in filled["rows"]]
+        return filled | {"rows": shifted_rows, "positions": [i * apart + positions for i in filled["positions"]]}
 
-    return lambda record: observe(moved(record))
+    def tell(record: dict[str, Any]) -> None:
+        changed = {"hidden": moved(record["hidden"])} if "hidden" in record else moved(record)
+        observe(record | changed | {"step": record["step"] + steps})
+
+    return tell

@@ -17,24 +17,20 @@ if TYPE_CHECKING:
 
 
 class Draw(SamplerPart, Protocol):
-    """A component of the kind draw: what tokens are drawn from. It needs "history" or nothing.
+    """A component of the kind draw: its `distribution` is what tokens are drawn from. It needs "history" or nothing.
 
-    A part defines `distribution`. The draw and the probability of a token (docs/mathematics.md) both follow from it.
+    The draw and the probability of a token (docs/mathematics.md) follow from it.
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature).
+        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature); 0.0 is the maximum.
 
-        A token of probability zero keeps it. At the temperature 0.0 the highest score has probability 1. The SUBS
-        log-probabilities are [M, V], and belong to these rows of the step, int64 [M].
+        The SUBS log-probabilities are [M, V], of these rows of the step, int64 [M]. Probabilities of zero stay so.
         """
         ...
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return a token per distribution, int64 [M], by counter-based keys, int64 [M], of (row seed, step, position).
-
-        The other arguments are as in `distribution`. A token of probability zero is never drawn.
-        """
+        """Return a token per distribution, int64 [M], by keys of (row seed, step, position), int64 [M]."""
         from atat_zoo.diffusion.categorical import draw
 
         scores, temperature = self.distribution(log_probs, step, rows)
@@ -69,10 +65,9 @@ class CategoricalDraw(Draw):
 
 @component
 class ConfidenceTemperedDraw(Draw):
-    """An exact draw whose temperature follows the running confidence of the row.
+    """An exact draw at the temperature unsure + c · (sure − unsure); with both at 1 this is `categorical`.
 
-    The confidence of an evaluation is the mean of max p_θ over masked positions; c is its mean over the last `window`
-    evaluations. The temperature is unsure + c · (sure − unsure). With both at 1 this is `categorical`.
+    c is the running confidence of the row: the mean, over the last `window` evaluations, of max p_θ at its masks.
     """
 
     name = "confidence_tempered"
@@ -136,7 +131,7 @@ class NucleusDraw(Draw):
 class MinPDraw(Draw):
     """A draw from the tokens that have at least p times the likeliest one's probability (Nguyen et al., 2407.01082).
 
-    Few stay where the model is sure, many where it is not. The temperature comes first, as in `nucleus`.
+    The temperature comes first, as in `nucleus`.
     """
 
     name = "min_p"
@@ -146,18 +141,15 @@ class MinPDraw(Draw):
     p: float = param(0.1, help="share of the likeliest token's probability that a token needs to stay", gt=0, le=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
+    @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """See `Draw`."""
         least = log_probs.amax(-1, keepdim=True) + self.temperature * math.log(self.p)
         return log_probs.masked_fill(log_probs < least, -math.inf), self.temperature
 
 
 @component
 class GreedyLastDraw(Draw):
-    """Another draw, but the most probable token in the last step that the pace allows, if a row goes so far.
-
-    The code of MDLM and ReMDM does this as the final removal of noise, which no other evaluation can correct.
-    """
+    """Another draw, but the most probable token in the last step that the pace allows: the removal of noise in MDLM."""
 
     name = "greedy_last"
     summary = "another draw, but the most probable token in the last step"

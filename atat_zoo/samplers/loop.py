@@ -2,12 +2,10 @@
 
 A step is: pace, network, order, stop, draw, remask. A part that does not read the predictions runs before the network,
 which then evaluates only the rows that change in this step. If the order does not read them either, it evaluates only
-the chosen positions. `_Run` has its methods in the order in which they are called.
+the chosen positions. Each draw is a function of the row's seed, the number of the step and the position alone.
 
-Each draw is a function of the row's seed, the number of the step and the position, so it does not depend on the other
-rows or on which rows skip a step. Open positions are counted on the CPU, so rows and positions are selected without
-reading from the device, which would make the host wait. If a stop, a remask or a pace decides on the device, the host
-reads from it once per step.
+Open positions are counted on the CPU, so rows and positions are selected without reading from the device, which would
+make the host wait. If a stop, a remask or a pace decides on the device, the host reads from it once per step.
 
 Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """
@@ -55,10 +53,7 @@ def run(
     source: TokenSource | None = None,
     observe: Observer | None = None,
 ) -> Sample:
-    """Fill the masks; see `Sampler.sample`.
-
-    With `fill`, bool [B, L], only some of them are filled, for samplers that go block by block. The tokens come from
-    `source`, or from the draw if None.
+    """Fill the masks, or only those in `fill`, bool [B, L], with tokens of `source`, or drawn ones; see `Sampler`.
 
     Raises:
         UserError: when parts do not go together, or the model does not predict the positions that are asked for.
@@ -156,10 +151,9 @@ class _Run:
         return step
 
     def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
-        """Return the step for the rows that fill a position, as far as the pace knows before the network.
+        """Return the step for the rows that fill a position, their numbers, and how many each fills, int64 [A].
 
-        Also their numbers, and how many positions each fills, or, if the pace decides by the predictions, how many are
-        open; int64 [A] on the CPU.
+        As far as the pace knows before the network: if it decides by the predictions, the number that are open.
         """
         count = self.remaining
         if not step.final and not self.parts.pace.needs:

@@ -21,9 +21,9 @@ REFERENCE = "ancestral"  # the sampler that the others are compared with
 def fitting(
     experiment: Experiment, steps: Sequence[int], rows: Sequence[Row] | None = None
 ) -> tuple[list[Row], dict[str, str]]:
-    """Return the samplers that fit an experiment, the reference with the most steps first; and why the others do not.
+    """Return the samplers that fit an experiment, the reference with the most steps first; and why others do not.
 
-    Of `rows`, or, if None, of every named sampler at each number of `steps`, which are in ascending order.
+    They are those of `rows`, or, if None, all named ones at each number of `steps`, in ascending order.
     """
     if rows is None:
         rows = [row for name in Zoo.load().names("sampler") if name not in UNNAMED for row in at_steps(name, steps)]
@@ -41,12 +41,11 @@ def fitting(
 def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
     """Return a sampler at each number of steps; once, unchanged, if it has no such parameter."""
     zoo = Zoo.load()
-    known, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
-    cap = next((key for key in ("steps", "max_steps") if key in known), None)
+    parameters, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
+    cap = next((key for key in ("steps", "max_steps") if key in parameters), None)
     if cap is None:
         return [(name, None, spec)]
-
-    def fewest(number: int) -> dict[str, int]:
-        return {"min_steps": min(spec.min_steps, number)} if "min_steps" in known else {}
-
-    return [(name, n, zoo.spec("sampler", {"use": name, cap: n, **fewest(n)})) for n in steps]
+    tables: list[dict[str, Any]] = [{"use": name, cap: n} for n in steps]
+    if "min_steps" in parameters:
+        tables = [table | {"min_steps": min(spec.min_steps, table[cap])} for table in tables]
+    return [(name, table[cap], zoo.spec("sampler", table)) for table in tables]

@@ -1,7 +1,7 @@
 """Orders: which masked position comes first.
 
-Any order that is fixed before the draw is exact one token at a time: with an exact denoiser it reproduces the joint
-distribution. An order that depends on the drawn tokens (MaskGIT as published) does not.
+Any that is fixed before the draw reproduces, one token at a time, the joint distribution of an exact denoiser; one that
+depends on the drawn tokens (MaskGIT as published) does not.
 """
 
 from __future__ import annotations
@@ -30,17 +30,14 @@ Offset: TypeAlias = Literal["none", "random"]
 
 
 class Order(SamplerPart, Protocol):
-    """A component of the kind order: a callable on a step.
+    """A component of the kind order.
 
     It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", which makes it an order after the
     draw. If it needs nothing, the network is evaluated only at the chosen positions.
     """
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score per position, float [A, L]; the highest comes first, of equal scores the leftmost.
-
-        Scores where `step.open` is false are ignored.
-        """
+        """Return a score per open position, float [A, L]: the highest comes first, of equal scores the leftmost."""
         ...
 
 
@@ -77,10 +74,10 @@ class LeftToRightOrder(Order):
 class UncertaintyOrder(Order):
     """By an uncertainty metric of the prediction, optionally times the token's importance.
 
-    Most certain first with `margin` or `confidence` is common in the literature (Chang et al., arXiv:2202.04200; Kim
-    et al., arXiv:2502.06768) and lowers diversity; there is no published evidence for most uncertain first. Report the
-    unigram entropy of texts written with either. The importance is that of a draft, z with the most probable token at
-    every mask, or, by an estimator that reads z, of the masked token. Without an estimator the factor is 1.
+    Most certain first with `margin` or `confidence` (Chang et al., arXiv:2202.04200; Kim et al., arXiv:2502.06768)
+    lowers diversity, so report the unigram entropy; there is no published evidence for most uncertain first. The
+    importance is that of a draft, z with the most probable token at every mask, or, by an estimator that reads z, of
+    the masked token. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -100,7 +97,7 @@ class UncertaintyOrder(Order):
         return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the score with its sign, float [A, L]."""
+        """Return the uncertainty, times the importance, with its sign, float [A, L]."""
         score = step.measure(self.uncertainty)
         if self.importance and step.importance is not None:
             score = score * step.importance
@@ -173,11 +170,10 @@ class LearnedOrder(Order):
 
 @component
 class BlockwiseOrder(Order):
-    """Blocks from left to right, and within a block another order.
+    """Blocks of positions to fill from left to right, and within a block another order.
 
-    Only positions to fill are counted, so the blocks begin behind a prompt. A pace that takes more than is left of a
-    block continues into the next one, and a rule about single positions ignores blocks. The sampler
-    `semi_autoregressive` finishes each block before it begins the next.
+    A pace that takes more than is left of a block continues into the next one, and a rule about single positions
+    ignores blocks. The sampler `semi_autoregressive` finishes each block before it begins the next.
     """
 
     name = "blockwise"
@@ -219,8 +215,8 @@ class DilatedOrder(Order):
     """From coarse to fine: positions far apart first, as neighbours depend on one another most.
 
     Of n positions to fill, group t has those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier group.
-    The groups come in turn, in random order within each, so a pace that takes part of a group takes it from everywhere.
-    As published (Luxembourg et al., arXiv:2506.19037), each step fills one of ⌈log_a n⌉ groups; here the pace decides.
+    The groups come in turn, in random order within each. As published (Luxembourg et al., arXiv:2506.19037), each step
+    fills one of ⌈log_a n⌉ groups; here the pace decides.
     """
 
     name = "dilated"
@@ -283,9 +279,9 @@ def strided_classes(length: int, stride: int, offset: Offset, seeds: Tensor) -> 
 class DrawnProbabilityOrder(Order):
     """After the draw, by the probability of the drawn token, highest first, as MaskGIT was published.
 
-    A token is drawn at every open position, and only the likeliest remain: not exact, even one position at a time with
-    an exact denoiser, because it lowers the temperature. Gumbel noise on the log-probabilities tempers this; its scale,
-    the choice temperature, falls linearly to zero in the last step (Chang et al., arXiv:2202.04200).
+    Not exact, even one position at a time with an exact denoiser, because it lowers the temperature. Gumbel noise on
+    the log-probabilities tempers this; its scale, the choice temperature, falls linearly to zero in the last step
+    (Chang et al., arXiv:2202.04200).
     """
 
     name = "drawn_probability"

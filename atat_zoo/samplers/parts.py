@@ -48,10 +48,8 @@ class SamplerParts:
         return frozenset().union(*(part.needs for part in self.all))
 
     def needs_all_logits(self, importance_reads: str = "x") -> bool:
-        """Return whether the distributions at all open positions are needed; a stop may fill them all.
-
-        Importance that is read from z is known without them.
-        """
+        """Return whether the distributions at all open positions are needed; a stop may fill them all."""
+        # Importance that is read from z is known without them.
         free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
         return self.stop.active or bool(self.needs - free)
 
@@ -128,7 +126,6 @@ class CompositeSampler(FillingSampler):
         """Return the five parts."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse parameters that one of the parts refuses."""
         self.parts()
 
     @property

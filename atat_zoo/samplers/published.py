@@ -22,8 +22,7 @@ from atat_zoo.uncertainty import ConfidenceUncertainty, EntropyUncertainty, Marg
 class AncestralSampler(SteppedSampler):
     """The reverse process of uniform masking on a grid of times (Sahoo et al., arXiv:2406.07524).
 
-    The number of tokens that a step unmasks is drawn before the network is evaluated, so a step that unmasks none costs
-    nothing; the published variants with and without a cache have the same distribution.
+    A step that unmasks nothing costs nothing, as in the published variant with a cache.
     """
 
     name = "ancestral"
@@ -37,10 +36,7 @@ class AncestralSampler(SteppedSampler):
 
 @component
 class LeftToRightSampler(CompositeSampler):
-    """The leftmost masked position, one at a time: exact with an exact denoiser, at one evaluation per token.
-
-    It is the only order that causal models allow (objectives `autoregressive` and `block`).
-    """
+    """The leftmost masked position, one at a time, as causal models need: exact, at one evaluation per token."""
 
     name = "left_to_right"
     summary = "the leftmost masked position, one at a time, as autoregressive and block models need"
@@ -72,10 +68,9 @@ class CombinationSampler(CompositeSampler):
 
 @component
 class FirstHittingSampler(CappedSampler):
-    """The reverse process of uniform masking without a grid of times: one token at each time at which it unmasks one.
+    """Ancestral sampling with infinitely many steps, in as many evaluations as tokens (Zheng et al., arXiv:2409.02908).
 
-    Ancestral sampling with infinitely many steps, in as many evaluations as tokens: with an exact denoiser it is exact.
-    With `steps`, several tokens share a time, the same number in each step (Zheng et al., arXiv:2409.02908).
+    One token at each time at which the process unmasks one, so it is exact. With `steps`, several tokens share a time.
     """
 
     name = "first_hitting"
@@ -93,8 +88,7 @@ class FirstHittingSampler(CappedSampler):
 class MaskGITSampler(SteppedSampler):
     """Draw a token everywhere, keep the likeliest, few at first and many at the end (Chang et al., arXiv:2202.04200).
 
-    Also known as top probability; the published noise is 4.5. Its text is likelier and less diverse than the model's
-    distribution, and it is not exact with any number of steps.
+    Its text is likelier and less diverse than the model's distribution with any number of steps.
     """
 
     name = "maskgit"
@@ -111,10 +105,7 @@ class MaskGITSampler(SteppedSampler):
 
 @component
 class MarginSampler(SteppedSampler):
-    """The position with the largest margin between its two likeliest tokens first (Kim et al., arXiv:2502.06768).
-
-    One position at a time is exact with an exact denoiser; several at a time lower diversity.
-    """
+    """The position with the largest margin between its two likeliest tokens first (Kim et al., arXiv:2502.06768)."""
 
     name = "margin"
     summary = "largest margin between the two likeliest tokens first, the same number in each step"
@@ -159,10 +150,7 @@ class EntropyBoundedSampler(CappedSampler):
 
 @component
 class ConfidenceThresholdSampler(CappedSampler):
-    """Every position whose prediction is above a confidence, at least one per step.
-
-    Fast-dLLM (Wu et al., arXiv:2505.22618) does so in blocks and takes the most probable token (`temperature = 0`).
-    """
+    """Every position above a confidence: Fast-dLLM, in blocks, at temperature 0 (Wu et al., arXiv:2505.22618)."""
 
     name = "confidence_threshold"
     summary = "every position whose prediction is above a confidence, at least one per step"
@@ -179,10 +167,7 @@ class ConfidenceThresholdSampler(CappedSampler):
 
 @component
 class KLASSSampler(CappedSampler):
-    """Every position with a confident, stable prediction, at least one per step.
-
-    Kim et al., arXiv:2511.05664, work in blocks and take the most probable token (`temperature = 0`).
-    """
+    """Every confident, stable prediction; KLASS is in blocks, at temperature 0 (Kim et al., arXiv:2511.05664)."""
 
     name = "klass"
     summary = "every position with a confident prediction that no longer changes, at least one per step"
@@ -201,10 +186,7 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """Order by uncertainty × importance, more positions per step the surer the model is, an early end: one metric.
-
-    There is no published evidence for most uncertain first: it fills the worst predictions while least is visible.
-    """
+    """Order by uncertainty × importance, more positions per step the surer the model is, an early end: one metric."""
 
     name = "uncertainty_guided"
     summary = "order by uncertainty × importance, a pace that adapts, an end when little is uncertain"
@@ -255,10 +237,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """The positions that the estimator finds easiest (or hardest) first, as many in each step as the pace says.
-
-    With an estimator that reads z, and the same `first`, this is the policy that the masking `reveal` trains for.
-    """
+    """The order that the estimator says; if it reads z, this is the policy that the masking `reveal` trains for."""
 
     name = "policy"
     summary = "the order that the model's estimator has learned: easiest or hardest positions first, at any pace"
@@ -274,10 +253,7 @@ class PolicySampler(TemperedSampler):
 
 @component
 class LearnedOrderSampler(CappedSampler):
-    """The reverse process that the objective `adaptive` learns: choose a position by ŵ, then draw its token.
-
-    One per step is the process of the adaptive bound; fewer steps choose several at once, without replacement.
-    """
+    """The process of the adaptive bound: choose a position by ŵ, then draw its token; or, with `steps`, several."""
 
     name = "learned_order"
     summary = "the reverse process of the objective adaptive: a position by its learned weight, then its token"

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Remask(SamplerPart, Protocol):
-    """A component of the kind remask: a callable on a step, called after the draw in every step but the last.
+    """A component of the kind remask, called after the draw in every step but the last.
 
     It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
-    With an active remask, the pace must have a number of steps that does not depend on the text, or no run would end.
+    If it is active, the pace must have a number of steps that does not depend on the text, or no run would end.
     """
 
     @property
@@ -32,17 +32,11 @@ class Remask(SamplerPart, Protocol):
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the share of visible tokens that the pace compensates for, a number or [A] on the CPU; default 0.
-
-        The binomial pace does so (ReMDM, arXiv:2503.00307); its grid is `step.rates`.
-        """
+        """Return σ, the share of visible tokens that the pace makes up for, a number or [A] on the CPU; default 0."""
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens to mask again, bool [A, L]; the loop never masks given tokens.
-
-        `step.tokens` includes the tokens of this step; `step.fresh` marks them.
-        """
+        """Return which tokens to mask again, bool [A, L]; the loop never masks given tokens. New ones are `fresh`."""
         ...
 
 
@@ -105,7 +99,6 @@ class SwitchedRemask(GridRemask):
     switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse an interval in the wrong order."""
         if self.switch_off > self.switch_on:
             raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
 
@@ -120,7 +113,7 @@ class ReMDMCapRemask(SwitchedRemask):
 
     Every token that was visible before the step is masked with probability σ. The paces `binomial` and `plateau`
     unmask as many more, so the share of masked tokens follows the grid (Wang et al., arXiv:2503.00307). With an exact
-    denoiser and many steps the joint distribution does not change. With `switch_on` below 1 this is ReMDM-switch.
+    denoiser and many steps the joint distribution does not change.
     """
 
     name = "remdm_cap"
@@ -137,7 +130,7 @@ class ReMDMCapRemask(SwitchedRemask):
 
 @component
 class ReMDMRescaleRemask(SwitchedRemask):
-    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the largest probability that the grid allows."""
+    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the largest probability."""
 
     name = "remdm_rescale"
     summary = "every visible token at random, with a share of the largest probability that the grid allows"
@@ -176,10 +169,9 @@ class ReMDMConfRemask(SwitchedRemask):
 
 @component
 class ReMDMLoopRemask(GridRemask):
-    """At random, all tokens alike, in steps in which the pace's grid is constant.
+    """σ = min(η, σ_max) in steps in which the pace's grid is constant, otherwise 0 (Wang et al., arXiv:2503.00307).
 
-    σ = min(η, σ_max) there, and 0 otherwise (Wang et al., arXiv:2503.00307). With the pace `plateau`: write most of a
-    text, rework it for many steps, then fill in the rest.
+    With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest.
     """
 
     name = "remdm_loop"
@@ -197,10 +189,9 @@ class ReMDMLoopRemask(GridRemask):
 class PlannerRemask(GridRemask):
     """Masks the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
 
-    Self-planning of P2 (Peng et al., arXiv:2502.03540): the score of a new token is its log-probability when it was
-    drawn, that of an old one η times its log-probability in the same evaluation; at visible tokens a masked model is
-    not trained, and not reliable. η = 0 never masks an old token; a higher η masks more of them. With the pace
-    `everything` this is P2; with another, nothing is masked until more is visible than its grid allows.
+    Self-planning of P2 (Peng et al., arXiv:2502.03540), with the pace `everything`: the score of a new token is its
+    log-probability when it was drawn, that of an old one η times its log-probability in the same evaluation; at visible
+    tokens a masked model is not trained, and not reliable. η = 0 never masks an old token, a higher η more of them.
     """
 
     name = "planner"

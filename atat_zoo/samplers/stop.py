@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stop(SamplerPart, Protocol):
-    """A component of the kind stop: a callable on a step, called after the network and before the draw.
-
-    It needs "log_probs", "history" or nothing.
-    """
+    """A component of the kind stop, called before the draw. It needs "log_probs", "history" or nothing."""
 
     @property
     def active(self) -> bool:
@@ -66,8 +63,8 @@ class UncertaintyStop(Stop):
 class ConfidenceHistoryStop(Stop):
     """When the running confidence is above a threshold, the rest is filled in one draw.
 
-    The confidence of an evaluation is the mean of max p_θ over masked positions; the running confidence is its mean
-    over the last `window` evaluations of the row. No stop happens before the window is full.
+    It is the mean, over the last `window` evaluations of the row, of max p_θ at its masks; no stop before there are so
+    many.
     """
 
     name = "confidence_history"

@@ -1,7 +1,4 @@
-"""Where the tokens of a run come from: from the draw, or from a known text, for its policy NLL (docs/mathematics.md).
-
-Legend: B rows in the batch, L positions, M positions that a step fills, V predictable tokens.
-"""
+"""Where the tokens of a run come from: the draw, or a known text, for its policy NLL (docs/mathematics.md)."""
 
 from __future__ import annotations
 
@@ -33,16 +30,12 @@ class TokenSource:
 
 
 class TeacherForcing(TokenSource):
-    """A text that a run writes where it would draw, and the policy NLL of each token.
+    """A text, int64 [B, L], that a run writes where it would draw, and the policy NLL of each token.
 
-    Attributes:
-        tokens: x, int64 [B, L].
-        nats: −log of the probability with which each token would have been drawn, ∞ if never, float64 [B, L]; 0 where
-            nothing was drawn.
+    `nats` is −log of the probability with which it would have been drawn, ∞ if never, float64 [B, L]; 0 elsewhere.
     """
 
     def __init__(self, tokens: Tensor) -> None:
-        """Take the text."""
         self.tokens = tokens
         self.nats = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
         self.first, self.apart = 0, 1

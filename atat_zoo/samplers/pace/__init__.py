@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Pace(SamplerPart, Protocol):
     """A component of the kind pace.
 
-    A pace without `needs` decides on the CPU before the network is evaluated: rows that unmask nothing skip the step
-    and cost nothing. A pace that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
+    Without `needs` it decides on the CPU before the network is evaluated: rows that unmask nothing skip the step and
+    cost nothing. One that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
     """
 
     def most(self, n: int) -> int:
@@ -40,17 +40,14 @@ class Pace(SamplerPart, Protocol):
         return None
 
     def take(self, step: Step) -> Tensor:
-        """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty.
+        """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty, or which, bool [A, L].
 
-        Or, for a rule about single positions, which, bool [A, L]. A pace with `needs` takes at least one per row.
+        A pace with `needs` takes at least one per row.
         """
         ...
 
     def times(self, step: Step) -> Tensor | None:
-        """Return t, float32 [A] in (0, 1], for a denoiser that reads it.
-
-        With None, the default, t follows from the share of masked tokens, so the denoiser is a function of z alone.
-        """
+        """Return t, float32 [A] in (0, 1], or None, the default, if t follows from the share of masked tokens."""
         return None
 
 
@@ -110,7 +107,7 @@ class ByChancePace(SteppedPace):
 class BinomialPace(ByChancePace):
     """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
 
-    With t = 1 − k/T and s = t − 1/T, a token that is masked at t is unmasked with probability
+    A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
     (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remask rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang
     et al., arXiv:2503.00307). Only the number is drawn here: with the order `random`, as if each token were by itself.
     """
@@ -132,10 +129,7 @@ class BinomialPace(ByChancePace):
 
 @component
 class FixedPace(SteppedPace):
-    """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked.
-
-    A row with fewer positions than steps takes one at a time and skips the other steps.
-    """
+    """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked, in some steps none."""
 
     name = "fixed"
     summary = "the same number of positions in every step"
@@ -169,8 +163,8 @@ class OneAtATimePace(Pace):
 class CosinePace(SteppedPace):
     """Few positions at first, many at the end: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n are still masked.
 
-    At least one per step, as in MaskGIT (Chang et al., arXiv:2202.04200). As a function of t the share of masked tokens
-    is that of the noise schedule `cosine`, so this is `binomial` with that schedule, made deterministic.
+    At least one per step, as in MaskGIT (Chang et al., arXiv:2202.04200). It is `binomial` with the noise schedule
+    `cosine`, made deterministic.
     """
 
     name = "cosine"
@@ -195,7 +189,7 @@ class PlateauPace(ByChancePace):
     """`binomial` on a grid that is constant in the middle, for a remask that reworks the text.
 
     The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
-    `begin`, is constant until `end`, and then rises to 1. On the plateau only what the remask masks is unmasked again.
+    `begin`, is constant until `end`, and then rises to 1.
     """
 
     name = "plateau"
@@ -229,8 +223,7 @@ class FirstHittingPace(CappedPace):
     With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
     arXiv:2409.02908): ancestral sampling with infinitely many steps, in n evaluations, with the order `random`. r
     begins as the share of masked tokens; masks that are not to be filled always count. A denoiser that reads the time
-    gets that at which the noise, which must be the model's, has this rate. With `steps`, several positions share a
-    time, the first of theirs, and the process is no longer exact.
+    gets that at which the model's noise has this rate. With `steps`, several positions share the first of their times.
     """
 
     name = "first_hitting"
@@ -283,8 +276,7 @@ class FirstHittingPace(CappedPace):
 class EverythingPace(SteppedPace):
     """All open positions in every step, for a remask that masks the excess again.
 
-    With `planner` it is path planning (Peng et al., arXiv:2502.03540): fill every mask, then keep the best tokens, new
-    or old. With `none` it is one step: every token from its own marginal.
+    With `planner` it is path planning (Peng et al., arXiv:2502.03540); with `none`, every token from its own marginal.
     """
 
     name = "everything"

@@ -37,10 +37,9 @@ class BoundedPace(Pace):
 
 @component
 class AdaptivePace(BoundedPace):
-    """Fewer positions per step while the model is unsure, more when it is sure.
+    """Unmasks ⌈n/S⌉ of the row's n positions, fewer while the model is unsure.
 
-    Let u be the mean uncertainty over masked positions. The complete text would take S = min_steps +
-    u · (max_steps − min_steps) steps at this uncertainty, and ⌈n/S⌉ of the row's n positions are unmasked.
+    At the mean uncertainty u of its masks, the complete text takes S = min_steps + u · (max_steps − min_steps) steps.
     """
 
     name = "adaptive"
@@ -59,9 +58,8 @@ class AdaptivePace(BoundedPace):
 class ExtendedPace(BoundedPace):
     """Few steps at first, and more for as long as the model is unsure.
 
-    A row plans `min_steps`. Whenever the mean uncertainty over its masked positions is above the threshold, `added`
-    steps are added to its plan, up to `max_steps`, which the rule as documented lacks: without it, no run need end.
-    With S planned steps, of which k are done, ⌈remaining/(S − k)⌉ positions are unmasked.
+    A row plans `min_steps`. Whenever the mean uncertainty of its masks is above the threshold, its plan S grows by
+    `added` up to `max_steps`, without which no run need end. After k steps ⌈remaining/(S − k)⌉ are unmasked.
     """
 
     name = "extended"
@@ -110,8 +108,8 @@ class ConfidenceThresholdPace(CappedPace):
 class EntropyBoundedPace(CappedPace):
     """The first positions of the order with Σ H − max H ≤ γ nats; always at least one.
 
-    Positions in one step are drawn apart. Their joint entropy is at least max H and at most Σ H, so γ bounds the lost
-    mutual information (Ben-Hamu et al., arXiv:2505.24857, with an order that has the most certain first).
+    Their joint entropy is at least max H, and they are drawn apart, with entropy Σ H: γ bounds the lost mutual
+    information (Ben-Hamu et al., arXiv:2505.24857, with an order that has the most certain first).
     """
 
     name = "entropy_bounded"
