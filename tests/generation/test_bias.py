@@ -21,7 +21,7 @@ MASK = WRITER.tokenizer.vocabulary_size
 
 def all_masks(rows=2, length=8):
     z = torch.full((rows, length), MASK)
-    return z, torch.ones_like(z, dtype=torch.bool)
+    return z, z == MASK
 
 
 @pytest.mark.slow
@@ -49,14 +49,10 @@ def test_a_token_is_raised_by_exactly_its_strength():
     assert torch.allclose(guided.double().exp(), plain / plain.sum(-1, keepdim=True), atol=1e-6)
 
 
-def test_strength_zero_is_the_same_writer_unless_something_is_banned():
-    assert TokenBiasGuidance(words=("a",), strength=0.0).guide(WRITER) is WRITER
+def test_nothing_is_the_same_writer():
+    for guidance in (TokenBiasGuidance(words=("a",), strength=0.0), CombinedGuidance(), NoGuidance()):
+        assert guidance.guide(WRITER) is WRITER
     assert TokenBiasGuidance(words=("a",), strength=0.0, ban=("b",)).guide(WRITER) is not WRITER
-
-
-def test_combined_with_nothing_is_nothing():
-    assert CombinedGuidance().guide(WRITER) is WRITER
-    assert NoGuidance().guide(WRITER) is WRITER
 
 
 @pytest.mark.parametrize("steps", [1, 16])
@@ -147,23 +143,16 @@ def test_inside_of_combined_it_says_where_it_stands():
     experiment = load("quickstart", ["sampler.use=ancestral"])
     inner = ImportanceBiasGuidance(words=("war",))
     (problem,) = CombinedGuidance(first=inner).check(experiment)
-    assert (problem.key, str(problem)[:28]) == ("guidance.first", "guidance.first: importance_b")
+    assert problem.key == "guidance.first"
     (problem,) = CombinedGuidance(second=CombinedGuidance(first=inner)).check(experiment)
     assert problem.key == "guidance.second.first"
 
 
-def estimator(**changes):
-    spec = TermBiasEstimator(words=("cab",), **changes)
-    return spec.build(context(vocabulary_size=27, length=16, tokenizer=WRITER.tokenizer, counts=None))
-
-
 def test_the_estimator_does_the_same_in_training():
-    found = estimator(strength=0.5)(TEXT, None, None, ~NONE)
-    assert torch.equal(found, torch.where(THERE, 0.75, 0.5))
-
-
-def test_the_estimator_refuses_an_unknown_word_and_needs_a_tokenizer():
+    about = context(vocabulary_size=27, length=16, tokenizer=WRITER.tokenizer, counts=None)
+    estimator = TermBiasEstimator(words=("cab",), strength=0.5).build(about)
+    assert torch.equal(estimator(TEXT, None, None, ~NONE), torch.where(THERE, 0.75, 0.5))
     with pytest.raises(UserError, match="'naïve' is unknown"):
-        TermBiasEstimator(words=("naïve",)).build(context(vocabulary_size=27, tokenizer=WRITER.tokenizer))
+        TermBiasEstimator(words=("naïve",)).build(about)
     with pytest.raises(RuntimeError, match="tokenizer"):
         TermBiasEstimator(words=("cab",)).build(context())

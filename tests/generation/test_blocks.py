@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from atat_zoo import Zoo
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, ClassifierGuidance, TokenBiasGuidance
-from atat_zoo.registry import Context
 from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.samplers.published import CombinationSampler
 from atat_zoo.tokenizers import CharactersTokenizer
 from tests.generation.test_classifier import bag
+from tests.samplers.exactness import random_model
 
 L, V = 12, 27
 GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
@@ -20,17 +19,7 @@ LETTERS = CharactersTokenizer().train(lambda: iter(()))
 
 
 def writer(objective):
-    """A small model with random weights, in float64."""
-    zoo = Zoo.load()
-    context = Context(vocabulary_size=V, length=L, width=16, steps=10)
-    backbone = {"use": "dit", "layers": 2, "width": 16, "heads": 2, "max_length": 64}
-    torch.manual_seed(0)
-    parts = {"backbone": zoo.build("backbone", backbone, context), "noise": zoo.build("noise", "linear", context)}
-    module = zoo.spec("objective", objective).build(context, parts, 8)
-    for name, parameter in module.named_parameters():
-        if "norm" not in name and "scale" not in name:
-            torch.nn.init.normal_(parameter, std=0.4)
-    return Writer(denoiser=module.double().eval().denoiser(), tokenizer=LETTERS, length=L)
+    return Writer(denoiser=random_model(objective, V, L).denoiser(), tokenizer=LETTERS, length=L)
 
 
 @pytest.mark.parametrize("objective", ["autoregressive", {"use": "block", "size": 3}], ids=["autoregressive", "block"])

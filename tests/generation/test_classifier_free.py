@@ -11,6 +11,7 @@ from atat_zoo.generation.guidance import ClassifierFreeGuidance
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.guidance import toy_writer
 from atat_zoo.testing.toys import FunctionDenoiser, Joint
+from tests.generation.alphabet import Alphabet
 
 V, L = 3, 3
 # P(c, x_1, x_2) over three symbols, none of them alike.
@@ -18,22 +19,7 @@ JOINT = Joint([1 + (7 * i * i + 3 * i) % 19 for i in range(V**L)], length=L, voc
 TABLE = JOINT.p.view(V, V, V)
 
 
-@attrs.frozen
-class Letters:
-    """The symbols a, b, c."""
-
-    vocabulary_size: int = V
-    bos: int | None = None
-    eos: int | None = None
-
-    def encode(self, text):
-        return ["abc".index(letter) for letter in text]
-
-    def decode(self, ids):
-        return "".join("abc_"[i] for i in ids)
-
-
-WRITER = Writer(denoiser=JOINT.denoiser, tokenizer=Letters(), length=L)
+WRITER = Writer(denoiser=JOINT.denoiser, tokenizer=Alphabet("abc"), length=L)
 
 
 def expected(c, w, first=None):
@@ -73,7 +59,7 @@ def test_bos_comes_before_the_condition_and_all_its_tokens_are_masked():
     found = ClassifierFreeGuidance(condition="ba").guide(WRITER).denoiser(torch.tensor([[1, 0, V]]), None, mask(2))
     p = (TABLE[1, 0] / TABLE[1, 0].sum()) ** 2 / (TABLE.sum((0, 1)) / TABLE.sum())
     assert torch.allclose(found[0].exp(), p / p.sum(), atol=1e-12)
-    tokenizer = attrs.evolve(Letters(), bos=2)
+    tokenizer = Alphabet("ab", bos=2)
     guided = ClassifierFreeGuidance(condition="b").guide(attrs.evolve(WRITER, tokenizer=tokenizer, special="sequence"))
     found = guided.denoiser(torch.tensor([[2, 1, V]]), None, mask(2)).exp()
     p = (TABLE[2, 1] / TABLE[2, 1].sum()) ** 2 / (TABLE[2].sum(0) / TABLE[2].sum())

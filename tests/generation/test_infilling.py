@@ -1,8 +1,5 @@
 """Gaps filled by samplers: given text stays, lengths follow Bayes' rule, and nothing depends on the company."""
 
-from __future__ import annotations
-
-import itertools
 import re
 from functools import cache
 
@@ -18,6 +15,7 @@ from atat_zoo.generation.infilling import layouts_of, posterior, questions
 from atat_zoo.generation.layout import SpaceAwareTokenizer, parse, require_leading_space
 from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
+from tests.generation.alphabet import Alphabet
 
 
 class Letters:
@@ -38,31 +36,16 @@ class Letters:
         return "".join("[MASK]" if i == 17 else self.table[i] for i in ids)
 
 
-class Symbols:
-    """0, 1 and 2 are tokens; V = 3."""
-
-    vocabulary_size, bos, eos = 3, None, None
-
-    def encode(self, text):
-        return [int(symbol) for symbol in text]
-
-    def decode(self, ids):
-        return "".join("012?"[i] for i in ids)
-
-
+SYMBOLS = Alphabet("012")
 CHAIN = torch.tensor([[0.05, 0.9, 0.05], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]], dtype=torch.float64)
 
 
 @cache
-def chain(length: int) -> Joint:
+def chain(length):
     """Return a stationary Markov chain of three tokens."""
-    first = torch.linalg.matrix_power(CHAIN, 200)[0]
-    weights = []
-    for state in itertools.product(range(3), repeat=length):
-        weight = first[state[0]]
-        for a, b in itertools.pairwise(state):
-            weight = weight * CHAIN[a, b]
-        weights.append(float(weight))
+    states = torch.cartesian_prod(*[torch.arange(3)] * length).view(-1, length)
+    first = torch.linalg.matrix_power(CHAIN, 200)[0, states[:, 0]]
+    weights = first * CHAIN[states[:, :-1], states[:, 1:]].prod(1)
     return Joint(weights, length=length, vocabulary_size=3)
 
 
@@ -71,7 +54,7 @@ def exact(tokens, t, where):
 
 
 def chains(length=8):
-    return Writer(denoiser=FunctionDenoiser(exact, 3), tokenizer=Symbols(), length=length)
+    return Writer(denoiser=FunctionDenoiser(exact, 3), tokenizer=SYMBOLS, length=length)
 
 
 def letters(**fields):
@@ -83,8 +66,8 @@ TEXTS = ["abc [MASK:2] def", "[MASK]ab [MASK:3]", "abc [MASK:2] hgf", "a[MASK:1-
 
 def test_given_text_stays_and_gaps_have_their_lengths():
     made = infill(letters(), AncestralSampler(steps=4), TEXTS, number=5, seed=3)
-    assert [len(each) for each in made.filled] == [5] * 4
-    assert len(made.texts) == 20
+    assert [len(fills) for fills in made.filled] == [5] * 4
+    assert made.texts == [filled.text for fills in made.filled for filled in fills]
     for text, fills in zip(TEXTS, made.filled, strict=True):
         template = parse(text)
         for filled in fills:
@@ -111,7 +94,7 @@ def test_a_fill_depends_on_its_seed_and_its_text_alone():
 
 
 def test_two_bounded_gaps_are_weighed_together():
-    (layout,) = layouts_of(["1[MASK:1-2]0[MASK:1-3]2"], SpaceAwareTokenizer(Symbols()), "none", 7)
+    (layout,) = layouts_of(["1[MASK:1-2]0[MASK:1-3]2"], SpaceAwareTokenizer(SYMBOLS), "none", 7)
     weights = {}
     for lengths in layout.choices:
         row = torch.tensor(layout.row(lengths, 3))
@@ -128,7 +111,7 @@ def test_two_bounded_gaps_are_weighed_together():
 def test_fills_and_lengths_are_drawn_from_the_exact_joint():
     """One at a time the fills are exact as well: (n, fill) has the probability that Bayes' rule gives it."""
     text, number = "0[MASK:1-3]01", 6000
-    (layout,) = layouts_of([text], SpaceAwareTokenizer(Symbols()), "none", 6)
+    (layout,) = layouts_of([text], SpaceAwareTokenizer(SYMBOLS), "none", 6)
     expected = {}
     for (n,) in layout.choices:
         row, joint = torch.tensor(layout.row((n,), 3)), chain(3 + n)
@@ -143,13 +126,11 @@ def test_fills_and_lengths_are_drawn_from_the_exact_joint():
 
 
 def test_a_banned_word_that_is_given_leaves_the_lengths_as_they_were():
-    text = "ab[MASK:1-3] c de"
-    free, banning = letters(), TokenBiasGuidance(words=(), ban=("c",)).guide(letters())
-    kept, banned = (infill(writer, LeftToRightSampler(), [text], number=4) for writer in (free, banning))
-    for choice in kept.lengths[0]:
-        assert 0 < banned.lengths[0][choice] < 1
-    assert sum(banned.lengths[0].values()) == pytest.approx(1)
-    assert all(filled.text.endswith(" c de") for filled in banned.filled[0])
+    banning = TokenBiasGuidance(words=(), ban=("c",)).guide(letters())
+    made = infill(banning, LeftToRightSampler(), ["ab[MASK:1-3] c de"], number=4)
+    assert all(0 < probability < 1 for probability in made.lengths[0].values())
+    assert sum(made.lengths[0].values()) == pytest.approx(1)
+    assert all(text.endswith(" c de") for text in made.texts)
 
 
 def test_lengths_may_be_weighed_without_the_guidance():
@@ -163,7 +144,7 @@ def test_lengths_may_be_weighed_without_the_guidance():
 
 
 def test_a_gap_at_the_end_has_any_of_its_lengths():
-    (layout,) = layouts_of(["01[MASK:1-4]"], SpaceAwareTokenizer(Symbols()), "none", 8)
+    (layout,) = layouts_of(["01[MASK:1-4]"], SpaceAwareTokenizer(SYMBOLS), "none", 8)
     assert posterior(chains(), layout) == pytest.approx({(n,): 0.25 for n in (1, 2, 3, 4)})
     assert questions(layout) == 0
 
@@ -208,14 +189,11 @@ def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():
     def causal(tokens, t, where):
         raise UserError("objective 'autoregressive' predicts a token from the text before it")
 
-    denoiser = FunctionDenoiser(causal, 3)
-    denoiser.block_size = 1
-    writer = Writer(denoiser=denoiser, tokenizer=Symbols(), length=8)
+    writer = letters(denoiser=FunctionDenoiser(causal, 17))
+    writer.denoiser.block_size = 1
     with pytest.raises(UserError, match=r"predicts nothing behind a gap; state the length, as in \[MASK:3\]"):
-        infill(writer, LeftToRightSampler(), ["0[MASK:1-3]01"])
-
-
-def test_another_mistake_while_lengths_are_weighed_is_said_as_it_is():
+        infill(writer, LeftToRightSampler(), ["a[MASK:1-3]bc"])
+    # Another mistake is said as it is.
     guided = ClassifierFreeGuidance(condition="bb").guide(letters())
     with pytest.raises(UserError, match="no text begins with 'bb'"):
         infill(guided, LeftToRightSampler(), ["ab[MASK:1-3] c"])

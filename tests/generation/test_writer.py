@@ -8,37 +8,24 @@ from atat_zoo.generation import Writer
 from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
+from tests.generation.alphabet import Alphabet
 
-
-class Letters:
-    """a … h are 0 … 7, BOS is 8, EOS 9."""
-
-    vocabulary_size, bos, eos = 10, 8, 9
-
-    def encode(self, text):
-        return ["abcdefgh".index(letter) for letter in text]
-
-    def decode(self, ids):
-        return "".join("abcdefgh"[i] if i < 8 else "" if i < 10 else "[MASK]" for i in ids)
+LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
 
 
 def writer(**fields):
-    return Writer(**{"denoiser": Hashed(10, window=12), "tokenizer": Letters(), "length": 12} | fields)
+    return Writer(**{"denoiser": Hashed(10, window=12), "tokenizer": LETTERS, "length": 12} | fields)
 
 
-def texts(number=3, seed=0, sampler=None, batch_size=64, prompt="", suffix="", **fields):
-    return writer(**fields).write(
-        sampler or AncestralSampler(steps=5),
-        number=number,
-        seed=seed,
-        batch_size=batch_size,
-        prompt=prompt,
-        suffix=suffix,
-    )
+WRITER, FIVE_STEPS = writer(), AncestralSampler(steps=5)
+
+
+def texts(number=3, sampler=FIVE_STEPS, writer=WRITER, **options):
+    return writer.write(sampler, number=number, **options)
 
 
 def test_sequences_with_special_tokens_are_given_both_ends():
-    made = texts(prompt="a", suffix="b", special="sequence")
+    made = texts(prompt="a", suffix="b", writer=writer(special="sequence"))
     assert made.sample.tokens.shape == (3, 12)
     assert all(text.startswith("a") and text.endswith("b") and "[MASK]" not in text for text in made.texts)
     assert len(set(made.texts)) == 3
@@ -46,8 +33,11 @@ def test_sequences_with_special_tokens_are_given_both_ends():
     assert (made.sample.tokens[:, 0] == 8).all()
     assert (made.sample.tokens[:, -1] == 9).all()
     assert (made.sample.tokens[:, 1] == 0).all()
-    plain = texts(prompt="a", suffix="b", special="document")
+    plain = texts(prompt="a", suffix="b", writer=writer(special="document"))
     assert (plain.sample.tokens[:, 0] == 0).all()
+    # As with a tokenizer without special tokens.
+    bare = writer(special="sequence", tokenizer=Alphabet("abcdefghij"))
+    assert (texts(prompt="a", writer=bare).sample.tokens[:, 0] == 0).all()
 
 
 def test_longer_than_the_denoiser_sees_at_once():
@@ -58,9 +48,8 @@ def test_longer_than_the_denoiser_sees_at_once():
         shown.append(tokens.shape[1])
         return Hashed(10)(tokens, t, where)
 
-    made = writer(denoiser=FunctionDenoiser(look, 10, window=12)).write(
-        sampler, number=3, length=31, seed=2, prompt="abc", batch_size=2
-    )
+    looking = writer(denoiser=FunctionDenoiser(look, 10, window=12))
+    made = looking.write(sampler, number=3, length=31, seed=2, prompt="abc", batch_size=2)
     assert made.sample.tokens.shape == (3, 31)
     assert max(shown) == 12
     assert all(text.startswith("abc") and "[MASK]" not in text for text in made.texts)
@@ -80,27 +69,17 @@ def test_a_text_longer_than_the_framed_sequences_of_the_training_is_plain_text()
         sure = torch.where((where[1] == 11)[:, None], torch.arange(10) == 9, torch.arange(10) == where[1][:, None] % 8)
         return torch.where(sure, 0.0, -torch.inf)
 
-    made = writer(denoiser=FunctionDenoiser(look, 10, window=12), special="sequence").write(
-        SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2)),
-        number=2,
-        length=31,
-        prompt="abc",
-        suffix="h",
-    )
+    looking = writer(denoiser=FunctionDenoiser(look, 10, window=12), special="sequence")
+    sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
+    made = looking.write(sampler, number=2, length=31, prompt="abc", suffix="h")
     assert made.sample.tokens.shape == (2, 31)
     assert (made.sample.tokens < 8).all()
     assert all(len(text) == 31 and text.startswith("abc") and text.endswith("h") for text in made.texts)
 
 
-def test_a_tokenizer_without_special_tokens():
-    tokenizer = Letters()
-    tokenizer.bos = tokenizer.eos = None
-    assert (texts(prompt="a", special="sequence", tokenizer=tokenizer).sample.tokens[:, 0] == 0).all()
-
-
 def test_a_text_depends_on_its_seed_and_number_alone():
     sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=5, threshold=0.1)
-    options = {"sampler": sampler, "denoiser": Hashed(10, importance=hashed_importance)}
+    options = {"sampler": sampler, "writer": writer(denoiser=Hashed(10, importance=hashed_importance))}
     seven = texts(number=7, **options)
     assert texts(number=3, **options).texts == seven.texts[:3]
     assert texts(number=7, batch_size=2, **options).texts == seven.texts
@@ -117,16 +96,13 @@ def test_an_observer_is_told_of_rows_over_all_batches():
 
 
 def test_an_evaluation_that_takes_two_passes_counts_as_two():
-    made = texts(cost=2)
+    made = texts(writer=writer(cost=2))
     assert torch.equal(made.sample.nfe, 2 * texts().sample.nfe)
     assert made.sample.max_nfe == 10
 
 
-def test_no_texts_at_all():
+def test_nothing_to_write():
     assert texts(number=0).texts == []
-
-
-def test_a_prompt_that_fills_everything():
     made = texts(prompt="abcdef", suffix="abcdef")
     assert made.texts == ["abcdefabcdef"] * 3
     assert made.sample.nfe.tolist() == [0, 0, 0]
@@ -136,4 +112,4 @@ def test_a_prompt_that_does_not_fit():
     with pytest.raises(UserError, match=r"prompt and suffix are 13 tokens together.* and the length is 12"):
         texts(prompt="abcdefg", suffix="abcdef")
     with pytest.raises(UserError, match="13 tokens together"):
-        texts(prompt="abcdef", suffix="abcde", special="sequence")
+        texts(prompt="abcdef", suffix="abcde", writer=writer(special="sequence"))

@@ -16,16 +16,12 @@ from atat_zoo.samplers.order import (
 from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed
-from atat_zoo.uncertainty import (
-    EntropyUncertainty,
-    MarginUncertainty,
-)
+from atat_zoo.uncertainty import EntropyUncertainty, MarginUncertainty
 
 
-def filled(order, tokens, importance=None, steps=99):
+def filled(order, tokens):
     """Return the positions of the one row in the order in which they were filled."""
-    sampler = assemble(order=order, pace=FixedPace(steps=steps))
-    _, trace = traced(sampler, Hashed(7, importance=importance), tokens, torch.arange(1))
+    _, trace = traced(assemble(order=order, pace=FixedPace(steps=99)), Hashed(7), tokens, torch.arange(1))
     return [position for record in trace for position in record["positions"]]
 
 
@@ -94,21 +90,12 @@ def test_dilated_goes_from_coarse_to_fine(n, base, groups):
             found = found[len(group) :]
 
 
-def test_the_likeliest_draw_comes_first():
-    step = example_step(frozenset({"drawn"}))
-    assert torch.equal(DrawnProbabilityOrder()(step), step.spread(step.drawn_log_probs.double()))
-
-
-def test_the_choice_noise_falls_to_nothing_in_the_last_step():
+def test_the_likeliest_draw_comes_first_but_for_noise_that_falls_to_nothing_in_the_last_step():
     step, order = example_step(frozenset({"drawn"}), rows=500, length=40), DrawnProbabilityOrder(choice_temperature=4.5)
-    plain, step.most = DrawnProbabilityOrder()(step), torch.full_like(step.most, 6)
+    plain = DrawnProbabilityOrder()(step)
+    assert torch.equal(plain, step.spread(step.drawn_log_probs.double()))
     # Of standard Gumbel noise times 5/6, 4/6, …: the mean of exp(−noise) is 1, that of an exponential.
     noise = ((order(step) - plain) / (4.5 * 3 / 6))[step.open]
     assert (-noise).exp().mean().item() == pytest.approx(1, abs=0.05)
     step.number = 5
     assert torch.equal(order(step), plain)
-
-
-def test_an_order_that_was_given_no_draws_says_so():
-    with pytest.raises(RuntimeError, match="without the tokens that were drawn"):
-        DrawnProbabilityOrder()(example_step(frozenset()))

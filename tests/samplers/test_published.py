@@ -4,7 +4,6 @@ import pytest
 import torch
 from exactness import fit, masks
 
-from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Zoo
 from atat_zoo.samplers.draw import NucleusDraw
 from atat_zoo.samplers.loop import run
@@ -43,7 +42,7 @@ def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
 @pytest.mark.slow
 def test_remasking_with_the_rate_made_up_for_keeps_the_joint():
     joint = toy()
-    remdm = assemble(pace=BinomialPace(steps=150, noise=LinearNoise()), remask=ReMDMCapRemask(eta=0.03))
+    remdm = assemble(pace=BinomialPace(steps=150), remask=ReMDMCapRemask(eta=0.03))
     made, trace = traced(remdm, joint.denoiser, *masks(joint, ROWS))
     assert fit(made, joint) > 0.001
     assert sum("hidden" in record for record in trace) > 50
@@ -77,21 +76,17 @@ def test_path_planning_redraws_what_it_is_least_sure_of():
 
 def test_the_loop_reworks_on_its_plateau_only():
     sampler = Zoo.load().spec("sampler", {"use": "remdm_loop", "steps": 40, "eta": 0.1})
-    z, seeds = torch.full((50, 40), 6), torch.arange(50)
-    made, trace = traced(sampler, Hashed(6), z, seeds)
+    made, trace = traced(sampler, Hashed(6), torch.full((50, 40), 6), torch.arange(50))
     steps = {record["step"] for record in trace if "hidden" in record}
     # Time runs from 1 to 0 in 40 steps; it stands still from 0.55 to 0.05, steps 18 to 37.
     assert steps == set(range(18, 38))
     assert made.max_nfe == 40
 
 
-def test_remdm_draws_from_the_nucleus_as_published():
+def test_remdm_draws_from_the_nucleus_as_published_and_ancestral_has_another_name():
+    assert Zoo.load().spec("sampler", "cached_ancestral") == AncestralSampler()
     for name in ("remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"):
         assert Zoo.load().spec("sampler", name).parts().draw == NucleusDraw(p=0.9)
-
-
-def test_cached_ancestral_is_another_name():
-    assert Zoo.load().spec("sampler", "cached_ancestral") == AncestralSampler()
 
 
 def test_block_by_block_fills_only_the_block():

@@ -44,15 +44,12 @@ def test_sigma_is_that_of_the_paper():
     assert ReMDMLoopRemask(eta=0.02).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.02)
 
 
-def test_it_is_switched_on_and_off():
-    for remask in (
-        ReMDMCapRemask(eta=0.3, switch_on=0.5, switch_off=0.2),
-        ReMDMRescaleRemask(switch_on=0.5, switch_off=0.2),
-    ):
-        rates = [remask.rate(step_with((before, before - 0.1), rows=2)) > 0 for before in (0.9, 0.5, 0.3, 0.2)]
-        assert rates == [False, True, True, False]
-    off = step_with((0.9, 0.8))
-    assert not ReMDMConfRemask(switch_on=0.5)(off).any()
+@pytest.mark.parametrize("remask", [ReMDMCapRemask, ReMDMRescaleRemask])
+def test_it_is_switched_on_and_off(remask):
+    switched = remask(switch_on=0.5, switch_off=0.2)
+    rates = [switched.rate(step_with((before, before - 0.1), rows=2)) > 0 for before in (0.9, 0.5, 0.3, 0.2)]
+    assert rates == [False, True, True, False]
+    assert not ReMDMConfRemask(switch_on=0.5)(step_with((0.9, 0.8))).any()
 
 
 @pytest.mark.parametrize("remask", [ReMDMCapRemask(eta=0.3), ReMDMRescaleRemask(eta=0.3), ReMDMLoopRemask(eta=0.3)])
@@ -63,8 +60,7 @@ def test_settled_tokens_go_by_chance_and_no_others(remask):
     assert share[:5].max() == 0
     assert share[9] == 0
     assert share[5:9].tolist() == pytest.approx([0.3] * 4, abs=0.04)
-    # What is given is not touched.
-    step.free = torch.arange(10).expand_as(step.open) != 6
+    step.free = torch.arange(10).expand_as(step.open) != 6  # what is given is not touched
     assert not remask(step)[:, 6].any()
 
 
@@ -81,8 +77,7 @@ def test_a_token_that_was_drawn_with_little_confidence_goes_sooner():
 
 def test_the_planner_keeps_the_best_down_to_the_share():
     step = step_with((0.9, 0.6), rows=1)
-    step.open = torch.zeros(1, 10, dtype=torch.bool)
-    step.total = torch.tensor([10])
+    step.open, step.total = torch.zeros_like(step.open), torch.tensor([10])
     step.confidence = torch.tensor([[0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5, 0.05]])
     step.fresh = torch.arange(10)[None] >= 8
     # ⌊10 · 0.6⌋ go: 9, 1, 3, 5, 7, 8.
@@ -92,8 +87,7 @@ def test_the_planner_keeps_the_best_down_to_the_share():
     # Old ones weigh much: only the new ones and the best stay.
     assert PlannerRemask(eta=100.0)(step).nonzero()[:, 1].tolist() == [1, 3, 4, 5, 6, 7]
     # What is given takes no part in the share.
-    step.free = torch.arange(10)[None] != 9
-    step.total = torch.tensor([9])
+    step.free, step.total = torch.arange(10)[None] != 9, torch.tensor([9])
     assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
 
 
@@ -109,34 +103,28 @@ def test_the_mean_uncertainty_is_over_what_is_masked():
     step = example_step(frozenset(), rows=4)
     means = [EntropyUncertainty()(logits).mean() for logits in step.log_probs.split(step.open.sum(1).tolist())]
     threshold = float(sorted(means)[1]) + 1e-6
-    stopped = UncertaintyStop(threshold=threshold, uncertainty=EntropyUncertainty())(step)
+    stopped = UncertaintyStop(threshold=threshold)(step)
     assert stopped.tolist() == [bool(mean < threshold) for mean in means]
     assert stopped.sum() == 2
 
 
-def run_with(stop, *, sharpness, steps=8):
-    denoiser = Hashed(50, sharpness=sharpness)
-    sampler = assemble(pace=FixedPace(steps=steps), stop=stop)
+@pytest.mark.parametrize(
+    ("stop", "sharpness", "filled"),
+    [
+        # A text that is certain is filled in one evaluation.
+        (UncertaintyStop(threshold=0.3), 1e4, [16]),
+        (UncertaintyStop(threshold=0.3), 0.1, [2] * 8),
+        (UncertaintyStop(threshold=0.0), 1e4, [2] * 8),
+        # The history must be full.
+        (ConfidenceHistoryStop(window=3, threshold=0.9), 1e6, [2, 2, 12]),
+        (ConfidenceHistoryStop(window=3, threshold=1.0), 1e6, [2] * 8),
+    ],
+)
+def test_a_stop_fills_the_rest(stop, sharpness, filled):
+    denoiser, sampler = Hashed(50, sharpness=sharpness), assemble(pace=FixedPace(steps=8), stop=stop)
     made, trace = traced(sampler, denoiser, torch.full((3, 16), 50), torch.arange(3))
-    return made, denoiser, trace
-
-
-def test_a_text_that_is_certain_is_filled_in_one_evaluation():
-    made, denoiser, _ = run_with(UncertaintyStop(threshold=0.3, uncertainty=EntropyUncertainty()), sharpness=1e4)
-    assert made.nfe.tolist() == [1, 1, 1]
-    assert denoiser.calls == 1
-    made, _, _ = run_with(UncertaintyStop(threshold=0.3, uncertainty=EntropyUncertainty()), sharpness=0.1)
-    assert made.nfe.tolist() == [8, 8, 8]
-    made, _, _ = run_with(UncertaintyStop(threshold=0.0, uncertainty=EntropyUncertainty()), sharpness=1e4)
-    assert made.nfe.tolist() == [8, 8, 8]
-
-
-def test_the_history_must_be_full():
-    made, _, trace = run_with(ConfidenceHistoryStop(window=3, threshold=0.9), sharpness=1e6)
-    assert made.nfe.tolist() == [3, 3, 3]
-    assert [len(record["rows"]) // 3 for record in trace] == [2, 2, 12]
-    made, _, _ = run_with(ConfidenceHistoryStop(window=3, threshold=1.0), sharpness=1e6)
-    assert made.nfe.tolist() == [8, 8, 8]
+    assert [len(record["rows"]) // 3 for record in trace] == filled
+    assert made.nfe.tolist() == [denoiser.calls] * 3 == [len(filled)] * 3
 
 
 def test_the_running_confidence_is_a_mean_over_the_window():

@@ -22,30 +22,11 @@ GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
 def test_the_text_is_that_of_a_loop_without_a_cache(use):
     """Greedy, so that no draw hides a difference: left_to_right reads the whole text anew for every token."""
-    built = module(use)
-    z = noisy(5, L, V, 3)
+    built, z = module(use), noisy(5, L, V, 3)
     plain = GREEDY.sample(built.denoiser(), z, torch.arange(5))
-    sampler = SemiAutoregressiveSampler(within=GREEDY)
-    cached = sampler.sample(built.denoiser(), z, torch.arange(5))
+    cached = SemiAutoregressiveSampler(within=GREEDY).sample(built.denoiser(), z, torch.arange(5))
     assert torch.equal(cached.tokens, plain.tokens)
     assert torch.equal(cached.nfe, plain.nfe)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("use", ["block", "autoregressive"])
-def test_beyond_the_training_length(use):
-    built = module(use)
-    sampler = SemiAutoregressiveSampler(within=AncestralSampler(steps=3))
-    z = torch.full((4, 5 * L), V)
-    z[:, 0] = 1
-    made = sampler.sample(built.denoiser(), z, torch.arange(4))
-    assert (made.tokens[:, 0] == 1).all()
-    assert (made.tokens < V).all()
-    blocks = 5 * L // (SIZE if use == "block" else 1) - (use == "autoregressive")
-    # The first block of three has two to fill.
-    assert made.max_nfe == (blocks * 3 - 1 if use == "block" else blocks)
-    alone = sampler.sample(built.denoiser(), z[:1], torch.tensor([3]))
-    assert torch.equal(alone.tokens[0], made.tokens[3])
 
 
 class Windows(Hashed):
@@ -155,12 +136,9 @@ def test_steps_are_shared_among_the_blocks(steps, most):
 
 def test_blocks_of_one_key_do_not_repeat():
     """With a model that knows nothing every block would be the same if their draws were, at the same position of it."""
-    z = torch.full((1, 40), 9)
-    made = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1)).sample(
-        FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9, window=15),
-        z,
-        torch.tensor([1]),
-    )
+    flat = FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9, window=15)
+    sampler = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1))
+    made = sampler.sample(flat, torch.full((1, 40), 9), torch.tensor([1]))
     assert len(set(map(tuple, made.tokens.view(4, 10).tolist()))) == 4
 
 

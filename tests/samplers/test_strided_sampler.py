@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exactness import fit, masks
+from exactness import fit, masks, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +10,6 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
-from atat_zoo.registry import Context
 from atat_zoo.samplers.order import StridedOrder
 from atat_zoo.samplers.pace import FixedPace, StridedPace
 from atat_zoo.samplers.piecewise import StridedSampler
@@ -22,19 +21,10 @@ from atat_zoo.tokenizers import CharactersTokenizer
 
 V, L, STRIDE = 7, 14, 4
 GREEDY = Zoo.load().spec("sampler", {"use": "strided", "draw": {"use": "categorical", "temperature": 0}})
-BACKBONE = {"use": "dit", "layers": 3, "width": 16, "heads": 2, "local_heads": 2, "max_length": 64}
 
 
 def model(stride=STRIDE, length=L, v=V, std=0.4):
-    """A small model with random weights, in float64."""
-    context = Context(vocabulary_size=v, length=length, width=16, steps=10)
-    torch.manual_seed(0)
-    parts = {"backbone": Zoo.load().build("backbone", BACKBONE, context)}
-    built = Zoo.load().spec("objective", {"use": "strided", "stride": stride}).build(context, parts, 8)
-    for name, parameter in built.named_parameters():
-        if "norm" not in name and "scale" not in name:
-            torch.nn.init.normal_(parameter, std=std)
-    return built.double().eval()
+    return random_model({"use": "strided", "stride": stride}, v, length, std, local_heads=2)
 
 
 def anew(denoiser, z, stride):
