@@ -18,26 +18,23 @@ KEYS = row_keys(0, "evaluation", torch.arange(5))
 LOSSES = from_denoiser(Hashed(V))
 
 
-def SCORES(*at):
-    return {"nelbo": LOSSES(*at)}
+def estimate(masks):
+    return average(lambda *at: {"nelbo": LOSSES(*at)}, X, masks, V)["nelbo"]
 
 
-def estimate(value, noise):
-    masks = Zoo.load().spec("bound", value).masks(KEEP, KEYS, 3, noise)
-    return average(SCORES, X, masks, V)["nelbo"]
+def masks_of(bound, noise):
+    return Zoo.load().spec("bound", bound).masks(KEEP, KEYS, 3, noise)
 
 
 @pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()])
 def test_each_is_its_function(noise):
     same = {"time_at": noise.time_at}
-    expected = {
-        "exact_k": bounds.exact_k(KEEP, KEYS, 3, **same),
-        "continuous_t": bounds.continuous_t(KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same),
-        "discrete_t": bounds.discrete_t(KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same),
-    }
-    for name, masks in expected.items():
-        wanted = average(SCORES, X, masks, V)["nelbo"]
-        found = estimate({"use": name} | ({"steps": 4} if name == "discrete_t" else {}), noise)
+    for bound, masks in (
+        ("exact_k", bounds.exact_k(KEEP, KEYS, 3, **same)),
+        ("continuous_t", bounds.continuous_t(KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same)),
+        ({"use": "discrete_t", "steps": 4}, bounds.discrete_t(KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same)),
+    ):
+        found, wanted = estimate(masks_of(bound, noise)), estimate(masks)
         assert torch.equal(found.contribution, wanted.contribution)
         assert torch.equal(found.loss_count, wanted.loss_count)
 
@@ -45,11 +42,10 @@ def test_each_is_its_function(noise):
 @pytest.mark.parametrize("name", ["continuous_t", "discrete_t"])
 @pytest.mark.parametrize("noise", [LogLinearNoise(), Zoo.load().spec("noise", "geometric")], ids=lambda n: n.name)
 def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
-    with pytest.raises(
-        UserError, match=f"{name} follows the noise schedule, and '{noise.name}' does not go all the way"
-    ):
-        estimate(name, noise)
-    assert estimate("exact_k", noise).nelbo.isfinite().all()
+    message = f"{name} follows the noise schedule, and '{noise.name}' does not go all the way"
+    with pytest.raises(UserError, match=message):
+        masks_of(name, noise)
+    assert estimate(masks_of("exact_k", noise)).nelbo.isfinite().all()
 
 
 def test_a_schedule_with_open_ends_is_refused_before_a_training():

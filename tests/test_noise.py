@@ -40,7 +40,6 @@ def test_values_by_hand(noise, alpha, weight):
     "noise",
     [
         PolynomialNoise(exponent=0.3),
-        PolynomialNoise(exponent=8.0),
         GeometricNoise(sigma_min=1e-9, sigma_max=100.0),
         GeometricNoise(sigma_min=0.9, sigma_max=1.0),
         LogLinearNoise(eps=0.0),

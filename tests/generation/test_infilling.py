@@ -183,6 +183,7 @@ def test_evaluations_of_two_passes_count_as_two():
     one, two = (infill(attrs.evolve(chains(), cost=cost), LeftToRightSampler(), ["0[MASK:1-3]01"]) for cost in (1, 2))
     assert two.evaluations == 2 * one.evaluations == 12
     assert [f.nfe for f in two.filled[0]] == [2 * f.nfe for f in one.filled[0]]
+    assert two.max_nfe == 2 * one.max_nfe
 
 
 def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():

@@ -95,12 +95,6 @@ def test_an_observer_is_told_of_rows_over_all_batches():
     assert made.max_nfe == 4
 
 
-def test_an_evaluation_that_takes_two_passes_counts_as_two():
-    made = texts(writer=writer(cost=2))
-    assert torch.equal(made.sample.nfe, 2 * texts().sample.nfe)
-    assert made.sample.max_nfe == 10
-
-
 def test_nothing_to_write():
     assert texts(number=0).texts == []
     made = texts(prompt="abcdef", suffix="abcdef")
