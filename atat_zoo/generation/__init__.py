@@ -40,24 +40,17 @@ class Generation:
 class Writer:
     """A denoiser that writes.
 
-    Attributes:
-        denoiser: p_θ.
-        tokenizer: text to ids; the mask is its `vocabulary_size`.
-        length: tokens in a text of its training data.
-        special: as in `[data]`; with "sequence" or "both", BOS and EOS are given at the two ends of a text, or, if it
-            is longer than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
-        cost: passes through a network per evaluation.
-        device: the denoiser's device.
-        bf16: whether its network computes in bf16, by autocast; log-probabilities are always float32.
+    `special` is as in `[data]`: with "sequence" or "both", BOS and EOS are given at the ends of a text, or, if it is
+    longer than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
     """
 
     denoiser: Denoiser
-    tokenizer: TokenizerModel
-    length: int
+    tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
+    length: int  # tokens in a text of the training data
     special: Literal["none", "document", "sequence", "both"] = "none"
-    cost: int = 1
+    cost: int = 1  # passes through a network per evaluation
     device: str | torch.device = "cpu"
-    bf16: bool = False
+    bf16: bool = False  # whether the network computes in bf16, by autocast; log-probabilities are always float32
 
     def __attrs_post_init__(self) -> None:
         self.denoiser.frame = ends(self.tokenizer, self.special)

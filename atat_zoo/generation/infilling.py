@@ -1,10 +1,9 @@
 """Infilling: gaps in given texts, filled by any sampler.
 
 The model also chooses the length of a gap [MASK:a-b]. With a uniform prior, by Bayes' rule, P(n | given) ∝
-p_θ(given text | gap of n masks), and each fill draws its own n. The given tokens are the same for every n, so no
-normalisation by length is needed; a mean log-likelihood of the fill would prefer lengths that are easy to fill. The
-text left of the first such gap does not depend on n. The rest is evaluated by the chain rule, each token with all
-tokens left of it visible and all others masked: exact with an exact denoiser.
+p_θ(given text | gap of n masks), and each fill draws its own n; a mean log-likelihood of the fill would prefer lengths
+that are easy to fill. The text left of the first such gap does not depend on n. The rest is evaluated by the chain
+rule, each token with all tokens left of it visible and all others masked: exact with an exact denoiser.
 """
 
 from __future__ import annotations
@@ -70,10 +69,9 @@ def infill(
 ) -> Infilling:
     """Fill gaps of texts, `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b), `number` times each.
 
-    A fill is a function of (seed, number of the text, number of the fill) and the text itself. A row is as long as its
-    text, and up to `batch_size` of one length are filled together: nothing is padded. The probabilities of lengths are
-    those of `weigher`, a writer without guidance, or of the writer if None: the given text was written without it, and
-    a ban on words in it would exclude lengths.
+    A fill is a function of (seed, number of the text, number of the fill) and the text itself. Up to `batch_size` rows
+    of one length are filled together. The probabilities of lengths are those of `weigher`, a writer without guidance,
+    or of the writer if None: a ban on words in the given text would exclude lengths.
 
     Raises:
         UserError: when a gap is malformed, there is none, or a text does not fit.

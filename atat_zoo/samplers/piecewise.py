@@ -38,8 +38,8 @@ class Block(NamedTuple):
 def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) -> list[Block]:
     """Return the blocks of a text of L tokens, from left to right, each in a row that has room for some of them.
 
-    What is cached of a row cannot be moved, so when it is full another one begins with half of its text. A row has
-    `begin` tokens before the text, and its blocks begin at multiples of the size, as those of the model do.
+    What is cached of a row cannot be moved, so when it is full another one begins with half of its text. With `begin`
+    tokens before the text, the blocks of a row begin at multiples of the size.
     """
     blocks: list[Block] = []
     low = start = 0
@@ -106,15 +106,13 @@ class SemiAutoregressiveSampler(FillingSampler):
     """Blocks from left to right, each filled by another sampler; texts of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
-    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact. Any other model sees a
-    window of its training length, which ends with the block or begins with the text (Sahoo et al., arXiv:2406.07524,
-    section 4.4).
+    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact and does not count as an
+    evaluation. Any other model sees a window of its training length, which ends with the block or begins with the text
+    (Sahoo et al., arXiv:2406.07524, section 4.4).
 
     If every sequence of the training stood between BOS and EOS, each window of a longer text does; they are no part of
     it. With cached keys a window then does not slide: when it is full the next one begins, with the second half of its
-    text, which is read anew. Reading a finished block predicts nothing and does not count as an evaluation; an
-    autoregressive model that reads a token predicts the next, so it makes one pass per token. Importance is that of a
-    draft of the window, or, with a model that reads block by block, of the block alone.
+    text, which is read anew. Importance is that of a draft of the window, or of the block alone if keys are cached.
     """
 
     name = "semi_autoregressive"

@@ -2,7 +2,6 @@
 
 import math
 
-import attrs
 import pytest
 import torch
 
@@ -63,62 +62,56 @@ def test_with_an_exact_classifier_it_is_the_posterior():
     likelihood = torch.tensor([0.9, 0.1, 0.3, 0.8, 0.5, 0.2, 0.05, 0.6], dtype=torch.float64)
     writer = Writer(denoiser=joint.denoiser, tokenizer=Alphabet("ab"), length=3)
     guided = ClassifierGuidance(classifier=Given(exact_classifier(joint, likelihood))).guide(writer)
-    for z in ([2, 2, 2], [0, 2, 2], [2, 1, 2], [2, 1, 0]):
-        z = torch.tensor([z])
+    for tokens in ([2, 2, 2], [0, 2, 2], [2, 1, 2], [2, 1, 0]):
+        z = torch.tensor([tokens])
         where = z == 2
         found = guided.denoiser(z, None, where).exp()
         assert torch.allclose(found, posterior(joint, likelihood, z)[where[0]], atol=1e-9)
 
 
+MASKS = torch.full((2, 5), 27)
+
+
+def guided(classifier, **options):
+    """Return the log-probabilities at five masks in two rows, float32 [10, V]."""
+    guidance = ClassifierGuidance(classifier=classifier, **options)
+    return guidance.guide(toy_writer()).denoiser(MASKS, None, MASKS == 27)
+
+
 def test_tokens_that_are_no_candidates_say_nothing_of_the_class():
-    writer = toy_writer()
-    z = torch.full((1, 4), 27)
-    where = z == 27
-    plain = writer.denoiser(z, None, where)
-    guided = ClassifierGuidance(classifier=bag(), candidates=3).guide(writer).denoiser(z, None, where)
-    ratio = (guided - plain)[0]
-    outside = plain[0].isfinite().index_fill(0, plain[0].topk(3).indices, False)
+    plain = guided(bag(), strength=0.0)[0]
+    ratio, best = guided(bag(), candidates=3)[0] - plain, plain.topk(3).indices
+    outside = plain.isfinite().index_fill(0, best, False)
     assert ratio[outside].max() - ratio[outside].min() < 1e-5
-    assert (ratio[plain[0].topk(3).indices] - ratio[outside][0]).abs().max() > 1e-2
+    assert (ratio[best] - ratio[outside][0]).abs().max() > 1e-2
 
 
-def test_first_order_is_exact_where_the_log_probability_is_linear():
+@pytest.mark.parametrize("inference", [False, True])
+def test_first_order_is_exact_where_the_log_probability_is_linear(inference):
     """Far below ½, log σ(x) is x, and both methods agree."""
-    writer = toy_writer()
-    z = torch.full((2, 5), 27)
-    where = z == 27
-    exact, linear = (
-        ClassifierGuidance(classifier=bag(bias=-40.0), candidates=27, method=method).guide(writer).denoiser
-        for method in ("exact", "first_order")
-    )
-    assert torch.allclose(exact(z, None, where).exp(), linear(z, None, where).exp(), atol=1e-5)
-    with torch.inference_mode():
-        assert torch.allclose(exact(z, None, where).exp(), linear(z, None, where).exp(), atol=1e-5)
+    with torch.inference_mode(inference):
+        exact, linear = (guided(bag(-40.0), candidates=27, method=method) for method in ("exact", "first_order"))
+    assert torch.allclose(exact.exp(), linear.exp(), atol=1e-5)
 
 
 def test_many_candidates_are_scored_in_parts(monkeypatch):
-    writer = toy_writer()
-    z = torch.full((3, 6), 27)
-    guided = ClassifierGuidance(classifier=bag(), candidates=9).guide(writer)
-    whole = guided.denoiser(z, None, z == 27)
+    whole = guided(bag(), candidates=9)
     monkeypatch.setattr("atat_zoo.generation.guided._AT_ONCE", 1)
-    assert torch.allclose(guided.denoiser(z, None, z == 27), whole, atol=1e-6)
+    assert torch.allclose(guided(bag(), candidates=9), whole, atol=1e-6)
 
 
-class Layered(torch.nn.Module):
+class Layered:
     """A classifier with layers, which autocast would compute in bf16."""
 
     def __init__(self):
-        super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.table = torch.randn(21, 16, generator=generator)
-        self.inner = torch.nn.Parameter(torch.randn(16, 64, generator=generator) / 4)
-        self.outer = torch.nn.Parameter(torch.randn(64, 1, generator=generator) / 8)
+        shapes = ((21, 16), (16, 64), (64, 1))
+        self.table, self.inner, self.outer = (torch.randn(shape, generator=generator) / 4 for shape in shapes)
 
     def embedded(self, x):
         return torch.nn.functional.logsigmoid(((x.mean(1) @ self.inner).tanh() @ self.outer)[:, 0])
 
-    def forward(self, tokens):
+    def __call__(self, tokens):
         return self.embedded(self.table[tokens])
 
 
@@ -140,20 +133,12 @@ def test_in_bf16_it_says_the_same(method):
 
 
 def test_a_class_that_a_text_cannot_be_of_is_excluded_and_gives_way_where_all_are():
-    writer = toy_writer()
-    z = torch.full((1, 3), 27)
-    where = torch.tensor([[True, False, False]])
-
-    def never_b(tokens):
-        return torch.where((tokens == 2).any(1), -torch.inf, -1.0)
-
-    found = ClassifierGuidance(classifier=Given(never_b), candidates=27).guide(writer).denoiser(z, None, where)
-    assert found[0, 2] == -torch.inf
-    plain = writer.denoiser(z, None, where)
-    never = ClassifierGuidance(classifier=Given(lambda tokens: torch.full((len(tokens),), -torch.inf)), candidates=27)
-    assert torch.equal(never.guide(writer).denoiser(z, None, where), plain)
+    never_b = Given(lambda tokens: torch.where((tokens == 2).any(1), -torch.inf, -1.0))
+    never = Given(lambda tokens: torch.full((len(tokens),), -torch.inf))
+    assert (guided(never_b, candidates=27)[:, 2] == -torch.inf).all()
+    assert torch.equal(guided(never, candidates=27), guided(never, strength=0.0))
     with pytest.raises(UserError, match="takes a gradient at an embedding, and this classifier has none"):
-        attrs.evolve(never, method="first_order").guide(writer)
+        guided(never, method="first_order")
 
 
 # The classifiers that ship.

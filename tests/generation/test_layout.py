@@ -111,8 +111,6 @@ def test_special_tokens_stand_at_the_two_ends():
     layout = laid("a[MASK]b", "bytes", special="sequence")
     assert layout.row((1,), 258) == [256, 97, 258, 98, 257]
     assert laid("a[MASK]b", "bytes", special="document").row((1,), 258) == [97, 258, 98]
-    row, opening = prompted(words("bytes"), "sequence", 6, "a", "b", seen=6)
-    assert (row, opening) == ([256, 97, 258, 258, 98, 257], ())
 
 
 def test_bounded_gaps_are_not_made_longer_than_fits():

@@ -7,12 +7,9 @@ import pytest
 import torch
 from exactness import fit, masks
 
-from atat_zoo.noise import CosineNoise
 from atat_zoo.registry import Zoo
 from atat_zoo.samplers import Sample
-from atat_zoo.samplers.pace import BinomialPace
 from atat_zoo.samplers.published import AncestralSampler
-from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import FunctionDenoiser, hashed_importance, toy
 
 plain_loop = pytest.importorskip("benchmarks.plain_loop", reason="the benchmarks are not in a source distribution")
@@ -35,12 +32,6 @@ def test_one_at_a_time_reproduces_the_joint(table):
     assert fit(sample, joint) > 0.001
     assert (sample.nfe == 3).all()
     assert sample.max_nfe == 3
-
-
-@pytest.mark.slow
-def test_ancestral_reproduces_the_joint():
-    joint, pace = toy(), BinomialPace(steps=500, noise=CosineNoise())
-    assert fit(assemble(pace=pace).sample(joint.denoiser, *masks(joint, ROWS)), joint) > 0.001
 
 
 def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
