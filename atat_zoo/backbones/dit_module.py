@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
+from atat_zoo.backbones.cache import Cache
+from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.diffusion.dropout import Dropout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from atat_zoo.backbones.cache import Cache
-    from atat_zoo.backbones.dit import DiTBackbone
 
 
 class DiTModule(nn.Module):

@@ -22,17 +22,14 @@ Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M differe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from atat_zoo.data.neighbours import CountTable
-
+from atat_zoo.data.neighbours import CountTable
 
 # Share of V from which on the tokens that were seen beside a context are kept as a row of all V scores. Every other row
 # is read as if it were as long as the longest: 1/8 would keep half as much and take 1.5 % more of a step at V = 2,048.

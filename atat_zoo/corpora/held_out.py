@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 import attrs
 import numpy as np
 from typing_extensions import override
 
 from atat_zoo.corpora import Corpus
+from atat_zoo.data import Split
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
-
-    from atat_zoo.data import Split
 
 
 class Divided(Corpus):

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.curricula import CurriculumModule
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.curricula import DynamicCurriculum, ThreeStageCurriculum
-    from atat_zoo.diffusion.contracts import NoisedBatch
+from atat_zoo.curricula import CurriculumModule, DynamicCurriculum, ThreeStageCurriculum
+from atat_zoo.diffusion.contracts import NoisedBatch
 
 _STAGES = ("easy", "medium", "hard")
 _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage

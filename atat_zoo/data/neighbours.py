@@ -24,26 +24,22 @@ from __future__ import annotations
 
 import json
 import operator
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from atat_zoo import machine
 from atat_zoo.data import manifest
+from atat_zoo.data.manifest import ShardManifest
 from atat_zoo.data.shards import arrays_of, read, save_arrays
 from atat_zoo.errors import UserError
 from atat_zoo.run.locks import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from atat_zoo.data.manifest import ShardManifest
 
 FILE = "neighbours.npz"
 _FORMAT = 1

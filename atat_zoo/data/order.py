@@ -13,16 +13,13 @@ resumed run must have the same order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 # SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.diffusion.randomness, here without torch.
 _ALL = (1 << 64) - 1

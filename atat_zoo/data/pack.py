@@ -6,22 +6,18 @@ L: tokens in a sequence, special ones included.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from atat_zoo.data import is_framed
 from atat_zoo.data.manifest import Totals
 from atat_zoo.data.order import permutation
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import TokenizerModel
 
 PIECE = 1 << 20  # maximum number of characters in a piece
 BATCH = 1024  # maximum number of pieces encoded at once

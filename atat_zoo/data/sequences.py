@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from atat_zoo.data import manifest
+from atat_zoo.data import Split, manifest
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from atat_zoo.data import Split
-    from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import TokenizerModel
 
 
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:

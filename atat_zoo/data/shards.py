@@ -19,30 +19,23 @@ import tarfile
 import weakref
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
-from atat_zoo.data import remote
-from atat_zoo.data.manifest import Shard, array_of, broken
-from atat_zoo.data.pack import pad_of
+from atat_zoo.data import Progress, Split, remote
+from atat_zoo.data.manifest import Shard, ShardManifest, array_of, broken
+from atat_zoo.data.pack import Encoded, Packer, pad_of
 from atat_zoo.errors import UserError
+from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.machine import require
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import replacing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from atat_zoo.data import Progress, Split
-    from atat_zoo.data.manifest import ShardManifest
-    from atat_zoo.data.pack import Encoded, Packer
-    from atat_zoo.experiment.schema import DataSpec
 
 _AT_ONCE = 1 << 30  # bytes that are read at once; Linux reads no more than twice as many
 

@@ -6,11 +6,13 @@ L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles toge
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from atat_zoo.data import manifest
@@ -19,14 +21,9 @@ from atat_zoo.data.shards import ShardRows
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    Sample = dict[str, Any]
-    Stored = dict[str, NDArray[Any]]
-    Batch = dict[str, torch.Tensor]
+Sample = dict[str, Any]
+Stored = dict[str, NDArray[Any]]
+Batch = dict[str, torch.Tensor]
 
 _AHEAD = 4  # batches that a worker has ready
 _FILES = 64  # that a process has open besides its shards, at most

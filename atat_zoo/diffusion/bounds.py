@@ -11,19 +11,14 @@ each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 import torch
 from torch import Tensor
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from atat_zoo.diffusion.contracts import Denoiser
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, nats, [N].
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]

@@ -10,14 +10,10 @@ Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
+from torch import Tensor
 
 _HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below what float64 resolves there
 

@@ -7,12 +7,8 @@ Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 
 def count_masked(rate: Tensor, maskable: Tensor, unit: Tensor) -> Tensor:

@@ -6,20 +6,15 @@ N open positions of those rows in row-major order, V predictable tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import attrs
 import torch
+from torch import Tensor
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import positions
 from atat_zoo.diffusion.randomness import fold, stream, uniform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.estimators import EstimatorModule
-from atat_zoo.tokenizers.terms import biased
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from atat_zoo.estimators import TransformerEstimator
-    from atat_zoo.registry import Context
-    from atat_zoo.tokenizers.terms import Terms
+from atat_zoo.estimators import EstimatorModule, TransformerEstimator
+from atat_zoo.registry import Context
+from atat_zoo.tokenizers.terms import Terms, biased
 
 
 class TransformerModule(nn.Module):

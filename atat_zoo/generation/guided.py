@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Self
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
-from atat_zoo.diffusion.positions import pairs
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.errors import UserError
+from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
+from atat_zoo.generation.guidance import ClassifierFreeGuidance
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
-    from atat_zoo.generation.guidance import ClassifierFreeGuidance
-
-    Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
-    Importance = Callable[[Tensor, Tensor], Tensor]
+Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
+Importance = Callable[[Tensor, Tensor], Tensor]
 
 
 class Guided(Denoiser):

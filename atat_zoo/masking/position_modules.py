@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.calibration import water_fill
-from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.masking.position_bias import PositionBiasModule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import NoisedBatch
 
 
 class PositionModule(nn.Module):

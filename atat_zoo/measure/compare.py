@@ -6,7 +6,9 @@ interval is a bootstrap over sequences. `SCORES` adds scores of the predictions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value, measure
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.scores import SCORES
@@ -27,14 +31,6 @@ from atat_zoo.results.naming import PERPLEXITY, title
 from atat_zoo.results.store import finite
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.measure import Progress
-
 
 _ADVICE = "compare runs of one corpus, tokenizer and data.length"
 

@@ -9,7 +9,8 @@ row, (rank + ½)/n in (0, 1).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
@@ -18,18 +19,13 @@ from typing_extensions import override
 
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.errors import UserError
-from atat_zoo.measure.likelihood import measure
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure import Progress
+from atat_zoo.measure.likelihood import Measurement, measure
 from atat_zoo.measure.text import held_out_text
+from atat_zoo.model import Model
 from atat_zoo.results.store import RunResult, finite
 from atat_zoo.targets.difficulty import rank_within
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.measure import Progress
-    from atat_zoo.measure.likelihood import Measurement
-    from atat_zoo.model import Model
 
 BINS = 10
 

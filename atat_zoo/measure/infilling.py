@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.data import Split
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import row_keys, to_unit
 from atat_zoo.errors import UserError
+from atat_zoo.measure import Progress
 from atat_zoo.measure.text import held_out_text, special_ids
+from atat_zoo.model import Model
 from atat_zoo.results.store import RunResult
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from atat_zoo.data import Split
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.measure import Progress
-    from atat_zoo.model import Model
 
 
 @attrs.frozen(kw_only=True)

@@ -7,35 +7,31 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from atat_zoo.bounds import Bound
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure import Progress
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
+from atat_zoo.model import Model
+from atat_zoo.objectives import Score
 from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, method_of
 from atat_zoo.results.naming import NELBO, exponential
 from atat_zoo.results.store import finite
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from atat_zoo.bounds import Bound
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.measure import Progress
-    from atat_zoo.model import Model
-    from atat_zoo.objectives import Score
-    from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import TokenizerModel
 
 _WORD = re.compile(r"(?<=\s)\S")
 

@@ -11,7 +11,8 @@ n-gram model reads what the model may read:
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
@@ -19,18 +20,13 @@ from torch import Tensor
 
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.data.neighbours import CountTable, count_table
-from atat_zoo.diffusion.bounds import average
+from atat_zoo.diffusion.bounds import Scores, average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import LeftOut, UserError
+from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.results.evaluation import NGramFigure
 from atat_zoo.results.naming import exponential
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from atat_zoo.diffusion.bounds import Scores
-    from atat_zoo.experiment import EvaluationSpec
 
 BETWEEN, AFTER = "two neighbours", "two tokens to the left"
 

@@ -6,24 +6,19 @@ The training text is read once, shard by shard; the texts stay in memory. Nothin
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from atat_zoo.data import is_framed, manifest
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read
+from atat_zoo.measure import Progress
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from atat_zoo.measure import Progress
-
-    Tokens = NDArray[np.int64]
+Tokens = NDArray[np.int64]
 
 _BLOCK = 1 << 20  # training tokens that are compared at once
 _NONE = -1  # no token: between two texts, and where the training text has padding

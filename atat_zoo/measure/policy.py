@@ -9,32 +9,27 @@ any number of positions a step, so it prices parallel decoding without a judge. 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.generation import Writer
+from atat_zoo.generation.guidance import Guidance
+from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value
-from atat_zoo.measure.text import byte_counts
+from atat_zoo.measure.text import Text, byte_counts
+from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.results.store import RunResult
+from atat_zoo.samplers import Sampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.generation import Writer
-    from atat_zoo.generation.guidance import Guidance
-    from atat_zoo.measure import Progress
-    from atat_zoo.measure.text import Text
-    from atat_zoo.model import Model
-    from atat_zoo.samplers import Sampler
 
 
 @attrs.frozen(kw_only=True, eq=False)

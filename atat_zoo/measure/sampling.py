@@ -8,33 +8,29 @@ evaluations, and a sampler is only as good as another if their unigram entropies
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
+from atat_zoo.measure import StageProgress
+from atat_zoo.measure.judges import JudgeModel
 from atat_zoo.measure.overlap import pieces
 from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, policy_value
 from atat_zoo.measure.text import special_ids, text_of
+from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, exponential
 from atat_zoo.results.store import RunResult, finite
+from atat_zoo.samplers import Sample, Sampler
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from atat_zoo.measure import StageProgress
-    from atat_zoo.measure.judges import JudgeModel
-    from atat_zoo.model import Model
-    from atat_zoo.samplers import Sample, Sampler
-
-    Tokens = NDArray[np.int64]
+Tokens = NDArray[np.int64]
 
 # Relative tolerance within which two samplers count as equally good.
 CLOSE = 0.02

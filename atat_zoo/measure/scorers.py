@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
+from atat_zoo.model import Model
 from atat_zoo.model.model import torch_device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import Tensor
-
-    from atat_zoo.model import Model
 
 
 class ChunkJudge(ABC):

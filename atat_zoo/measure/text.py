@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
 
+from atat_zoo.data import Split
 from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import conflicts
+from atat_zoo.experiment import EvaluationSpec, conflicts
+from atat_zoo.model import Model
 from atat_zoo.parsing import read
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.data import Split
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.model import Model
-    from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import TokenizerModel
 
 
 @attrs.frozen(kw_only=True, eq=False)

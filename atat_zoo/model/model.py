@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from atat_zoo.diffusion.precision import computes_in_bf16
+from atat_zoo.diffusion.precision import Precision, computes_in_bf16
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import conflicts_with, from_table
+from atat_zoo.experiment import Experiment, conflicts_with, from_table
+from atat_zoo.generation import Generation, Infilling, Writer
+from atat_zoo.generation.guidance import Guidance
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
 from atat_zoo.run.atomic import replacing
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import Tensor, nn
-
-    from atat_zoo.diffusion.precision import Precision
-    from atat_zoo.experiment import Experiment
-    from atat_zoo.generation import Generation, Infilling, Writer
-    from atat_zoo.generation.guidance import Guidance
-    from atat_zoo.samplers import Sampler
-    from atat_zoo.tokenizers import TokenizerModel
-    from atat_zoo.uncertainty import Uncertainty
+from atat_zoo.samplers import Sampler
+from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.uncertainty import Uncertainty
 
 FORMAT = 1
 # A part by its name, or as a table with its parameters.

@@ -5,7 +5,8 @@ Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import torch
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
+from atat_zoo.diffusion.bounds import Estimate
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.positions import pairs
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.errors import UserError
+from atat_zoo.objectives import Batch
+from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
@@ -27,16 +32,7 @@ from atat_zoo.objectives.denoising import (
     metrics,
     normalised,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.adaptive import AdaptiveObjective
-    from atat_zoo.registry import Context
+from atat_zoo.registry import Context
 
 
 class AdaptiveModule(DenoisingModule):

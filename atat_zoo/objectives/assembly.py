@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
+from torch import nn
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
+from atat_zoo.experiment import Experiment
+from atat_zoo.registry import Context
 
 
 def assemble(experiment: Experiment, context: Context) -> nn.Module:

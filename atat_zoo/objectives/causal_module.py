@@ -5,7 +5,8 @@ B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable token
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +14,15 @@ from typing_extensions import override
 
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
+from atat_zoo.bounds import Bound
 from atat_zoo.diffusion.bounds import WeightedMask
-from atat_zoo.diffusion.contracts import BlockDecoder, NoisedBatch
+from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
+from atat_zoo.diffusion.positions import Where
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives import Batch, Objective
+from atat_zoo.objectives.causal import BlockObjective
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
     HeadInputs,
@@ -26,16 +31,7 @@ from atat_zoo.objectives.denoising import (
     golden_stride,
     metrics,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.contracts import Denoiser, NoiseLevels
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.objectives import Batch, Objective
-    from atat_zoo.objectives.causal import BlockObjective
-    from atat_zoo.registry import Context
+from atat_zoo.registry import Context
 
 
 def one_stream(length: int, size: int, device: torch.device) -> Tensor:

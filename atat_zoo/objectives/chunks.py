@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # Logits at once: 134 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
 # the head's weights, as many bytes whatever its size: an accelerator, where products are cheap, takes larger chunks.

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.diffusion.bounds import WeightedMask, average, counts, unmask_probability
+from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average, counts, unmask_probability
 from atat_zoo.diffusion.randomness import fold, uniform
+from atat_zoo.objectives import Batch
 from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import DenoisingModule, metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.masked import D3PMObjective
-    from atat_zoo.registry import Context
+from atat_zoo.objectives.masked import D3PMObjective
+from atat_zoo.registry import Context
 
 
 def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ B rows of a micro-batch, N of the global batch, L tokens; N positions where only
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,25 +15,18 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.backbones.ngram import neighbours_of
-from atat_zoo.diffusion.bounds import average
-from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, StatefulPart
+from atat_zoo.bounds import Bound
+from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
+from atat_zoo.diffusion.positions import Where
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
-from atat_zoo.objectives import NO_SCORES, ObjectiveModule
+from atat_zoo.objectives import NO_SCORES, Batch, ObjectiveModule, Scores
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.rates import NoiseRates
+from atat_zoo.registry import Context
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from atat_zoo.bounds import Bound
-    from atat_zoo.diffusion.bounds import Estimate, WeightedMask
-    from atat_zoo.diffusion.contracts import NoiseLevels
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.objectives import Batch, Scores
-    from atat_zoo.registry import Context
-
-    Losses = Callable[..., dict[str, Tensor]]
+Losses = Callable[..., dict[str, Tensor]]
 
 
 class HeadInputs(NamedTuple):

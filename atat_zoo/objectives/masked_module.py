@@ -5,27 +5,23 @@ B rows of a micro-batch, L tokens, D width, V predictable tokens, N masked posit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.diffusion.bounds import uniform_order
+from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.masking import VisibleTextMasking
 from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives import Batch
 from atat_zoo.objectives.denoising import DenoisingModule, StatefulParts, importance_loss, metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
-    from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.masked import MDLMObjective, MLMObjective
-    from atat_zoo.registry import Context
+from atat_zoo.objectives.masked import MDLMObjective, MLMObjective
+from atat_zoo.registry import Context
 
 
 class MDLMModule(DenoisingModule):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.objectives import Batch
 from atat_zoo.objectives.denoising import DenoisingModule, StatefulParts, metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from atat_zoo.objectives import Batch
-    from atat_zoo.objectives.masked import SEDDObjective
-    from atat_zoo.registry import Context
+from atat_zoo.objectives.masked import SEDDObjective
+from atat_zoo.registry import Context
 
 
 def score_entropy(f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
-from atat_zoo.diffusion.contracts import BlockDecoder
+from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
+from atat_zoo.diffusion.positions import Where
 from atat_zoo.objectives.causal_module import AutoregressiveModule, refuse_gaps
 from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.objectives.strided import StridedObjective
-    from atat_zoo.registry import Context
+from atat_zoo.objectives.strided import StridedObjective
+from atat_zoo.registry import Context
 
 
 class StridedModule(AutoregressiveModule):

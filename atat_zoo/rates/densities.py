@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.diffusion.contracts import NoiseLevels
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import NoisedBatch
-    from atat_zoo.noise import Noise
-    from atat_zoo.rates import AdaptiveRates, BellRates, BetaRates, _MixedRates
-    from atat_zoo.registry import Context
+from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
+from atat_zoo.noise import Noise
+from atat_zoo.rates import AdaptiveRates, BellRates, BetaRates, _MixedRates
+from atat_zoo.registry import Context
 
 # The smallest u of a step, and the smallest rate: below it a mask is drawn from a row of any length hardly ever.
 SMALLEST = 2.0**-53

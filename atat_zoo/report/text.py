@@ -5,28 +5,24 @@ n texts of L tokens, of which S are shown, R mask rates; B texts that unmask, F 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from atat_zoo.diffusion.bounds import uniform_order
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.estimators import weighs_tokens
+from atat_zoo.generation import Writer
+from atat_zoo.model import Model
 from atat_zoo.objectives.denoising import dense
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.samplers import Sampler
+from atat_zoo.tokenizers import TokenizerModel
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.generation import Writer
-    from atat_zoo.model import Model
-    from atat_zoo.samplers import Sampler
-    from atat_zoo.tokenizers import TokenizerModel
-
-    Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 DRAWS = 4  # times that each token is hidden at each rate

@@ -13,24 +13,19 @@ Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import attrs
 import torch
+from torch import Tensor
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import positions, to_host
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import Note, UserError
 from atat_zoo.samplers import Observer, Sample
+from atat_zoo.samplers.parts import SamplerParts
 from atat_zoo.samplers.providers import Provider
 from atat_zoo.samplers.teacher_forcing import TokenSource
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.samplers.parts import SamplerParts
-
 
 BLOCKS = (
     "this model predicts a text block by block from the text before, and the sampler asks for more than one block at "

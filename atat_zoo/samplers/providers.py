@@ -5,21 +5,15 @@ Legend: A rows of a step, L positions, N open positions, M predicted positions, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-from atat_zoo.diffusion.positions import positions
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import Where, positions
+from atat_zoo.diffusion.steps import Step
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.diffusion.steps import Step
 
 
 class Provider:

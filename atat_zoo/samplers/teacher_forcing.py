@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.diffusion.randomness import fold
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.diffusion.steps import Step
-    from atat_zoo.samplers.draw import Draw
+from atat_zoo.diffusion.steps import Step
+from atat_zoo.samplers.draw import Draw
 
 
 class TokenSource:

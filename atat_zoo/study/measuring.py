@@ -7,9 +7,11 @@ sequence are kept in the run's evaluations/, with the SHA-256 of the weights and
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -34,12 +36,7 @@ from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.study.schema import Study, StudyRun
 
 Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.

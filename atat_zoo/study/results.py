@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -19,12 +20,8 @@ from atat_zoo.measure.ngram import figure
 from atat_zoo.results.history import history
 from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, percent
 from atat_zoo.results.naming import exponential, title
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from atat_zoo.study.measuring import Measured, Written
-    from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.study.measuring import Measured, Written
+from atat_zoo.study.schema import Study, StudyRun
 
 # An arm is not worse when the upper ends of both intervals are at most this many percent.
 NOT_WORSE = 1.0

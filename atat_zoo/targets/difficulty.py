@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import NoisedBatch
+from atat_zoo.diffusion.contracts import NoisedBatch
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import string
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import TokenizerModel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 FILE = "tokenizer.json"
 ALPHABET = " " + string.ascii_lowercase

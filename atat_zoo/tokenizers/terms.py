@@ -6,18 +6,14 @@ Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch import Tensor
-
-    from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import TokenizerModel
 
 # Maximum number of comparisons in memory at once.
 _AT_ONCE = 1 << 23

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from composer import Callback, Logger, State
@@ -15,9 +16,6 @@ from torchmetrics import MeanMetric, Metric
 from atat_zoo.backbones.ngram import counts_of
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.objectives import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The items that each mean averages: rows of the batch, its masked tokens, or its maskable tokens.
 MEANS = {

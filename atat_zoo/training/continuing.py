@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from composer import Callback, Logger, State
@@ -19,17 +21,10 @@ from torch.torch_version import TorchVersion
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
-from atat_zoo.experiment import from_overrides, from_table
-from atat_zoo.run import atomic, write_json, write_text
+from atat_zoo.experiment import Experiment, from_overrides, from_table
+from atat_zoo.run import RunFolder, atomic, write_json, write_text
 from atat_zoo.run.changes import changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from atat_zoo.experiment import Experiment
-    from atat_zoo.run import RunFolder
-    from atat_zoo.run.folder import Checkpoint
+from atat_zoo.run.folder import Checkpoint
 
 # What a run may change when it goes on.
 CHANGEABLE = ("train.steps",)

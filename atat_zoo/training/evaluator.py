@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from composer import Callback, Logger, State
 from composer.utils import dist
+from torch import Tensor
 
 from atat_zoo.data.sequences import held_out
+from atat_zoo.experiment import Experiment
 from atat_zoo.measure.likelihood import Measurement, measure, summarise
 from atat_zoo.measure.ngram import NGramNats, measure_ngram
 from atat_zoo.model import Model
+from atat_zoo.registry import Context
 from atat_zoo.results.evaluation import Evaluation, method_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
-    from atat_zoo.run import RunFolder
-    from atat_zoo.training.lifecycle import MovingAverage
+from atat_zoo.run import RunFolder
+from atat_zoo.training.lifecycle import MovingAverage
 
 
 class Evaluator:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
+from torch import Tensor, nn
 
 from atat_zoo.backbones.ngram import counts_of
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.inheritance import Source, incompatibilities
 from atat_zoo.model import weights_of
 from atat_zoo.registry import Zoo
 from atat_zoo.run import sha256_of
 from atat_zoo.run.model_files import WEIGHTS, described
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from atat_zoo.experiment import Experiment
 
 
 @attrs.frozen(kw_only=True)

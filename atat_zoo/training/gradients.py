@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from composer import Callback
 from composer.core import Algorithm, Event, State
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from typing_extensions import override
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The quintic of Jordan et al.: five iterations bring singular values from (0, 1] to about 1.
 _A, _B, _C = 3.4445, -4.7750, 2.0315

@@ -18,8 +18,10 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from composer import Callback, Logger, State
@@ -30,20 +32,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.errors import UserError
+from atat_zoo.experiment import TrainSpec
+from atat_zoo.run import RunFolder
 from atat_zoo.run.atomic import replacing_folder
-from atat_zoo.training.composer_model import sum_over_ranks
+from atat_zoo.run.interruption import Interruption
+from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
 from atat_zoo.training.continuing import check_saved, without_generators
 from atat_zoo.training.memory import peak_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from atat_zoo.experiment import TrainSpec
-    from atat_zoo.run import RunFolder
-    from atat_zoo.run.interruption import Interruption
-    from atat_zoo.training.composer_model import ZooModel
-    from atat_zoo.training.utilisation import Utilisation
+from atat_zoo.training.utilisation import Utilisation
 
 
 class Progress(Callback):

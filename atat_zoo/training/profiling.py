@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
-from composer import Callback
+from composer import Callback, Logger, State
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from atat_zoo.run import write_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from composer import Logger, State
 
 WARM = 3  # steps before the first that is profiled: they allocate, and compile
 # What ends with an event of Composer's, which updates the weights after `after_train_batch`.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import torch
 
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment
 from atat_zoo.machine import lacking, require
 from atat_zoo.model.model import torch_device
-
-if TYPE_CHECKING:
-    from atat_zoo.experiment import Experiment
 
 
 def device_of(wanted: str) -> str:

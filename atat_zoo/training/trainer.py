@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import attrs
 import torch
-from composer import DataSpec
+from composer import Callback, DataSpec, Trainer
 from composer.algorithms import GradientClipping
 from composer.utils import dist
 
@@ -21,11 +23,15 @@ from atat_zoo.data.neighbours import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip
+from atat_zoo.experiment import Experiment
+from atat_zoo.model import Model
 from atat_zoo.model.model import device_name
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
+from atat_zoo.results.evaluation import Evaluation
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
+from atat_zoo.run.folder import Checkpoint
 from atat_zoo.run.interruption import Interruption
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
@@ -35,17 +41,6 @@ from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
 from atat_zoo.training.requirements import check, device_of
 from atat_zoo.training.utilisation import Utilisation, peak_flops
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from composer import Callback, Trainer
-
-    from atat_zoo.experiment import Experiment
-    from atat_zoo.model import Model
-    from atat_zoo.results.evaluation import Evaluation
-    from atat_zoo.run.folder import Checkpoint
 
 
 class Reporter(Protocol):

@@ -9,14 +9,13 @@ that its time lowers the figure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from composer.utils import dist
 
-if TYPE_CHECKING:
-    from atat_zoo.experiment import Experiment
+from atat_zoo.experiment import Experiment
 
 # Dense bf16 TFLOP/s of a device, half of what a datasheet says “with sparsity”, by the name that its driver gives it,
 # less the maker's. A name that is not here, such as that of a part of a GPU (MIG), has no peak. NVIDIA's datasheets:

@@ -66,8 +66,10 @@ def train(
             break
     for rank in together:  # as a launcher does when one of them has ended badly
         if rank.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(rank.pid, signal.SIGKILL)
+            # One that has just been started has no group of its own yet.
+            for kill in (os.killpg, os.kill):
+                with suppress(ProcessLookupError):
+                    kill(rank.pid, signal.SIGKILL)
     said = [rank.communicate()[0] for rank in together]
     codes = [rank.returncode for rank in together]
     # The first rank's code, unless it only ended because of another's end.
