@@ -6,21 +6,17 @@ importance of z, do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from typing_extensions import override
 
-from atat_zoo.registry import component, param
+from atat_zoo.diffusion.contracts import NoisedBatch
+from atat_zoo.registry import Context, component, param
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from torch import Tensor
 
     from atat_zoo.curricula.weighting import DynamicModule, ThreeStageSchedule
-    from atat_zoo.diffusion.contracts import NoisedBatch
-    from atat_zoo.registry import Context
-
 
 _WARMUP = 0.1  # share of the easy stage
 

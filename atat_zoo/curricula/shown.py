@@ -5,20 +5,19 @@ See docs/mathematics.md, "Masks by visible tokens".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
 from atat_zoo.curricula import StatelessCurriculum
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.experiment import Experiment
 
 

@@ -10,6 +10,7 @@ z says how hard a hidden token is, given what is shown: nothing that follows fro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 import attrs
@@ -17,16 +18,12 @@ from typing_extensions import override
 
 from atat_zoo.errors import Problem
 from atat_zoo.machine import require
-from atat_zoo.registry import component, component_base, param, part, problems_of
+from atat_zoo.registry import Context, component, component_base, param, part, problems_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor, nn
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.registry import Context
-
 
 # The clean text, or the text with masks.
 Reads: TypeAlias = Literal["x", "z"]

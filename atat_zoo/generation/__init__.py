@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.errors import UserError
 from atat_zoo.generation.infilling import Filled, Infilling, infill
 from atat_zoo.generation.layout import SpaceAwareTokenizer, ends, prompted, refuse_length, require_leading_space
-from atat_zoo.samplers import Observer, Sample, shifted
+from atat_zoo.samplers import Observer, Sample, Sampler, shifted
+from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.samplers import Sampler
-    from atat_zoo.tokenizers import TokenizerModel
 
 __all__ = ["Filled", "Generation", "Infilling", "Writer", "infill"]
 

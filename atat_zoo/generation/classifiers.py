@@ -8,14 +8,13 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from atat_zoo.corpora import Corpus
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
+from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from atat_zoo.corpora import Corpus
-    from atat_zoo.tokenizers import TokenizerModel
 
 
 class ClassifierModel(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import attrs
@@ -12,8 +13,6 @@ from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from torch import Tensor
 
     from atat_zoo.diffusion.positions import Where

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse, require_leading_space
+from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer, lay_out, parse, require_leading_space
+from atat_zoo.samplers import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from atat_zoo.generation import Writer
-    from atat_zoo.generation.layout import Layout
-    from atat_zoo.samplers import Sampler
 
 _REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
 _LEAST = -100.0  # lower limit of log p_θ of a given token, in nats

@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,16 +19,14 @@ import attrs
 from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
+from atat_zoo.samplers import Sampler
+from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation import Writer
-    from atat_zoo.samplers import Sampler
-    from atat_zoo.tokenizers import TokenizerModel
 
 CHOICES = 256  # maximum of combinations of lengths for one text
 

@@ -18,21 +18,19 @@ With r a row's rate and n its maskable tokens, every `Masking` has these propert
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.registry import Context, component, component_base, param, part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from atat_zoo.masking.position_bias import PositionBias
     from atat_zoo.masking.position_modules import PositionModule
-    from atat_zoo.registry import Context
 
 
 class Masking(Protocol):

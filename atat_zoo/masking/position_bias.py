@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.registry import component, component_base, param
+from atat_zoo.registry import Context, component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from atat_zoo.masking.position_modules import FixedBiasModule, RunningBiasModule
-    from atat_zoo.registry import Context
 
 
 class PositionBiasModule(Protocol):

@@ -6,21 +6,21 @@ it takes; an experiment that declares another kind is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 import attrs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+from atat_zoo.bounds import Bound
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.registry import Context
 
+if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.bounds import Bound
     from atat_zoo.diffusion.bounds import Estimate, WeightedMask
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.registry import Context
 
 # (logits [N, V], clean tokens x [N]) → a score of each prediction, [N].
 Score: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"

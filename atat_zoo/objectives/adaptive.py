@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
+from atat_zoo.masking.position_bias import PositionBias
 from atat_zoo.objectives import Objective
 from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from atat_zoo.experiment import Experiment
-    from atat_zoo.masking.position_bias import PositionBias
 
 
 @component

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from typing_extensions import override
 
 from atat_zoo.diffusion.contracts import NoiseLevels
-from atat_zoo.registry import component, component_base, param
+from atat_zoo.noise import Noise
+from atat_zoo.registry import Context, component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.noise import Noise
     from atat_zoo.rates.densities import MixedRatesModule
-    from atat_zoo.registry import Context
 
 
 class Rates(Protocol):

@@ -6,18 +6,17 @@ masked again), a stop (when to fill the rest) and a draw, each a kind of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.errors import Problem
 
+if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.contracts import Denoiser
-    from atat_zoo.errors import Problem
     from atat_zoo.experiment import Experiment
     from atat_zoo.samplers.teacher_forcing import TeacherForcing
 

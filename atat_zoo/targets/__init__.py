@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.diffusion.contracts import NoisedBatch
+from atat_zoo.registry import Context, component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import NoisedBatch
-    from atat_zoo.registry import Context
 
 
 class Target(Protocol):

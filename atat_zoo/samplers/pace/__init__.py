@@ -6,22 +6,21 @@ The loop fills everything in the last step that `most` allows, so no pace needs 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
+from atat_zoo.noise import Noise
 from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from atat_zoo.diffusion.steps import Step
     from atat_zoo.experiment import Experiment
-    from atat_zoo.noise import Noise
 
 
 class Pace(SamplerPart, Protocol):
