@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from atat_zoo.errors import Problem
@@ -12,8 +13,6 @@ from atat_zoo.objectives.causal import has_no_time, infinite_weights
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from atat_zoo.experiment import Experiment
 
 
@@ -120,7 +119,7 @@ class SEDDObjective(Objective):
     name = "sedd"
     summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
     refs = ("arXiv:2310.16834",)
-    module = "atat_zoo.objectives.sedd_module:SEDDModule"
+    module = "atat_zoo.objectives.masked_module:SEDDModule"
     uses = frozenset({"backbone", "noise", "rates"})
     weight: Literal["nelbo", "simple"] = param(
         "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
@@ -153,7 +152,7 @@ class D3PMObjective(Objective):
     name = "d3pm"
     summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
     refs = ("arXiv:2107.03006",)
-    module = "atat_zoo.objectives.d3pm_module:D3PMModule"
+    module = "atat_zoo.objectives.masked_module:D3PMModule"
     uses = frozenset({"backbone", "noise"})
     steps: int = param(1000, help="T, steps of the process", ge=1)
     weight: Literal["nelbo", "simple"] = param(

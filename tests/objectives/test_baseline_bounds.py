@@ -13,7 +13,7 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.bounds import all_masks, average, exact_k, from_denoiser, unmask_probability
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal_module import block_masks
-from atat_zoo.objectives.d3pm_module import step_kl
+from atat_zoo.objectives.masked_module import step_kl
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ExactBackbone, Joint, toy
 from tests.enumerated import enumerate_discrete

@@ -9,8 +9,8 @@ from small_objectives import V, batch, build
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.bounds import unmask_probability
-from atat_zoo.objectives.d3pm_module import step_kl
-from atat_zoo.objectives.sedd_module import score_entropy as ours
+from atat_zoo.objectives.masked_module import score_entropy as ours
+from atat_zoo.objectives.masked_module import step_kl
 
 NOISES = ["linear", "cosine", "polynomial", "geometric", "log_linear"]
 seeds = st.integers(0, 2**31)
