@@ -30,10 +30,8 @@ class CurriculumModule(Protocol):
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens.
 
-        Args:
-            noised: the batch under its masks.
-            importance: I in [0, 1], [B, L], detached: of the clean tokens, or of z, as the estimator reads.
-            progress: completed share of the training, in [0, 1].
+        Importance, [B, L] in [0, 1], detached, is of the clean tokens, or of z, as the estimator reads. Progress is the
+        completed share of the training, in [0, 1].
         """
 
 

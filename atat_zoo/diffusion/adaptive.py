@@ -183,11 +183,8 @@ def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
     """Return a scalar per row with the gradient of the bound with respect to the forward weights.
 
     ∇E_q f = E[∇f + (f − b) ∇log q], b the mean of f over the other draws of the same sequence at the same k or t
-    (Kool et al., 2019). The gradient of f alone has the wrong sign. The value, [B], is the mean of f.
-
-    Args:
-        bound: f, Σ_i (weight_i · CE_i + bracket_i) of each draw, [K, B], K ≥ 2.
-        log_q: log-probability of each draw, [K, B].
+    (Kool et al., 2019). The gradient of f alone has the wrong sign. The value, [B], is the mean of f. f is `bound`,
+    Σ_i (weight_i · CE_i + bracket_i) of each of K ≥ 2 draws, and log_q their log-probabilities, [K, B] both.
     """
     if len(bound) < 2:
         raise ValueError("a leave-one-out baseline needs at least two draws of every sequence")

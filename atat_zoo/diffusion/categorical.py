@@ -8,6 +8,8 @@ float64, and needs V times fewer random numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -18,20 +20,14 @@ _AT_ONCE = 1 << 24
 
 
 def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return one token per distribution, int64 [N], ids 0 … V−1.
+    """Return one token per distribution, int64 [N], ids 0 … V−1: a function of its distribution and key, int64 [N].
 
-    Args:
-        log_probs: [N, V]; need not be normalised, −∞ is never drawn.
-        keys: counter-based keys, int64 [N]; a token is a function of its key and distribution.
-        temperature: a number, or [N]; 0 takes the most probable token.
+    The log-probabilities [N, V] need not be normalised, and −∞ is never drawn. The temperature is a number, or [N]; 0
+    takes the most probable token.
     """
     if isinstance(temperature, float | int) and temperature == 0:
         return log_probs.argmax(-1)
-    pieces = []
-    for cut in _pieces(log_probs):
-        scale = temperature[cut] if isinstance(temperature, Tensor) else temperature
-        pieces.append(_draw(log_probs[cut], keys[cut], scale))
-    return torch.cat(pieces)
+    return torch.cat([_draw(log_probs[cut], keys[cut], scale) for cut, scale in _pieces(log_probs, temperature)])
 
 
 def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
@@ -42,18 +38,19 @@ def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.
     if isinstance(temperature, float | int) and temperature == 0:
         return torch.where(log_probs.argmax(-1) == tokens, 0.0, -torch.inf).double()
     pieces = []
-    for cut in _pieces(log_probs):
-        scale = temperature[cut] if isinstance(temperature, Tensor) else temperature
+    for cut, scale in _pieces(log_probs, temperature):
         logits = _tempered(log_probs[cut], scale)
         pieces.append(logits.gather(-1, tokens[cut, None]).squeeze(-1) - logits.logsumexp(-1))
     return torch.cat(pieces)
 
 
-def _pieces(log_probs: Tensor) -> list[slice]:
-    """Return slices of the N rows, at least one, with about `_AT_ONCE` elements each."""
+def _pieces(log_probs: Tensor, temperature: float | Tensor) -> Iterator[tuple[slice, float | Tensor]]:
+    """Yield slices of the N rows, at least one, with about `_AT_ONCE` elements each, and the temperature of each."""
     n, v = log_probs.shape
     size = max(1, _AT_ONCE // max(v, 1))
-    return [slice(start, start + size) for start in range(0, max(n, 1), size)]
+    for start in range(0, max(n, 1), size):
+        cut = slice(start, start + size)
+        yield cut, temperature[cut] if isinstance(temperature, Tensor) else temperature
 
 
 def _tempered(log_probs: Tensor, temperature: float | Tensor) -> Tensor:
@@ -95,14 +92,12 @@ def top_k(log_probs: Tensor, k: int) -> Tensor:
 def nucleus(log_probs: Tensor, p: float, temperature: float = 1.0) -> Tensor:
     """Return [N, V] with −∞ outside the smallest set of likeliest tokens with total probability p, ties included.
 
-    Args:
-        log_probs: [N, V]; need not be normalised. Values inside the set do not change and are not tempered.
-        p: in (0, 1]; 1 excludes nothing.
-        temperature: above 0; the probabilities are those of log_probs divided by it.
+    The probabilities are those of `log_probs`, which need not be normalised, divided by the temperature, above 0.
+    Values inside the set do not change and are not tempered. p is in (0, 1]; 1 excludes nothing.
     """
     if p >= 1:
         return log_probs
-    least = torch.cat([_least(log_probs[cut], p, temperature) for cut in _pieces(log_probs)])
+    least = torch.cat([_least(log_probs[cut], p, temperature) for cut, _ in _pieces(log_probs, temperature)])
     return log_probs.masked_fill(log_probs < least, -torch.inf)
 
 

@@ -95,11 +95,7 @@ class Step:
         return fold(self.host_seeds, stream(self.number, purpose))
 
     def distributions(self) -> Tensor:
-        """Return `log_probs` [N, V].
-
-        Raises:
-            RuntimeError: when the calling part does not name it in `needs`.
-        """
+        """Return `log_probs` [N, V], or raise `RuntimeError` when the calling part does not name it in `needs`."""
         if self.log_probs is None:
             raise RuntimeError("a part reads the distributions without log_probs among its needs")
         return self.log_probs

@@ -36,13 +36,10 @@ class EstimatorModule(Protocol):
     reads_time: bool = False  # whether `t` changes the result
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance, float32 [B, L] in [0, 1].
+        """Return importance, float32 [B, L] in [0, 1]; where not `maskable`, bool [B, L], it is not used.
 
-        Args:
-            tokens: x or z, as `reads` says, int64 [B, L]; the mask is the id after the last.
-            embedded: the backbone's embedding of them, detached, [B, L, D].
-            t: diffusion time [B], or None for an estimator that does not read it.
-            maskable: bool [B, L]; importance elsewhere is not used.
+        The tokens are x or z, as `reads` says, int64 [B, L]; the mask is the id after the last. Their embedding by the
+        backbone, [B, L, D], is detached. The diffusion time, [B], may be None for an estimator that does not read it.
         """
 
 
@@ -81,7 +78,7 @@ class UniformEstimator(Estimator):
     def build(self, context: Context) -> nn.Module:
         from atat_zoo.estimators.networks import ConstantModule
 
-        return ConstantModule(0.5)
+        return ConstantModule()
 
 
 @component
@@ -233,11 +230,7 @@ class TermBiasEstimator(_ComposedEstimator):
 
     @override
     def build(self, context: Context) -> nn.Module:
-        """Return the module.
-
-        Raises:
-            UserError: naming a word that the tokenizer does not know.
-        """
+        """Return the module, or raise `UserError`, naming a word that the tokenizer does not know."""
         from atat_zoo.estimators.networks import BiasedModule
         from atat_zoo.tokenizers.terms import Terms
 

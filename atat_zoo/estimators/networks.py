@@ -83,15 +83,11 @@ class EstimatorLayer(nn.Module):
 
 
 class ConstantModule(nn.Module, EstimatorModule):
-    """The same importance everywhere."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.value = value
+    """Importance ½ everywhere."""
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        return torch.full(tokens.shape, self.value, device=tokens.device)
+        return torch.full(tokens.shape, 0.5, device=tokens.device)
 
 
 class TableModule(nn.Module, EstimatorModule):

@@ -65,18 +65,12 @@ class Writer:
         batch_size: int = 64,
         observe: Observer | None = None,
     ) -> Generation:
-        """Write texts between a prompt and a suffix.
+        """Write `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
 
-        Args:
-            sampler: a specification.
-            number: how many texts.
-            length: L, tokens in a text, prompt, BOS and EOS included; the training length if None.
-            seed: the same seed writes the same texts. Text n does not depend on their number, except for the rounding
-                of a network that computes several texts at once.
-            prompt: the beginning of every text.
-            suffix: the end of every text.
-            batch_size: texts at once.
-            observe: called with a record of each step; see `Sampler.sample`. Rows are numbered over all texts.
+        A text has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
+        same texts. Text n does not depend on their number, except for the rounding of a network that computes several
+        texts at once. `observe` is called with a record of each step; see `Sampler.sample`. Rows are numbered over all
+        texts.
 
         Raises:
             UserError: when a number is too small, the length exceeds the training length and the sampler does not go

@@ -69,10 +69,8 @@ def infill(
 
     A fill is a function of (seed, number of the text, number of the fill) and the text itself. Up to `batch_size` rows
     of one length are filled together. The probabilities of lengths are those of `weigher`, a writer without guidance,
-    or of the writer if None: a ban on words in the given text would exclude lengths.
-
-    Raises:
-        UserError: when a gap is malformed, there is none, or a text does not fit.
+    or of the writer if None: a ban on words in the given text would exclude lengths. A malformed gap, a text without
+    one, and one that does not fit raise `UserError`.
     """
     import torch
 

@@ -142,10 +142,7 @@ def prompted(
     """Return a row with a prompt, masks and a suffix, and the positions whose token must begin with a space.
 
     A row of more tokens than are `seen` at once, whose positions shift, has no BOS and EOS, and a space at the end of
-    its prompt stays there.
-
-    Raises:
-        UserError: when prompt and suffix do not fit.
+    its prompt stays there. If prompt and suffix do not fit, it raises `UserError`.
     """
     tokenizer = words.tokenizer
     first, last = ends(tokenizer, special) if length <= seen else ([], [])
@@ -202,10 +199,9 @@ class Layout:
 def lay_out(
     template: Template, words: SpaceAwareTokenizer, special: str, length: int, where: str = "the text"
 ) -> Layout:
-    """Tokenise a text with gaps, called `where`, between `special` tokens; all must fit the `length` in tokens.
+    """Tokenise a text with gaps, called `where`, between `special` tokens.
 
-    Raises:
-        UserError: when it does not fit, or its gaps leave too many lengths to choose from.
+    If it does not fit the `length` in tokens, or its gaps leave too many lengths to choose from, it raises `UserError`.
     """
     tokenizer = words.tokenizer
     first, last = ends(tokenizer, special)

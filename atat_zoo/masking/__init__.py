@@ -42,12 +42,9 @@ class Masking(Protocol):
     name: str
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], whatever the precision of the input.
+        """Return p, float32 [B, L], from I, [B, L] in [0, 1], detached; r, [B] in [0, 1]; and `maskable`, bool [B, L].
 
-        Args:
-            importance: I in [0, 1], [B, L], detached.
-            rate: r in [0, 1], [B].
-            maskable: bool [B, L].
+        The precision of the input does not matter.
         """
 
 
@@ -66,13 +63,10 @@ class VisibleTextMasking(Protocol):
     name: str
 
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L].
+        """Return which tokens are masked, bool [B, L], at the rates r, [B] in [0, 1]; `maskable` is bool [B, L].
 
-        Args:
-            scores: the estimator of z: how hard each masked token is, if these tokens are masked, in [0, 1].
-            rate: r in [0, 1], [B].
-            maskable: bool [B, L].
-            keys: one counter-based key per row, int64 [B] (`diffusion.randomness`).
+        `scores` are the estimator's of z: how hard each masked token is, if these tokens are masked, in [0, 1].
+        There is one counter-based key per row, int64 [B] (`diffusion.randomness`).
         """
 
 

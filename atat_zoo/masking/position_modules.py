@@ -69,11 +69,6 @@ class RunningBiasModule(nn.Module, PositionBiasModule):
 
     @override
     def values(self, length: int) -> Tensor:
-        """Return the bias of the first positions, float32 [length] in [0, 1].
-
-        Raises:
-            ValueError: for a length beyond the one it was built for.
-        """
         if length > self.sums.shape[-1]:
             raise ValueError(f"this running bias has {self.sums.shape[-1]} positions, not {length}")
         loss, count = self.sums

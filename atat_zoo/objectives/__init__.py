@@ -59,16 +59,9 @@ class ObjectiveModule(Protocol):
         of their own. Scores are averaged over the masks of the first bound, with their weights; over all tokens if the
         likelihood is exact.
 
-        Args:
-            tokens: x, int64 [B, L].
-            maskable: bool [B, L].
-            keys: one key per row, int64 [B].
-            draws: masks per sequence.
-            method: how the bound under uniform masking is estimated.
-            scores: by name.
-
-        Raises:
-            UserError: when the objective's likelihood cannot be estimated in this way.
+        The tokens are x, int64 [B, L], `maskable` is bool [B, L], with one key per row, int64 [B]; `draws` is the
+        number of masks per sequence, and `method` how the bound under uniform masking is estimated. An objective whose
+        likelihood cannot be estimated in this way raises `UserError`.
         """
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
@@ -80,11 +73,8 @@ class ObjectiveModule(Protocol):
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) at the N masked positions, nats, [N]: what the first bound averages.
 
-        Args:
-            z: x with masks, int64 [B, L].
-            t: diffusion time [B]; if None, it follows from the share of masked tokens.
-            masked: where z is m, bool [B, L].
-            x: clean tokens, int64 [B, L]; read only by models that see the clean text of earlier positions.
+        z is x with masks, int64 [B, L], and `masked`, bool [B, L], where. Without a diffusion time, [B], it follows
+        from the share of masked tokens. x is read only by models that see the clean text of earlier positions.
         """
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
@@ -109,21 +99,16 @@ class ObjectiveModule(Protocol):
 
 
 class Objective(Protocol):
-    """A component of the kind objective.
-
-    Attributes:
-        module: what `build` makes, as "package.module:Class"; a class of (context, parts, batch_size, this objective).
-        uses: the kinds of parts that it takes.
-        exact: whether `bound` returns the exact likelihood, without random masks.
-        shifted: whether its network reads at each position the token before it, as in next-token prediction.
-        masks_attention: whether it shows the network a part of the text at a time, by `attention`.
-    """
+    """A component of the kind objective."""
 
     name: str
+    #: What `build` makes, as "package.module:Class"; a class of (context, parts, batch_size, this objective).
     module: ClassVar[str]
-    uses: ClassVar[frozenset[str]]
-    exact: ClassVar[bool] = False
+    uses: ClassVar[frozenset[str]]  #: the kinds of parts that it takes
+    exact: ClassVar[bool] = False  #: whether `bound` returns the exact likelihood, without random masks
+    #: Whether its network reads at each position the token before it, as in next-token prediction.
     shifted: ClassVar[bool] = False
+    #: Whether it shows the network a part of the text at a time, by `attention`.
     masks_attention: ClassVar[bool] = False
 
     def network_input(self, rows: int, length: int) -> tuple[int, int]:
@@ -131,12 +116,9 @@ class Objective(Protocol):
         return rows, length
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
-        """Return an `ObjectiveModule`.
+        """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.
 
-        Args:
-            context: the sizes.
-            parts: what the other kinds' `build` returned (or their specification, if they need none).
-            batch_size: N, sequences in a global batch; row n of the stream belongs to step n // N.
+        The parts are what the other kinds' `build` returned (or their specification, if they need none).
         """
         # Imported here, because torch is: a specification does without.
         path, _, name = self.module.partition(":")

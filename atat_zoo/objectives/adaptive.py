@@ -63,7 +63,6 @@ class AdaptiveObjective(Objective):
     importance_loss_weight: float = param(0.1, help="weight of the loss of the estimator and of φ", ge=0)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a single draw where a leave-one-out baseline needs two."""
         if self.learns and self.draws == 1:
             raise ValueError("draws must be at least 2 when importance or position is learned by the bound's gradient")
 

@@ -19,7 +19,6 @@ from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
-from atat_zoo.errors import UserError
 from atat_zoo.objectives import Batch
 from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.objectives.chunks import wide
@@ -52,10 +51,6 @@ class AdaptiveModule(DenoisingModule):
             nn.init.zeros_(parameter)
         self.position = nn.Parameter(torch.zeros(context.length)) if objective.learn_position else None
         self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
-        if self.estimator.reads_time:
-            raise UserError("estimator: objective 'adaptive' cannot use an estimator that reads the time; take another")
-        if objective.learn_importance and not self.trains_estimator:
-            raise UserError("objective.learn_importance: the estimator has nothing to learn; set it to false")
         self.stateful = StatefulParts(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:

@@ -70,14 +70,8 @@ def weighted_sum(
 
     Only the sum has a gradient. Each chunk's is formed as soon as its logits are known, and backward only scales them:
     nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here for any head and any loss, by autograd).
-
-    Args:
-        function: as in `in_chunks`; the sum is over its `"loss"`.
-        rows: the most positions at once.
-        weight: of each position, [N], without a gradient.
-        parameters: leaves that the function may read besides its arguments.
-        hidden: the first argument, [N, D], the only one that gets a gradient.
-        others: the other arguments, [N, …] each, or None.
+    The loss is the function's `"loss"`, and the weight, [N], has no gradient. Of the function's arguments only the
+    first gets one, `hidden` [N, D]; `others` are [N, …] each, or None. `parameters` are leaves that it reads besides.
     """
     of_hidden, of_parameters = torch.empty_like(hidden), dict[int, Tensor]()
 

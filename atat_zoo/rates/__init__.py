@@ -35,26 +35,24 @@ class Rates(Protocol):
 
     One with tensors of its own has `build(context) -> nn.Module` with `levels`; one with a state implements
     `StatefulPart` there.
-
-    Attributes:
-        finite_variance: whether ∫ 1/f dr is finite. If not, a training with the bound's own weights has gradients of
-            infinite variance, and is refused. A fact of the specification.
     """
 
     name: str
 
     @property
     def finite_variance(self) -> bool:
-        """See above; true by default."""
+        """Whether ∫ 1/f dr is finite, a fact of the specification; by default it is.
+
+        If not, a training with the bound's own weights has gradients of infinite variance, and is refused.
+        """
         return True
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and the bound's weights, float32, in the shape of u; no random number is drawn.
 
-        Args:
-            u: a uniform number in (0, 1] for each row, [B], or for each block, [B, K]; their strata become strata of f.
-            noise: the schedule; it has the drawn rate at the time t, as far as it reaches.
-            progress: completed share of the training, in [0, 1].
+        u is a uniform number in (0, 1] for each row, [B], or for each block, [B, K]; their strata become strata of f.
+        The noise has the drawn rate at the time t, as far as it reaches. Progress is the completed share of the
+        training, in [0, 1].
         """
 
 

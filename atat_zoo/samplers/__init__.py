@@ -110,10 +110,8 @@ class Sampler(Protocol):
     ) -> Sample:
         """Take the steps of `sample`, and fill with the tokens of a known text instead of drawn ones.
 
-        z, int64 [B, L], is `forced.tokens` with some of them masked. The policy NLL of each is written into `forced`.
-
-        Raises:
-            UserError: when the sampler is `no_policy_bound_because`.
+        z, int64 [B, L], is `forced.tokens` with some of them masked. The policy NLL of each is written into `forced`. A
+        sampler with a `no_policy_bound_because` raises `UserError`.
         """
         from atat_zoo.errors import UserError
 

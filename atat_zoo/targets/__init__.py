@@ -23,9 +23,7 @@ class Target(Protocol):
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L].
 
-        Args:
-            noised: the batch under its masks.
-            loss: cross-entropy in nats, detached, float32 [B, L], zero where nothing is masked.
+        The loss is the cross-entropy in nats, detached, float32 [B, L], zero where nothing is masked.
         """
 
 
@@ -60,11 +58,7 @@ class DifficultyTarget:
         return RunningDifficulty(decay=self.decay, bins=self.bins)
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L].
-
-        Raises:
-            TypeError: for the running scale, whose state `build(context)` creates.
-        """
+        """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L]."""
         if self.scale != "rank":
             raise TypeError("the running scale has a state: call build(context) and use what it returns")
         from atat_zoo.targets.difficulty import rank_within
