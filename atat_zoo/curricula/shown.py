@@ -49,7 +49,9 @@ class ContextAdaptiveCurriculum(StatelessCurriculum):
         near = 0.5 * self.sharpness * (1 - self.sharpness) ** (distance - 1).clamp(min=0)
         visible = (maskable & ~noised.masked).double()
         share = visible @ near.fill_diagonal_(0.0)
-        return _with_mean_one(self.floor + (1 - self.floor) * share, maskable)
+        weights = self.floor + (1 - self.floor) * share
+        mean = (weights * maskable).sum(-1, keepdim=True) / maskable.sum(-1, keepdim=True).clamp(min=1)
+        return torch.where(maskable, weights / mean, 1.0).float()
 
 
 @component
@@ -88,11 +90,3 @@ class PlannerAwareCurriculum(StatelessCurriculum):
         scores = (importance.double() * (sign / self.temperature)).masked_fill(~masked, -torch.inf)
         planned = scores.softmax(-1) * masked.sum(-1, keepdim=True)
         return torch.where(masked, 1 - self.share + self.share * planned, 1.0).float()
-
-
-def _with_mean_one(weights: Tensor, maskable: Tensor) -> Tensor:
-    """Return positive weights, [B, L], over their mean over each row's maskable tokens, float32; 1 elsewhere."""
-    import torch
-
-    mean = (weights * maskable).sum(-1, keepdim=True) / maskable.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(maskable, weights / mean, 1.0).float()

@@ -70,11 +70,8 @@ class Writer:
         A text has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
         same texts. Text n does not depend on their number, except for the rounding of a network that computes several
         texts at once. `observe` is called with a record of each step; see `Sampler.sample`. Rows are numbered over all
-        texts.
-
-        Raises:
-            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
-                block by block, or prompt and suffix do not fit.
+        texts. It raises `UserError` when a number is too small, the length exceeds the training length and the sampler
+        does not go block by block, or prompt and suffix do not fit.
         """
         import torch
 

@@ -119,7 +119,11 @@ class AdaptiveModule(DenoisingModule):
         diffusion = loss.float()
         reverse = normalised(bracket, batch).float()
         loss = diffusion + self.objective.reverse_loss_weight * reverse
-        forward = self._forward_loss(noised, drawn, batch, importance, log_w, ce, log_reverse.detach())
+        # The loss of the forward weights: their bound per token, the distance to the target, or both.
+        losses = [self._bound_loss(drawn, batch, log_w, ce, log_reverse.detach())] if self.objective.learns else []
+        if self.trains_estimator and not self.objective.learn_importance:
+            losses.append(importance_loss(importance.repeat(K, 1), *self.target(noised, ce)))
+        forward = sum(losses[1:], losses[0]) if losses else None
         if forward is not None:
             loss = loss + self.objective.importance_loss_weight * forward
         if self.training:
@@ -131,32 +135,15 @@ class AdaptiveModule(DenoisingModule):
             "importance": importance.detach().repeat(K, 1),
         }
 
-    def _forward_loss(
-        self,
-        noised: NoisedBatch,
-        drawn: DrawnMask,
-        batch: Batch,
-        importance: Tensor,
-        log_w: Tensor,
-        ce: Tensor,
-        log_reverse: Tensor,
-    ) -> Tensor | None:
-        """Return the loss of the forward weights: their bound per token, the distance to the target, or both.
-
-        The bound's gradient does not reach the network; the model's own loss does not reach the weights.
-        """
-        K, losses = self.repeats, []
-        if self.objective.learns:
-            # φ is part of both w and ŵ: the gradient of the bound goes through both.
-            by_position = self.by_position(noised.x.shape[1])
-            log_reverse = log_reverse + (by_position - by_position.detach())
-            weight, bracket = self.form.terms(drawn, log_w, log_reverse)
-            bound = (weight * ce + bracket).sum(1).view(K, -1)
-            log_q = self.form.log_probability(drawn, log_w).view(K, -1)
-            losses.append(normalised(forward_surrogate(bound, log_q)[:, None], batch).float())
-        if self.trains_estimator and not self.objective.learn_importance:
-            losses.append(importance_loss(importance.repeat(K, 1), *self.target(noised, ce)))
-        return sum(losses[1:], losses[0]) if losses else None
+    def _bound_loss(self, drawn: DrawnMask, batch: Batch, log_w: Tensor, ce: Tensor, log_reverse: Tensor) -> Tensor:
+        """Return the bound per token, whose gradient reaches the forward weights and not the network."""
+        # φ is part of both w and ŵ: the gradient of the bound goes through both.
+        by_position = self.by_position(batch.tokens.shape[1])
+        log_reverse = log_reverse + (by_position - by_position.detach())
+        weight, bracket = self.form.terms(drawn, log_w, log_reverse)
+        bound = (weight * ce + bracket).sum(1).view(self.repeats, -1)
+        log_q = self.form.log_probability(drawn, log_w).view(self.repeats, -1)
+        return normalised(forward_surrogate(bound, log_q)[:, None], batch).float()
 
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
         """Return `adaptive`, the bound of the full process in the chosen form."""

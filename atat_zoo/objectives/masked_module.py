@@ -124,20 +124,15 @@ class MLMModule(DenoisingModule):
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
         self.rate = objective.rate
 
-    def mask(self, batch: Batch) -> tuple[NoisedBatch, Tensor]:
-        """Mask k tokens of every row; returns the noised batch and k, int64 [B], 0 where a row has nothing maskable."""
-        n = batch.maskable.sum(1)
-        k = (self.rate * n).round().long().clamp(min=1).minimum(n)
-        order = uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))
-        share = k / n.clamp(min=1)
-        masked = (order < k[:, None]) & batch.maskable
-        return self.noised(batch, masked, share, share[:, None] * batch.maskable), k
-
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         self.begin(batch)
-        noised, k = self.mask(batch)
-        weight = (batch.maskable.sum(1) / k.clamp(min=1))[:, None].expand(noised.masked.shape)
+        n = batch.maskable.sum(1)
+        k = (self.rate * n).round().long().clamp(min=1).minimum(n)  # 0 where a row has nothing maskable
+        order = uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))
+        masked, share = (order < k[:, None]) & batch.maskable, k / n.clamp(min=1)
+        noised = self.noised(batch, masked, share, share[:, None] * batch.maskable)
+        weight = (n / k.clamp(min=1))[:, None].expand(masked.shape)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
         return metrics(noised, ce, loss)
 

@@ -34,14 +34,10 @@ class MixedRatesModule(nn.Module):
     def quantile(self, u: Tensor) -> Tensor:
         """Return the r with ∫₀^r f = u, float64 in [0, 1], in the shape of u, float64 in [0, 1]."""
 
-    def share(self, progress: float) -> float:
-        """Return ρ, the share of uniform rates at this progress."""
-        rates = self.rates
-        return rates.uniform_share if rates.uniform_until <= progress < rates.uniform_from else 1.0
-
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and weights, in the shape of u; see `Rates.levels`."""
-        share, u = self.share(progress), u.double()
+        mixed = self.rates.uniform_until <= progress < self.rates.uniform_from
+        share, u = self.rates.uniform_share if mixed else 1.0, u.double()
         # Where one of the two is not taken, the other's value does not matter, as long as it is finite.
         uniform, above = u / max(share, SMALLEST), (u - share) / max(1 - share, SMALLEST)
         rate = torch.where(u <= share, uniform, self.quantile(above.clamp(0, 1))).clamp(SMALLEST, 1)

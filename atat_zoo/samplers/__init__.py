@@ -86,16 +86,13 @@ class Sampler(Protocol):
         return ()
 
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Fill every mask.
+        """Fill every mask in int64 [B, L]; tokens other than the mask are given and never change.
 
-        Args:
-            denoiser: p_θ. If it reads the time, t comes from the pace where that has its own times, and otherwise
-                from the share of masked tokens, so a step that changes nothing is never evaluated.
-            tokens: int64 [B, L]; tokens other than the mask are given and never change.
-            seeds: one per row, int64 [B]: a row does not depend on its batch.
-            observe: called with a record of each step as it happens: `step`, and N entries each of `rows`, `positions`
-                and `tokens` that were filled; or `step` and `hidden`, with the `rows` and `positions` masked again.
-                A list's `append` makes a trace of it.
+        A denoiser that reads the time gets t from the pace where that has its own times, and otherwise from the share
+        of masked tokens, so a step that changes nothing is never evaluated. There is one seed per row, int64 [B]: a row
+        does not depend on its batch. `observe` is called with a record of each step as it happens: `step`, and N
+        entries each of `rows`, `positions` and `tokens` that were filled; or `step` and `hidden`, with the `rows` and
+        `positions` masked again. A list's `append` makes a trace of it.
         """
         ...
 
