@@ -9,6 +9,8 @@ from math import comb
 
 import torch
 
+from atat_zoo.diffusion.randomness import fold, to_unit
+
 
 def masks(length):
     """Every mask with at least one hidden place, bool [2^L − 1, L]."""
@@ -44,3 +46,11 @@ def bound(joint, learned):
         ce = -p.gather(-1, joint.states[..., None])[..., 0].log()
         total += float((joint.p * ce[:, mask].sum(1)).sum()) / (k * comb(joint.length, k))
     return total
+
+
+def scores_of(z):
+    """Arbitrary scores of the positions of z, by all that is visible, [B, 3]."""
+    key = torch.zeros_like(z[:, 0])
+    for i in range(z.shape[1]):
+        key = fold(key, z[:, i])
+    return to_unit(fold(key[:, None], torch.arange(z.shape[1])))

@@ -128,19 +128,6 @@ def test_with_uniform_weights_the_order_form_is_exact_k(seed, draws, padding, sc
     torch.testing.assert_close(found.contribution, expected.contribution, rtol=1e-12, atol=1e-12)
 
 
-def test_with_uniform_weights_the_timed_form_has_the_weights_of_continuous_time():
-    form = FORMS["timed"]
-    maskable = torch.ones(50, 7, dtype=torch.bool)
-    unit = torch.arange(50).double() / 50
-    log_w = torch.zeros(50, 7)
-    drawn = form.draw(log_w, maskable, unit, row_keys(0, "test", torch.arange(50)))
-    torch.testing.assert_close(drawn.rate, 1 - unit)
-    torch.testing.assert_close(drawn.level, 1 - unit)
-    weight, bracket = form.terms(drawn, log_w, log_w)
-    torch.testing.assert_close(weight, drawn.masked / (1 - unit)[:, None])
-    assert bracket.abs().max() < 1e-12
-
-
 # What is drawn
 
 

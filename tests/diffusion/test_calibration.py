@@ -63,16 +63,6 @@ def test_equal_scores_get_bitwise_equal_p(form):
             assert len(row_p[row_score == value].unique()) == 1
 
 
-def test_low_precision_is_taken_up_before_anything_else():
-    score, rate = (
-        torch.rand(3, 40, generator=torch.Generator().manual_seed(1)).bfloat16(),
-        torch.tensor([0.1, 0.5, 0.9]),
-    )
-    for form in FORMS:
-        wide = form(score.double(), rate, torch.ones(3, 40) > 0)
-        assert torch.equal(form(score, rate, torch.ones(3, 40) > 0), wide)
-
-
 def test_the_time_of_the_power_path_is_finite_at_both_ends():
     score, maskable = torch.tensor([[0.0, 1.0, -2.0]] * 3), torch.ones(3, 3, dtype=torch.bool)
     time = power_time(score, torch.tensor([0.0, 0.5, 1.0]), maskable)

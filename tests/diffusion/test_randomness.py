@@ -11,17 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.diffusion.randomness import (
-    _GOLDEN,
-    fold,
-    mix,
-    mix_int,
-    row_keys,
-    stratified,
-    stream,
-    to_unit,
-    uniform,
-)
+from atat_zoo.diffusion.randomness import _GOLDEN, fold, mix, mix_int, row_keys, stratified, stream, to_unit, uniform
 
 ints = st.integers(-(2**63), 2**63 - 1)
 ALL = 2**64 - 1

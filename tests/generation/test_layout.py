@@ -50,10 +50,7 @@ PIECES = st.one_of(st.text(), st.sampled_from(["the state ", " of the", "\n\n", 
 
 
 @pytest.mark.parametrize("name", ["bpe", "bytes", "characters", "metaspace", "word pieces"])
-@given(
-    pieces=st.lists(PIECES.map(lambda text: text.replace("[MASK", "")), min_size=2, max_size=4),
-    data=st.data(),
-)
+@given(pieces=st.lists(PIECES.map(lambda text: text.replace("[MASK", "")), min_size=2, max_size=4), data=st.data())
 def test_the_text_outside_the_gaps_comes_back_byte_for_byte(name, pieces, data):
     layout = laid("[MASK:2]".join(pieces), name, length=10_000)
     V = words(name).tokenizer.vocabulary_size

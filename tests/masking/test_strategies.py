@@ -12,7 +12,6 @@ from atat_zoo.masking import (
     LogitMasking,
     PositionMasking,
     PowerMasking,
-    UniformMasking,
 )
 from atat_zoo.masking.position_bias import RunningBias, UShapeBias
 from atat_zoo.registry import Context
@@ -31,23 +30,6 @@ def test_without_saturation_it_is_softmax_times_the_expected_count():
     importance, rate = row(0.1, 0.5, 0.9, 0.3), torch.tensor([0.25])
     p = ImportanceMasking(temperature=0.7).probabilities(importance, rate, torch.ones(1, 4, dtype=torch.bool))
     torch.testing.assert_close(p, torch.softmax(importance / 0.7, -1) * 1.0)
-
-
-def test_a_saturated_token_leaves_its_excess_to_the_others():
-    # Weights 4, 1, 1 at r = 2/3, so two tokens are expected: the first is sure, the others share one.
-    importance = row(1.0, 0.0, 0.0)
-    temperature = 1 / torch.log(torch.tensor(4.0)).item()
-    p = ImportanceMasking(temperature=temperature).probabilities(
-        importance, torch.tensor([2 / 3]), torch.ones(1, 3) > 0
-    )
-    torch.testing.assert_close(p, row(1.0, 0.5, 0.5))
-
-
-def test_padding_neither_counts_nor_is_masked():
-    maskable = torch.tensor([[True, True, False, False]])
-    for strategy in (UniformMasking(), ImportanceMasking()):
-        p = strategy.probabilities(row(0.2, 0.2, 1.0, 0.0), torch.tensor([0.5]), maskable)
-        torch.testing.assert_close(p, row(0.5, 0.5, 0.0, 0.0))
 
 
 def test_inverse_is_importance_of_the_complement():
@@ -69,13 +51,6 @@ def test_logit_keeps_odds_ratios():
     p = LogitMasking(temperature=0.5).probabilities(row(0.0, 0.5, 1.0), torch.tensor([0.3]), ALL)
     odds = (p / (1 - p)).log()
     torch.testing.assert_close(odds - odds[:, :1], row(0.0, 1.0, 2.0), atol=1e-5, rtol=0)
-
-
-def test_power_and_logit_leave_a_chance_where_importance_is_sure():
-    importance, rate = row(1.0, 0.0, 0.0), torch.tensor([2 / 3])
-    assert ImportanceMasking(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] == 1
-    assert PowerMasking(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] < 1
-    assert LogitMasking(temperature=0.2).probabilities(importance, rate, ALL)[0, 0] < 1
 
 
 def test_position_is_importance_of_the_sum():

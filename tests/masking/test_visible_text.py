@@ -6,7 +6,7 @@ from math import ceil, floor
 import pytest
 import torch
 
-from atat_zoo.diffusion.randomness import fold, row_keys, to_unit
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.masking.visible_text import RevealMasking
 from atat_zoo.testing import check_visible_text_masking
 from atat_zoo.testing.toys import toy
@@ -22,14 +22,6 @@ def test_other_parameters_keep_the_promises(strategy):
     check_visible_text_masking(strategy, 10)
 
 
-def scores_of(z):
-    """Arbitrary scores of the positions of z, by all that is visible, [B, 3]."""
-    key = torch.zeros_like(z[:, 0])
-    for i in range(z.shape[1]):
-        key = fold(key, z[:, i])
-    return to_unit(fold(key[:, None], torch.arange(z.shape[1])))
-
-
 def weights(strategy, rate):
     """Return q(M|x), float64 [M, S, L], over all orders and both counts of a rate."""
     found = torch.zeros(7, 8, 3, dtype=torch.float64)
@@ -41,7 +33,7 @@ def weights(strategy, rate):
         count = torch.full((8,), k)
 
         def scores(hidden):
-            return scores_of(torch.where(hidden, TOY.mask_id, TOY.states))
+            return learned.scores_of(torch.where(hidden, TOY.mask_id, TOY.states))
 
         mask = strategy.of_order(scores, order.expand(8, 3), count, everything)
         for number, each in enumerate(learned.masks(3)):

@@ -12,7 +12,6 @@ from small_objectives import BACKBONE
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.adaptive import FORMS
-from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.objectives.adaptive import AdaptiveObjective
@@ -131,7 +130,9 @@ def test_the_bound_agrees_with_enumeration(form, timed_backbone):
     exact, groups = enumerated(module, tokens), 500
     tiled = tokens.repeat(groups, 1)
     with torch.no_grad():
-        found = module.bound(tiled, torch.ones_like(tiled) > 0, torch.arange(len(tiled)), 2, ExactKBound())["adaptive"]
+        bounds = module.bound(tiled, torch.ones_like(tiled) > 0, torch.arange(len(tiled)), 2, ExactKBound())
+    assert list(bounds) == ["nelbo", "adaptive"]
+    found = bounds["adaptive"]
     means = found.nelbo.view(groups, N).mean(1)
     assert abs(float((means.mean() - exact.mean()) / (means.std() / math.sqrt(groups)))) < 3
     torch.testing.assert_close(found.contribution.sum(1), found.nelbo)
@@ -147,20 +148,6 @@ def test_a_timed_backbone_is_told_the_time_and_nothing_of_the_text():
     sharper, other = module.draw(given, log_w + torch.arange(L) - 1.5)
     torch.testing.assert_close(other.rate, drawn.rate)
     assert not torch.allclose(sharper.t, step.t, atol=1e-2)
-
-
-def test_with_uniform_weights_the_adaptive_bound_is_the_nelbo_exactly():
-    module = build(estimator="uniform").eval()
-    with torch.no_grad():
-        module.order_head.weight.zero_()
-    given = batch()
-    keys = row_keys(3, "evaluation", torch.arange(N))
-    with torch.no_grad():
-        found = module.bound(given.tokens, given.maskable, keys, 3, ExactKBound())
-    assert set(found) == {"nelbo", "adaptive"}
-    torch.testing.assert_close(found["adaptive"].contribution, found["nelbo"].contribution, rtol=1e-12, atol=1e-12)
-    assert torch.equal(found["adaptive"].loss_count, found["nelbo"].loss_count)
-    assert torch.equal(found["adaptive"].loss_sum, found["nelbo"].loss_sum)
 
 
 # The weights
@@ -340,6 +327,3 @@ def test_estimators_that_do_not_fit_are_refused(estimator, learned, said):
     objective = {"use": "adaptive", "learn_importance": learned}
     with pytest.raises(UserError, match=said):
         from_table({"name": "wrong", "objective": objective, "estimator": estimator}, where="here")
-    if "reads to" not in said:
-        with pytest.raises(UserError, match=said):
-            build(objective, estimator=estimator)

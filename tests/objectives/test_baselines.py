@@ -10,6 +10,7 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.generation import Writer
 from atat_zoo.registry import Context
+from tests.generation.alphabet import Alphabet
 
 ALL = sorted(BASELINES)
 EXACT_K = Zoo.load().spec("bound", "exact_k")
@@ -125,21 +126,6 @@ def learned(name, steps=300, rows=16, length=12, v=5):
     return module, found, {key: float(each.nelbo.mean()) / length for key, each in bounds.items()}
 
 
-class Digits:
-    """0 … v−1 are themselves."""
-
-    bos = eos = None
-
-    def __init__(self, v):
-        self.vocabulary_size = v
-
-    def encode(self, text):
-        return [int(letter) for letter in text]
-
-    def decode(self, ids):
-        return "".join(map(str, ids))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_it_learns_and_writes(name):
@@ -153,7 +139,7 @@ def test_it_learns_and_writes(name):
     if name == "autoregressive":
         # The first token is any of five, the others are known.
         assert bounds["nelbo"] == pytest.approx(unigram / 12, abs=0.05)
-    writer = Writer(denoiser=module.denoiser(), tokenizer=Digits(5), length=12)
+    writer = Writer(denoiser=module.denoiser(), tokenizer=Alphabet("01234"), length=12)
     if name == "strided":
         # The four tokens of its first class are drawn apart; every other one follows the token before it.
         made = writer.write(WRITES[name], number=6, seed=1, batch_size=4)

@@ -47,10 +47,7 @@ EVERY = {
     "adaptive learned": (ADAPTIVE | LEARNED | {"weight": "nelbo"}, {}),
     "adaptive learned timed": (ADAPTIVE | LEARNED | {"form": "timed"}, {}),
     "adaptive position beside a target": (ADAPTIVE | {"learn_position": True}, {}),
-    "adaptive with state": (
-        ADAPTIVE | {"bias": "running"},
-        {"target": {"use": "difficulty", "scale": "running"}},
-    ),
+    "adaptive with state": (ADAPTIVE | {"bias": "running"}, {"target": {"use": "difficulty", "scale": "running"}}),
 }
 STATEFUL = {"sedd with state": 1, "block with state": 1, "adaptive with state": 2, "mdlm with state": 4}
 DETERMINISTIC = [name for name, (_, parts) in EVERY.items() if parts is not DROPOUT]

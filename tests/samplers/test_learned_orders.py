@@ -8,7 +8,6 @@ from exactness import fit, masks
 from scipy import stats
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.randomness import fold, to_unit
 from atat_zoo.experiment import from_table
 from atat_zoo.masking.visible_text import RevealMasking
 from atat_zoo.samplers.loop import run
@@ -17,6 +16,7 @@ from atat_zoo.samplers.pace import FixedPace
 from atat_zoo.samplers.published import LearnedOrderSampler, PolicySampler
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed, toy
+from tests import learned
 from tests.adaptive_exact import look_everywhere, order_likelihood
 
 ROWS = 20_000
@@ -78,11 +78,7 @@ MASKS = torch.full((4, L), V)
 
 
 def of_z(tokens, masked):
-    """Arbitrary scores of every position, by all of z."""
-    key = torch.zeros_like(tokens[:, 0])
-    for i in range(tokens.shape[1]):
-        key = fold(key, tokens[:, i])
-    return to_unit(fold(key[:, None], torch.arange(tokens.shape[1])))
+    return learned.scores_of(tokens)
 
 
 def reading_z(importance=of_z):

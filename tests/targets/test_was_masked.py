@@ -3,7 +3,7 @@
 import torch
 
 from atat_zoo.diffusion.randomness import row_keys, stratified
-from atat_zoo.masking import ImportanceMasking, UniformMasking
+from atat_zoo.masking import ImportanceMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.targets import WasMaskedTarget
 from tests.diffusion.noised import noised
@@ -22,11 +22,6 @@ def mean_target(strategy, importance):
     target, counted = WasMaskedTarget()(noised(masked, rate), masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
     assert counted.all()
     return target.mean(0), p.mean(0)
-
-
-def test_with_uniform_masking_every_token_tends_to_one_half_however_hard_it_is():
-    optimum, _ = mean_target(UniformMasking(), torch.rand(4))
-    torch.testing.assert_close(optimum, torch.full((4,), 0.5), atol=0.02, rtol=0)
 
 
 def test_with_importance_masking_it_tends_to_the_mean_of_p():
