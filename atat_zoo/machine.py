@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Where a container's limit is; without one it says "max".
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

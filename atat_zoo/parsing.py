@@ -7,12 +7,10 @@ import json
 import os
 import stat
 import tomllib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from io import BufferedReader
-    from pathlib import Path
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
 
 # An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
 _DEEPEST = 64

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -17,9 +18,6 @@ from atat_zoo.experiment.schema import SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it

@@ -6,18 +6,16 @@ The weights of a run work only with its tokenizer and backbone: an experiment ma
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from atat_zoo.errors import Problem, UserError
+from atat_zoo.experiment.schema import Experiment
+from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, described
-
-if TYPE_CHECKING:
-    from atat_zoo.experiment.schema import Experiment
-    from atat_zoo.registry import Zoo
 
 Table = dict[str, Any]
 

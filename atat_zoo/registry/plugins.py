@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pluggy
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import hookspecs, manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all; empty: none; otherwise the names, comma separated
 STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error

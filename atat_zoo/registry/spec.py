@@ -22,6 +22,7 @@ import sys
 import types
 import typing
 import weakref
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -29,8 +30,6 @@ import attrs
 from atat_zoo.errors import Problem, clip, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from atat_zoo.registry.zoo import Zoo
 
 _T = typing.TypeVar("_T")

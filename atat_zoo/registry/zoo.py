@@ -5,21 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 
 from atat_zoo.errors import Problem, UserError, nearest
 from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from atat_zoo.registry.manifest import Entry
-    from atat_zoo.registry.plugins import Plugin
+from atat_zoo.registry.manifest import Entry
+from atat_zoo.registry.plugins import Plugin
 
 
 class Zoo:

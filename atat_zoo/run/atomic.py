@@ -6,14 +6,12 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.errors import UserError, clip
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from atat_zoo.errors import clip
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 # Keys, or tables, on which no weight depends but for rounding: where things lie, on what they are computed, what is
 # measured, written and kept. The stream of a checkpoint knows its shards by their hash, so they may lie elsewhere.

@@ -6,18 +6,16 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run import atomic, locks
 from atat_zoo.run.changes import changes
 from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of, unreadable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Checkpoint(NamedTuple):

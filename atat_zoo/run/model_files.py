@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from atat_zoo import parsing
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.json"
 

@@ -7,19 +7,17 @@ Composer's evaluation loop: `early_stopper` here watches our bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
+from atat_zoo.experiment import Experiment
 from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from composer import Callback as ComposerCallback
-
-    from atat_zoo.experiment import Experiment
 
 
 class Callback(Protocol):

@@ -13,6 +13,7 @@ These are Composer's, under their usual names and with its behaviour on several 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
@@ -20,8 +21,6 @@ from typing_extensions import override
 from atat_zoo.registry import component, param, values_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from composer.loggers import LoggerDestination
 
 

@@ -5,14 +5,13 @@ Weight decay applies to matrices only, not to gains and biases.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     import torch
     from torch import nn
 
