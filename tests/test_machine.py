@@ -15,7 +15,7 @@ from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.tokenizers import BPETokenizer
 from atat_zoo.tokenizers.tables import BytesModel
-from atat_zoo.training.requirements import check
+from atat_zoo.training.memory import check
 from tests import forked
 from tests.limited import limited
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -163,9 +164,10 @@ def from_table(
         refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
         requires = []
     for package in requires:
-        try:
-            metadata.version(package)
-        except (metadata.PackageNotFoundError, ValueError):
+        version = None  # also of a distribution whose metadata an interrupted installation has left without one
+        with suppress(metadata.PackageNotFoundError, ValueError):
+            version = metadata.version(package)
+        if not version:
             refuse("requires", f"{package} is not installed; pip install {package}")
     parts: dict[str, Any] = {}
     for kind, default in TABLES.items():

@@ -78,13 +78,10 @@ def hook(kind: str) -> str:
     return f"{PROJECT}_{kind}"
 
 
-class Hooks:
-    """The hook specifications, one for each kind: `atat_zoo_masking() -> list[type]` and so on."""
+@hookspec
+def _specification() -> list[type]:
+    raise NotImplementedError("pluggy calls the plugins' functions of this name")
 
 
-for _kind in KINDS:
-
-    def _specification() -> list[type]:
-        raise NotImplementedError("pluggy calls the plugins' functions of this name")
-
-    setattr(Hooks, hook(_kind), staticmethod(hookspec(_specification)))
+# The hook specifications, one for each kind: `atat_zoo_masking() -> list[type]` and so on.
+Hooks = type("Hooks", (), {hook(kind): staticmethod(_specification) for kind in KINDS})

@@ -47,7 +47,13 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
     def holds(rows: int, length: int, seed: int, weighed: bool) -> None:
         writer = toy_writer(weighed=weighed, seed=seed)
         guided = guidance.guide(writer)
-        _same_writer(writer, guided)
+        assert isinstance(guided, Writer), "guide returns a Writer"
+        for name in ("tokenizer", "length", "special", "device"):
+            assert getattr(guided, name) == getattr(writer, name), f"guidance has changed {name}"
+        for name in ("mask_id", "reads_time", "window", "block_size", "stride"):
+            assert getattr(guided.denoiser, name) == getattr(writer.denoiser, name), f"guidance has changed {name}"
+        assert isinstance(guided.cost, int), "cost is a whole number of passes"
+        assert guided.cost >= writer.cost, "guidance does not make an evaluation cheaper"
         mask_id = writer.tokenizer.vocabulary_size
         z = noisy(rows, length, mask_id, seed)
         z[:, : len(start)] = torch.tensor(writer.tokenizer.encode(start), dtype=torch.int64)
@@ -85,16 +91,6 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
     if attrs.has(type(part)) and hasattr(part, "strength") and not getattr(part, "ban", ()):
         writer = toy_writer()
         assert attrs.evolve(part, strength=0.0).guide(writer) is writer, "a strength of 0 changes the writer"
-
-
-def _same_writer(writer: Writer, guided: Writer) -> None:
-    assert isinstance(guided, Writer), "guide returns a Writer"
-    for name in ("tokenizer", "length", "special", "device"):
-        assert getattr(guided, name) == getattr(writer, name), f"guidance has changed {name}"
-    for name in ("mask_id", "reads_time", "window", "block_size", "stride"):
-        assert getattr(guided.denoiser, name) == getattr(writer.denoiser, name), f"guidance has changed {name}"
-    assert isinstance(guided.cost, int), "cost is a whole number of passes"
-    assert guided.cost >= writer.cost, "guidance does not make an evaluation cheaper"
 
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:

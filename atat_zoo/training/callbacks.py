@@ -27,7 +27,8 @@ class Callback(Protocol):
         """Return Composer's callback.
 
         At the end of a step it runs after the update of the parts and of the moving average, and before metrics.jsonl
-        is written. If it has a state, `state_dict` and `load_state_dict` carry it through a checkpoint.
+        is written. If it has a state, `state_dict` and `load_state_dict` carry it through a checkpoint. If it has a
+        method `evaluated(perplexity, state)`, that gets the held-out perplexity, or NaN, of each evaluation on the way.
         """
 
 

@@ -54,12 +54,11 @@ class StepMeters:
         """Begin without a device: the first micro-batch sets it. `details` and `histograms` need `detailed`."""
         self.means: dict[str, MeanMetric] = {}
         self.detailed = detailed
-        self.masked = {"importance": Values(), "token_loss": Values()}
-        self.maskable_importance, self.rates = Values(), Values()
+        self.values = {name: Values() for name in ("importance", "token_loss", "mask_rates", "maskable_importance")}
 
     def reset(self) -> None:
         """Clear the values of the previous step."""
-        for meter in (*self.means.values(), *self.masked.values(), self.maskable_importance, self.rates):
+        for meter in (*self.means.values(), *self.values.values()):
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
@@ -72,25 +71,24 @@ class StepMeters:
                 self.means[name] = MeanMetric(nan_strategy="ignore").to(masked.device)
             weight = len(masked) if over == "rows" else figures[over].sum()
             self.means[name].update(figures[name].detach(), weight)
-        for name, values in self.masked.items():
-            if name in figures and (self.detailed or "importance" in figures):
-                values.to(masked.device).update(figures[name][masked].detach().float())
+        added = {"mask_rates": figures["rates"].flatten()} if "rates" in figures else {}
+        if self.detailed or "importance" in figures:
+            added |= {name: figures[name][masked] for name in ("importance", "token_loss") if name in figures}
         if self.detailed and "importance" in figures:
-            importance = figures["importance"][figures["maskable"]].detach().float()
-            self.maskable_importance.to(masked.device).update(importance)
-        if "rates" in figures:
-            self.rates.to(masked.device).update(figures["rates"].detach().float().flatten())
+            added["maskable_importance"] = figures["importance"][figures["maskable"]]
+        for name, values in added.items():
+            self.values[name].to(masked.device).update(values.detach().float())
 
     def details(self) -> dict[str, float]:
         """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
-        if not self.maskable_importance.values:
+        if not self.values["maskable_importance"].values:
             return {}
-        importance = self.maskable_importance.compute().double()
+        importance = self.values["maskable_importance"].compute().double()
         return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
         """Return this rank's importance and loss of masked tokens, and the rates drawn, float32 [N] on the CPU."""
-        meters = {**self.masked, "mask_rates": self.rates}
+        meters = {name: self.values[name] for name in ("importance", "token_loss", "mask_rates")}
         return {name: torch.cat(meter.values).cpu() for name, meter in meters.items() if meter.values}
 
     def compute(self) -> dict[str, Any]:
@@ -99,11 +97,11 @@ class StepMeters:
         `mask_rates` says how many of the rates drawn for the step are in each of 20 equal bins of [0, 1].
         """
         figures: dict[str, Any] = {name: float(meter.compute()) for name, meter in self.means.items()}
-        if self.rates.values:
-            drawn = self.rates.compute().cpu()
+        if self.values["mask_rates"].values:
+            drawn = self.values["mask_rates"].compute().cpu()
             figures["mask_rates"] = torch.histc(drawn, RATE_BINS, 0, 1).long().tolist()
-        if self.masked["importance"].values:
-            rho = spearman(*(meter.compute() for meter in self.masked.values()))
+        if self.values["importance"].values:
+            rho = spearman(self.values["importance"].compute(), self.values["token_loss"].compute())
             figures["importance_spearman"] = None if rho != rho else rho
         return figures
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from composer import Callback, Logger, State
@@ -29,7 +29,6 @@ from composer.loggers import LoggerDestination, TensorboardLogger, WandBLogger
 from composer.utils import dist
 from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
-from typing_extensions import override
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import TrainSpec
@@ -135,28 +134,20 @@ class CallbackValues(LoggerDestination):
         return values
 
 
-@runtime_checkable
-class TakesHistograms(Protocol):
-    """A logger's destination that draws histograms."""
+class TensorBoardDestination(TensorboardLogger):
+    """TensorBoard with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
         """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
-
-
-class TensorBoardDestination(TensorboardLogger, TakesHistograms):
-    """TensorBoard with histograms."""
-
-    @override
-    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
         if self.writer is not None and dist.get_global_rank() == 0:
             self.writer.add_histogram(name, values, global_step=step)
 
 
-class WandbDestination(WandBLogger, TakesHistograms):
+class WandbDestination(WandBLogger):
     """Weights & Biases with histograms."""
 
-    @override
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """Log `values` as `TensorBoardDestination` does."""
         if dist.get_global_rank() == 0:
             import wandb
 
@@ -235,7 +226,7 @@ class MetricsWriter(Callback):
             curves.pop(name, None)
         logger.log_metrics({f"train/{name}": value for name, value in curves.items() if value is not None}, step)
         for destination in logger.destinations:
-            if isinstance(destination, TakesHistograms):
+            if hasattr(destination, "log_histogram"):
                 for name, values in self.model.meters.histograms().items():
                     destination.log_histogram(f"train/{name}", values, step)
 

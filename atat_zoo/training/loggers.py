@@ -28,7 +28,7 @@ class Logger(Protocol):
     """The contract of a logger's specification; `package` is as in `Optimizer`."""
 
     def build(self, folder: Path) -> LoggerDestination:
-        """Return Composer's destination, which also gets histograms if it has `log_histogram`.
+        """Return Composer's destination, which also gets histograms if it has `log_histogram(name, values, step)`.
 
         It may write to `folder`, in the run folder; resuming the run preserves it.
         """

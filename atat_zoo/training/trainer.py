@@ -38,8 +38,7 @@ from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.continuing import Loading, continued, inert, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
-from atat_zoo.training.memory import ZooTrainer, forget_old_shapes, keep_freed_memory, let_go
-from atat_zoo.training.requirements import check, device_of
+from atat_zoo.training.memory import ZooTrainer, check, device_of, forget_old_shapes, keep_freed_memory, let_go
 from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 
@@ -182,11 +181,7 @@ def _run(
         if spec.compile:
             compile_backbone(objective.backbone)
         bf16 = computes_in_bf16(spec.precision, device)
-        computes = {
-            "device": device_name(device),
-            "precision": "bf16" if bf16 else "fp32",
-            "ranks": ranks,
-        }
+        computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
         if fresh and rank == 0:
             _begin(experiment, folder, computes, initial)
         checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)

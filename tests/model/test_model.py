@@ -20,7 +20,7 @@ from atat_zoo.model import Model
 from atat_zoo.model.model import torch_device
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.training.requirements import device_of
+from atat_zoo.training.memory import device_of
 from tests.drawn import drawn_batch
 from tests.model.making import SMALL
 
