@@ -9,6 +9,30 @@ import pytest
 from atat_zoo.registry import plugins
 from atat_zoo.registry import zoo as zoo_module
 
+GOOD = '''
+from atat_zoo.registry import component, hookimpl, param
+
+@component
+class Spiral:
+    """A masking strategy that cares little for importance."""
+    name, summary, refs = "spiral", "made up", ()
+    power: float = param(0.5, help="how much importance counts", gt=0)
+
+    def probabilities(self, importance, rate, maskable):
+        import torch
+        from atat_zoo.diffusion.calibration import water_fill
+        return water_fill(importance.double() * self.power, rate, maskable)
+
+@hookimpl
+def atat_zoo_masking():
+    return [Spiral]
+'''
+
+
+def good(part):
+    """Return a plugin with a masking strategy of this name."""
+    return GOOD.replace("spiral", part).replace("Spiral", part.capitalize())
+
 
 def described(folder, distribution, version, points):
     """Write the folder by which a distribution is known as installed, and return it."""

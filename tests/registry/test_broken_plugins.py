@@ -6,28 +6,10 @@ import json
 
 import pytest
 
-from tests.installing import alone, install
+from tests.installing import GOOD, alone, good, install
 
 __all__ = ["alone", "install"]
 
-GOOD = '''
-from atat_zoo.registry import component, hookimpl, param
-
-@component
-class Spiral:
-    """A masking strategy that cares little for importance."""
-    name, summary, refs = "spiral", "made up", ()
-    power: float = param(0.5, help="how much importance counts", gt=0)
-
-    def probabilities(self, importance, rate, maskable):
-        import torch
-        from atat_zoo.diffusion.calibration import water_fill
-        return water_fill(importance.double() * self.power, rate, maskable)
-
-@hookimpl
-def atat_zoo_masking():
-    return [Spiral]
-'''
 MENU = '[masking.spiral]\npath = "made_up_broken.strategies:Spiral"\nsummary = "made up"\n'
 EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 # Of each: what is replaced in the good plugin, by what, and what is said of it.
@@ -59,7 +41,7 @@ def plugins(known):
     def both(old, new):
         assert old in GOOD
         known("broken", GOOD.replace(old, new))
-        known("helix", GOOD.replace("spiral", "helix").replace("Spiral", "Helix"))
+        known("helix", good("helix"))
 
     return both
 
@@ -112,6 +94,7 @@ def test_a_part_that_is_listed_and_cannot_be_imported_is_one_sentence(module, se
     line = said(atat, "zoo", "check", "atat-zoo-broken")
     assert "masking 'spiral' of atat-zoo-broken cannot be imported from " in line
     assert sentence in line
+    assert line.endswith("; reinstall atat-zoo-broken")
     assert said(atat, "zoo", "check") == line.replace("error: ", "error: masking spiral: ")
 
 

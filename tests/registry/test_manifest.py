@@ -115,6 +115,9 @@ def test_what_is_written_is_read(entries, disabled, aliases, tmp_path_factory):
     assert write(after) == write(before)
 
 
+LISTED = "[masking.x]\npath = 'a:b'\nsummary = ''\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -123,14 +126,8 @@ def test_what_is_written_is_read(entries, disabled, aliases, tmp_path_factory):
         ("[alias.maskin]\na = 'b'", "[maskin] is no kind of part"),
         ("[masking.x]\nsummary = ''", "[masking.x] lacks the key 'path'"),
         ("[masking.x]\npath = 3\nsummary = ''", "[masking.x] path: expected str, got 3 (int); write it again"),
-        (
-            "[masking.x]\npath = 'a:b'\nsummary = ''\nrefs = 'ab'",
-            "[masking.x] refs: expected list of str, got 'ab' (str)",
-        ),
-        (
-            "[masking.x]\npath = 'a:b'\nsummary = ''\nparameters.y = 4",
-            "parameters: expected table of value, got 4 (int)",
-        ),
+        (f"{LISTED}refs = 'ab'", "[masking.x] refs: expected list of str, got 'ab' (str)"),
+        (f"{LISTED}parameters.y = 4", "parameters: expected table of value, got 4 (int)"),
         ("[masking]\nx = 3", "[masking]: expected table of value, got 3 (int)"),
         ("[alias.masking]\nx = [3]", "[alias]: expected str, got a list"),
         ("[plugins]\ndisabled = 'example'", "plugins.disabled: expected list of str, got 'example' (str)"),

@@ -9,32 +9,16 @@ import pytest
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
 from atat_zoo.registry import CONTRACT, Zoo, manifest, plugins
-from tests.installing import alone, install
+from tests.installing import GOOD, alone, good, install
 
 __all__ = ["alone", "install"]
-
-GOOD = """
-    from atat_zoo.registry import component, hookimpl, param
-
-    @component
-    class {cls}:
-        "A masking strategy."
-        name = "{part}"
-        summary = "made up"
-        refs = ()
-        turns: int = param(2, help="how often", ge=1)
-
-    @hookimpl
-    def atat_zoo_masking():
-        return [{cls}]
-"""
 
 MANIFEST = """
     [masking.spiral]
     path = "made_up_listed.strategies:Spiral"
     summary = "made up"
     [masking.spiral.parameters]
-    turns = { type = "int", default = 2, help = "how often" }
+    power = { type = "float", default = 0.5, help = "how much" }
 
     [alias.masking]
     twirl = "spiral"
@@ -44,22 +28,18 @@ MANIFEST = """
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def good(part="spiral", cls="Spiral"):
-    return textwrap.dedent(GOOD).format(part=part, cls=cls)
-
-
 def only(zoo):
     (plugin,) = zoo.plugins
     return plugin
 
 
 def test_a_good_plugin_is_listed_described_and_built(install):
-    install("good", good())
+    install("good", GOOD)
     zoo = Zoo.load()
     assert {"spiral", "uniform"} <= set(zoo.names("masking"))
     entry = zoo.describe("masking", "spiral")
-    assert (entry.distribution, entry.parameters["turns"]["default"]) == ("atat-zoo-good", 2)
-    assert zoo.build("masking", {"use": "spiral", "turns": 3}).turns == 3
+    assert (entry.distribution, entry.parameters["power"]["default"]) == ("atat-zoo-good", 0.5)
+    assert zoo.build("masking", {"use": "spiral", "power": 3}).power == 3
     plugin = only(zoo)
     assert (plugin.name, plugin.distribution, plugin.version, plugin.status) == ("good", "atat-zoo-good", "1.2", "ok")
 
@@ -68,10 +48,10 @@ def test_a_good_plugin_is_listed_described_and_built(install):
 BROKEN = {
     "raises": ("raise RuntimeError('no such card')", "RuntimeError: no such card"),
     "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
-    "misspelt": (good().replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
-    "no_class": (good().replace("return [Spiral]", "return ['spiral']"), "TypeError"),
-    "no_summary": (good().replace("summary = ", "saying = "), "has no text 'summary'"),
-    "no_mark": (good().replace("@hookimpl", ""), "offers no parts"),
+    "misspelt": (GOOD.replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
+    "no_class": (GOOD.replace("return [Spiral]", "return ['spiral']"), "TypeError"),
+    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "has no text 'summary'"),
+    "no_mark": (GOOD.replace("@hookimpl", ""), "offers no parts"),
 }
 
 
@@ -79,7 +59,7 @@ BROKEN = {
 def test_a_broken_plugin_is_reported_and_everything_else_works(how, install):
     source, said = BROKEN[how]
     install("broken", source)
-    install("good", good("helix", "Helix"))
+    install("good", good("helix"))
     zoo = Zoo.load()
     (plugin,) = (p for p in zoo.plugins if p.name == "broken")
     assert plugin.status == "broken"
@@ -99,8 +79,8 @@ def test_strict_makes_a_broken_plugin_an_error(install, monkeypatch):
 
 @pytest.mark.parametrize(("allowed", "helix"), [("", "disabled"), (" two , three", "ok")])
 def test_a_list_of_plugins_loads_those(install, monkeypatch, allowed, helix):
-    module = install("good", good())
-    install("two", good("helix", "Helix"))
+    module = install("good", GOOD)
+    install("two", good("helix"))
     monkeypatch.setenv(plugins.ALLOWED, allowed)
     zoo = Zoo.load()
     assert {"spiral", "helix"} & set(zoo.names("masking")) == ({"helix"} if helix == "ok" else set())
@@ -111,9 +91,9 @@ def test_a_list_of_plugins_loads_those(install, monkeypatch, allowed, helix):
 
 
 def test_two_parts_of_one_name_name_both_distributions(install):
-    install("one", good())
-    install("two", good())
-    install("good", good("helix", "Helix"))
+    install("one", GOOD)
+    install("two", GOOD)
+    install("good", good("helix"))
     zoo = Zoo.load()
     # Neither is taken: which one would depend on the order in which they are found.
     assert {p.name: p.status for p in zoo.plugins} == {"one": "broken", "two": "broken", "good": "ok"}
@@ -126,7 +106,7 @@ def test_two_parts_of_one_name_name_both_distributions(install):
 
 @pytest.mark.parametrize("stated", ["99", "'new'"])
 def test_a_plugin_for_a_later_contract_is_broken_and_says_so(install, stated):
-    install("early", f"CONTRACT = {stated}\n{good()}")
+    install("early", f"CONTRACT = {stated}\n{GOOD}")
     words = f"its CONTRACT is {stated}, and this atat-zoo knows those up to {CONTRACT}; upgrade"
     assert words in only(Zoo.load()).error
 
@@ -139,17 +119,17 @@ def test_a_menu_for_a_later_contract_is_refused_before_anything_is_imported(inst
 
 
 def test_a_plugin_with_a_menu_of_its_own_is_listed_without_being_imported(install):
-    module = install("listed", "", files={"registry.toml": MANIFEST, "strategies.py": good()})
+    module = install("listed", "", files={"registry.toml": MANIFEST, "strategies.py": GOOD})
     zoo = Zoo.load()
     assert zoo.describe("masking", "twirl").name == "spiral"
     assert zoo.describe("masking", "spiral").distribution == "atat-zoo-listed"
     assert module not in sys.modules
-    assert zoo.build("masking", "twirl").turns == 2
+    assert zoo.build("masking", "twirl").power == 0.5
     assert module in sys.modules
 
 
 def test_a_plugin_disabled_in_the_menu_is_not_imported(install, tmp_path):
-    module = install("good", good())
+    module = install("good", GOOD)
     text = manifest.shipped().read_text(encoding="utf-8")
     registry = tmp_path / "registry.toml"
     registry.write_text(text.replace("disabled = []", 'disabled = ["good"]'), encoding="utf-8")
@@ -166,19 +146,19 @@ def test_entry_points_of_other_groups_are_left_alone(install, point):
 
 
 def test_an_entry_point_to_nowhere_is_broken(install):
-    install("lost", good(), entry_points="[atat_zoo]\nlost = made_up_nowhere\n")
+    install("lost", GOOD, entry_points="[atat_zoo]\nlost = made_up_nowhere\n")
     assert "made_up_nowhere" in only(Zoo.load()).error
 
 
 def test_a_distribution_found_twice_is_one(install, monkeypatch, tmp_path):
-    install("good", good())
+    install("good", GOOD)
     found = list(plugins.distributions())
     monkeypatch.setattr(plugins, "distributions", lambda: found * 2)
     assert len(Zoo.load().plugins) == 1
 
 
 def test_a_distribution_without_metadata_does_not_stop_the_rest(install):
-    install("bare", good(), metadata=False)
+    install("bare", GOOD, metadata=False)
     zoo = Zoo.load()
     assert "spiral" in zoo.names("masking")
     assert only(zoo).distribution == "bare"
@@ -186,7 +166,7 @@ def test_a_distribution_without_metadata_does_not_stop_the_rest(install):
 
 def test_a_distribution_with_unreadable_entry_points_does_not_stop_the_rest(install):
     install("garbled", "", entry_points="[atat_zoo]\nthis is no entry point\n[[")
-    install("good", good())
+    install("good", GOOD)
     zoo = Zoo.load()
     assert "spiral" in zoo.names("masking")
     (plugin,) = (p for p in zoo.plugins if p.distribution == "atat-zoo-garbled")
@@ -204,8 +184,8 @@ def test_a_distribution_with_unreadable_entry_points_does_not_stop_the_rest(inst
     ],
 )
 def test_an_experiment_says_which_distributions_its_parts_are_from(kind, override, install):
-    install("good", good().replace("atat_zoo_masking", f"atat_zoo_{kind}"))
-    install("other", good("helix", "Helix"))
+    install("good", GOOD.replace("atat_zoo_masking", f"atat_zoo_{kind}"))
+    install("other", good("helix"))
     # The made-up class is nothing of the kind, and is not asked to be.
     made = load("mdlm", [override])
     assert made.requires == ("atat-zoo-good",)

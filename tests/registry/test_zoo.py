@@ -91,21 +91,6 @@ def test_an_alias_does_not_stand_in_for_a_part():
     assert zoo_of(plain, found=[sly]).describe("masking", "spiral") == plain
 
 
-def test_a_part_that_cannot_be_imported_is_said_in_one_sentence(tmp_path, monkeypatch):
-    (tmp_path / "broken_part_module.py").write_text("raise RuntimeError('no such luck')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    entry = attrs.evolve(entry_of("masking", Spiral, "some-package"), path="broken_part_module:Spiral")
-    with pytest.raises(UserError) as caught:
-        zoo_of(entry).build("masking", "spiral")
-    assert "some-package" in str(caught.value)
-    assert "RuntimeError: no such luck" in str(caught.value)
-    gone = attrs.evolve(entry, path="atat_zoo.errors:Gone")
-    with pytest.raises(UserError, match="reinstall some-package"):
-        zoo_of(gone).component("masking", "spiral")
-    # Describing and listing import nothing.
-    assert zoo_of(entry).describe("masking", "spiral").summary == "a masking strategy"
-
-
 def test_the_zoo_is_read_once_per_environment(monkeypatch):
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
     first = Zoo.load()

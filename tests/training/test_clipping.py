@@ -17,13 +17,6 @@ from atat_zoo.training.callbacks import GradientNormsCallback
 from atat_zoo.training.optimizers import AdamWOptimizer
 
 
-class State:
-    """What the algorithm reads of Composer's state."""
-
-    def __init__(self, model):
-        self.model = model
-
-
 def model(sizes):
     """A backbone of two layers and an estimator, nested as Composer has them, with gradients of these norms."""
     backbone, estimator = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), nn.Linear(3, 5)
@@ -45,7 +38,7 @@ def norm(part):
 def test_each_has_at_most_the_threshold_whatever_the_other_has(first, second, threshold):
     whole, *parts = model((first, second))
     before = [p.grad.clone() for p in whole.parameters()]
-    GradientClippingAlgorithm(by="part", threshold=threshold).build().apply(None, State(whole), None)
+    GradientClippingAlgorithm(by="part", threshold=threshold).build().apply(None, SimpleNamespace(model=whole), None)
     for part, size in zip(parts, (first, second), strict=True):
         assert norm(part).item() == pytest.approx(min(size, threshold), rel=1e-3)
     for old, parameter in zip(before, whole.parameters(), strict=True):
@@ -60,7 +53,7 @@ class Log(dict):
 def test_the_norms_of_both_are_logged():
     whole, backbone, _ = model((7.0, 3.0))
     backbone[0].bias.grad = None  # a parameter that is not trained
-    state, log = State(whole), Log()
+    state, log = SimpleNamespace(model=whole), Log()
     for step in range(1, 5):
         state.timestamp = SimpleNamespace(batch=SimpleNamespace(value=step))
         GradientNormsCallback(every=4).build().batch_end(state, log)
@@ -79,9 +72,6 @@ def test_conformance():
 
 class OneStep(Callback):
     """The weights before and after a step, and its gradients before clipping."""
-
-    def __init__(self):
-        self.before, self.gradients, self.after = [], [], []
 
     def before_train_batch(self, state, logger):
         self.before = [p.detach().clone() for p in state.model.parameters()]

@@ -88,6 +88,12 @@ def source(root):
     return train(load(str(root / "plain.toml")), root / "source").folder.path
 
 
+@pytest.fixture
+def copy(source, tmp_path):
+    """Return a copy of it, to be changed."""
+    return shutil.copytree(source, tmp_path / "copy")
+
+
 def tuning(root, source, *overrides):
     (root / "tuning.toml").write_text(OTHER.format(root=root, source=source))
     return load(str(root / "tuning.toml"), overrides)
@@ -218,10 +224,9 @@ def interrupted(root, source, run, *, after):
     return weights
 
 
-def test_it_resumes_without_the_source(root, source, tmp_path):
-    gone = shutil.copytree(source, tmp_path / "gone")
-    weights = interrupted(root, gone, tmp_path / "run", after=5)
-    shutil.rmtree(gone)
+def test_it_resumes_without_the_source(root, copy, tmp_path):
+    weights = interrupted(root, copy, tmp_path / "run", after=5)
+    shutil.rmtree(copy)
     said = Listener()
     resume(tmp_path / "run", reporter=said)
     assert said.said == [f"continuing {tmp_path / 'run'} after step 5 of 12"]
@@ -231,8 +236,7 @@ def test_it_resumes_without_the_source(root, source, tmp_path):
     assert build(model.experiment) == folder_of(model.experiment)
 
 
-def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root, source, tmp_path):
-    copy = shutil.copytree(source, tmp_path / "copy")
+def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root, copy, tmp_path):
     weights = interrupted(root, copy, tmp_path / "run", after=None)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.copytree(tmp_path / "run", tmp_path / "unknown")
@@ -259,8 +263,7 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root,
 # What is refused
 
 
-def test_a_run_cannot_replace_what_it_continues_from(root, source, tmp_path):
-    copy = shutil.copytree(source, tmp_path / "copy")
+def test_a_run_cannot_replace_what_it_continues_from(root, copy):
     with pytest.raises(UserError, match=r"init_from: .* would be replaced by its own continuation"):
         train(tuning(root, copy), copy, overwrite=True)
     assert (copy / "model" / "model.safetensors").is_file()
@@ -275,8 +278,7 @@ def put(run, name, data):
     description.write_text(json.dumps(said))
 
 
-def test_a_source_that_changed_since_it_was_read(root, source, tmp_path):
-    copy = shutil.copytree(source, tmp_path / "copy")
+def test_a_source_that_changed_since_it_was_read(root, copy, tmp_path):
     experiment = tuning(root, copy)
     (copy / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"init_from: .*tokenizer\.json is not the file that model\.json describes"):
@@ -290,8 +292,7 @@ def test_a_source_that_changed_since_it_was_read(root, source, tmp_path):
     assert not (tmp_path / "run" / "resolved.toml").exists()
 
 
-def test_weights_that_are_none(root, source, tmp_path):
-    copy = shutil.copytree(source, tmp_path / "copy")
+def test_weights_that_are_none(root, source, copy, tmp_path):
     (copy / "model" / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(UserError, match=r"init_from: .*model\.safetensors is not the file that model\.json describes"):
         train(tuning(root, copy), tmp_path / "run")
@@ -305,8 +306,7 @@ def test_weights_that_are_none(root, source, tmp_path):
         train(tuning(root, copy), tmp_path / "run")
 
 
-def test_weights_of_another_backbone_than_is_said(root, source, tmp_path):
-    copy = shutil.copytree(source, tmp_path / "copy")
+def test_weights_of_another_backbone_than_is_said(root, copy, tmp_path):
     said = json.loads((copy / "model" / "model.json").read_text())
     said["experiment"]["backbone"]["width"] = 16
     (copy / "model" / "model.json").write_text(json.dumps(said))

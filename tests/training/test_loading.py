@@ -43,13 +43,6 @@ def as_saved_by_torch(value, **options):
     return buffer.getvalue()
 
 
-def as_array(value):
-    """Return the bytes of an array of one object, as `np.save` pickles it."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
-    return buffer.getvalue()
-
-
 PICKLES = {
     "a pickle": pickle.dumps,
     "an old pickle": lambda value: pickle.dumps(value, protocol=2),
@@ -279,7 +272,8 @@ def test_a_checkpoint_of_something_else_is_refused(tiny, newest):
 def test_shards_with_pickles_are_refused(tiny, trained, tmp_path):
     """Arrays of objects are pickles; their hashes in the manifest are right."""
     shards = tiny.root / "shards" / folder_of(load(str(tiny.path))).name  # others are of other tests
-    data = as_array(Planted(tmp_path / "touched"))
+    np.save(buffer := io.BytesIO(), np.array([Planted(tmp_path / "touched")], dtype=object), allow_pickle=True)
+    data = buffer.getvalue()
     for name in ("counts.npy", "train", "validation"):
         copy = Path(shutil.copytree(shards.parent, tmp_path / "shards")) / shards.name
         manifest = json.loads((copy / "manifest.json").read_text())

@@ -14,15 +14,18 @@ from atat_zoo.training import train
 from atat_zoo.training.composer_model import StepMeters
 
 
-class OutOfMemory(Callback):
+class Scarce(Callback):
+    """Lets Composer find the size of micro-batches, which it does of itself on a GPU only."""
+
+    def fit_start(self, state, logger):
+        state.auto_microbatching = True
+
+
+class OutOfMemory(Scarce):
     """Says in place of a GPU that more than four sequences do not fit: at first in the step's second micro-batch."""
 
     def __init__(self):
         self.refused = []
-
-    def fit_start(self, state, logger):
-        """Let Composer find the size, which it does of itself on a GPU only."""
-        state.auto_microbatching = True
 
     def after_loss(self, state, logger):
         """Refuse, when the figures of the micro-batch have been counted."""
@@ -57,7 +60,7 @@ def test_the_rates_of_a_step_are_strata_of_its_batch_and_not_of_a_micro_batch(ti
         assert sorted((times.double() * 8).ceil().long().tolist()) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-class Thrashing(Callback):
+class Thrashing(Scarce):
     """Says in place of a GPU that its allocator had to make room for each of the first three steps."""
 
     def __init__(self):
@@ -72,7 +75,7 @@ class Thrashing(Callback):
         return SimpleNamespace(is_available=lambda: True, memory_stats=lambda: seen, empty_cache=lambda: None)
 
     def fit_start(self, state, logger):
-        state.auto_microbatching = True
+        super().fit_start(state, logger)
         for optimizer in state.optimizers:
             self.count(optimizer, state)
 
@@ -101,11 +104,11 @@ def test_a_batch_is_not_repeated_after_its_step_where_memory_is_scarce(tiny, tmp
     assert memory.sizes == [8, 4, 4, 4, 4]
 
 
-class FullInTheStep(Callback):
+class FullInTheStep(Scarce):
     """Says in place of a GPU that memory does not suffice for the optimizer's update."""
 
     def fit_start(self, state, logger):
-        state.auto_microbatching = True
+        super().fit_start(state, logger)
 
         def full(*_):
             raise RuntimeError("CUDA out of memory")
