@@ -307,7 +307,6 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
 
 
 def _override(table: Table, origins: Origins, overrides: Iterable[str], named: str = "on the command line") -> None:
-    """Merge `key.path=value` strings into the table."""
     over: Table = {}
     for text in overrides:
         where = f"{clip(repr(text))} {named}"

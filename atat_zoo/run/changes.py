@@ -37,7 +37,6 @@ class Change(NamedTuple):
         return self.key.startswith("corpus.") and self.key.rpartition(".")[2] not in _LIES
 
     def __str__(self) -> str:
-        """Return it in words."""
         was, now = ("absent" if each is None else clip(repr(each), 60) for each in (self.was, self.now))
         return f"{self.key} {was} is now {now}"
 

@@ -41,7 +41,6 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Set the paths; nothing is read or written yet."""
         self.path = path
         self.resolved = path / "resolved.toml"
         self.environment = path / "environment.json"

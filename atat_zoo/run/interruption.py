@@ -21,7 +21,6 @@ class Interruption:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
-        """Replace the signal handlers."""
         # Python gives signals to the main thread only; what runs in another thread is stopped by its caller.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -29,7 +28,6 @@ class Interruption:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

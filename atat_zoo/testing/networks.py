@@ -79,7 +79,6 @@ def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, l
 
 
 def _changed(tokens: Tensor) -> Tensor:
-    """Return the text with another second half."""
     return torch.cat([tokens[:, :HALF], (tokens[:, HALF:] + 1) % V], dim=1)
 
 

@@ -300,7 +300,6 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
 
 
 def _before(experiment: Experiment) -> str:
-    """Say what a network is before its first step."""
     if experiment.init_from is not None:
         return f"with the weights of {experiment.init_from}"
     counts = getattr(experiment.parts["backbone"], "neighbours", 0)

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import textwrap
 
 import pytest
 
@@ -14,14 +13,14 @@ from tests.installing import GOOD, alone, good, install
 __all__ = ["alone", "install"]
 
 MANIFEST = """
-    [masking.spiral]
-    path = "made_up_listed.strategies:Spiral"
-    summary = "made up"
-    [masking.spiral.parameters]
-    power = { type = "float", default = 0.5, help = "how much" }
+[masking.spiral]
+path = "made_up_listed.strategies:Spiral"
+summary = "made up"
+[masking.spiral.parameters]
+power = { type = "float", default = 0.5, help = "how much" }
 
-    [alias.masking]
-    twirl = "spiral"
+[alias.masking]
+twirl = "spiral"
 """
 
 
@@ -112,8 +111,7 @@ def test_a_plugin_for_a_later_contract_is_broken_and_says_so(install, stated):
 
 
 def test_a_menu_for_a_later_contract_is_refused_before_anything_is_imported(install):
-    menu = textwrap.dedent(MANIFEST)
-    module = install("listed", "", files={"registry.toml": f"[plugins]\ncontract = {CONTRACT + 1}\n{menu}"})
+    module = install("listed", "", files={"registry.toml": f"[plugins]\ncontract = {CONTRACT + 1}\n{MANIFEST}"})
     assert f"its CONTRACT is {CONTRACT + 1}" in only(Zoo.load()).error
     assert module not in sys.modules
 

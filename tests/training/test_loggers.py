@@ -4,9 +4,7 @@ import json
 import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
 
-import attrs
 import pytest
 import torch
 from composer.loggers import LoggerDestination
@@ -189,13 +187,8 @@ def test_wandb_gets_its_options_and_histograms(tmp_path, monkeypatch):
 
 
 def test_lion_takes_the_groups(monkeypatch):
-    @attrs.frozen
-    class Lion:
-        parameters: Any
-        lr: float
-        betas: tuple[float, float]
-
-    monkeypatch.setitem(sys.modules, "lion_pytorch", SimpleNamespace(Lion=Lion))
+    stub = SimpleNamespace(Lion=lambda groups, **options: SimpleNamespace(groups=groups, **options))
+    monkeypatch.setitem(sys.modules, "lion_pytorch", stub)
     made = Zoo.load().spec("optimizer", {"use": "lion", "weight_decay": 0.1}).build(torch.nn.Linear(2, 3))
     assert (made.lr, made.betas) == (3e-5, (0.9, 0.99))
-    assert [group["weight_decay"] for group in made.parameters] == [0.1, 0.0]
+    assert [group["weight_decay"] for group in made.groups] == [0.1, 0.0]
