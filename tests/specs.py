@@ -12,6 +12,7 @@ Needs hypothesis.
 import math
 import types
 import typing
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from atat_zoo.registry.spec import Field, fields_of
 
 # The range of a number above its minimum or default, if it has no upper bound.
 _NUMBERS, _REACH = 11, 3.0
+_WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 def specs(kind: str, zoo: Zoo | None = None) -> SearchStrategy[Any]:
@@ -47,31 +49,46 @@ def _tables(kind: str, zoo: Zoo) -> SearchStrategy[dict[str, Any]]:
     for name in zoo.names(kind):
         fields = fields_of(zoo.describe(kind, name).load())
         if not any(field.default is attrs.NOTHING for field in fields):
-            values = {field.name: _value(field.type, field, zoo) for field in fields}
-            drawn = {key: value for key, value in values.items() if value is not None}
+            drawn = {field.name: value for field in fields if (value := _value(field, zoo)) is not None}
             tables.append(st.fixed_dictionaries({"use": st.just(name)}, optional=drawn))
     return st.one_of(tables)
 
 
-def _value(tp: Any, field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
+def _value(field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
     """Return a strategy, or None for types without one."""
     if field.kind:
         return st.deferred(lambda: _tables(field.kind, zoo))
-    origin, args = typing.get_origin(tp), typing.get_args(tp)
-    if origin in (typing.Union, types.UnionType):
+    tp = field.type
+    if typing.get_origin(tp) in (typing.Union, types.UnionType):
         # None is what leaving the key out means.
-        return _value(next(a for a in args if a is not type(None)), field, zoo)
+        tp = next(a for a in typing.get_args(tp) if a is not type(None))
+    simple = typing.get_origin(tp) is Literal or tp in (bool, int, float)
+    return values(tp, field.bounds, near=True) if simple else None
+
+
+def values(tp: Any, bounds: Mapping[str, float], near: bool = False) -> SearchStrategy[Any]:
+    """Return a strategy of a type's values as TOML has them, within bounds; `near` keeps numbers near the lower one."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
         return st.sampled_from(args)
-    if tp is bool:
-        return st.booleans()
-    bounds = field.bounds
-    above, below = bounds.get("gt", -math.inf), bounds.get("lt", math.inf)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values(a, bounds, near) for a in args if a is not type(None)])
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(values(args[0], bounds, near), max_size=3)
+    if origin is tuple:
+        return st.tuples(*(values(a, bounds, near) for a in args)).map(list)
+    if origin is dict:
+        return st.dictionaries(_WORDS, values(args[1], bounds, near), max_size=3)
+    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
     if tp is int:
-        least = int(max(bounds.get("ge", -math.inf), above + 1))
-        return st.integers(least, int(min(bounds.get("le", math.inf), below - 1, least + _NUMBERS)))
+        least = -(2**63) if low is None else math.ceil(low + ("gt" in bounds))
+        most = 2**63 - 1 if high is None else math.floor(high - ("lt" in bounds))
+        return st.integers(least, min(most, least + _NUMBERS) if near else most)
     if tp is float:
-        low = max(bounds.get("ge", -math.inf), above)
-        high = min(bounds.get("le", math.inf), below, low + _REACH)
-        return st.floats(low, high, exclude_min=low == above, exclude_max=high == below, allow_subnormal=False)
-    return None
+        if near and low is not None:
+            high = low + _REACH if high is None else min(high, low + _REACH)
+        ends = {"exclude_min": "gt" in bounds, "exclude_max": high is not None and high == bounds.get("lt")}
+        return st.floats(
+            low, high, **ends, allow_nan=False, allow_infinity=False, allow_subnormal=False if near else None
+        )
+    return {bool: st.booleans(), str: _WORDS}[tp]

@@ -1,10 +1,7 @@
 """A resolved experiment loads back identically, whatever its parameters."""
 
 import json
-import math
 import tomllib
-import types
-import typing
 
 import attrs
 import pytest
@@ -16,36 +13,10 @@ from atat_zoo.experiment import from_table, load
 from atat_zoo.experiment.schema import SECTIONS
 from atat_zoo.registry import KINDS, TABLES
 from atat_zoo.registry.spec import fields_of, unstructure
+from tests.specs import values
 
 # An experiment with it is whole only where that run is; tests/experiment/test_inheritance.py has one.
 READS_A_RUN = {("tokenizer", "run")}
-_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-
-
-def values(tp, bounds):
-    """Draw a value of a parameter's type within its bounds."""
-    origin, args = typing.get_origin(tp), typing.get_args(tp)
-    if origin is typing.Literal:
-        return st.sampled_from(args)
-    if origin in (typing.Union, types.UnionType):
-        return st.one_of([values(a, bounds) for a in args if a is not type(None)])
-    if origin is tuple and args[-1] is Ellipsis:
-        return st.lists(values(args[0], bounds), max_size=3)
-    if origin is tuple:
-        return st.tuples(*(values(a, bounds) for a in args)).map(list)
-    if origin is dict:
-        return st.dictionaries(_words, values(args[1], bounds), max_size=3)
-    low = bounds.get("ge", bounds.get("gt"))
-    high = bounds.get("le", bounds.get("lt"))
-    if tp is float:
-        return st.floats(
-            low, high, exclude_min="gt" in bounds, exclude_max="lt" in bounds, allow_nan=False, allow_infinity=False
-        )
-    if tp is int:
-        low = None if low is None else low + ("gt" in bounds)
-        high = None if high is None else high - ("lt" in bounds)
-        return st.integers(-(2**63) if low is None else math.ceil(low), 2**63 - 1 if high is None else math.floor(high))
-    return {bool: st.booleans(), str: _words}[tp]
 
 
 @st.composite
