@@ -164,8 +164,8 @@ def from_table(
         refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
         requires = []
     for package in requires:
-        version = None  # also of a distribution whose metadata an interrupted installation has left without one
-        with suppress(metadata.PackageNotFoundError, ValueError):
+        version = None  # also where an interrupted installation left no metadata, which the backport says by a TypeError
+        with suppress(metadata.PackageNotFoundError, ValueError, TypeError):
             version = metadata.version(package)
         if not version:
             refuse("requires", f"{package} is not installed; pip install {package}")

@@ -162,7 +162,7 @@ class MetricsWriter(Callback):
         model: ZooModel,
         folder: RunFolder,
         spec: TrainSpec,
-        report: Callable[[int, dict[str, Any]], None],
+        report: Callable[[int, int, dict[str, Any]], None],
         values: CallbackValues | None = None,
         *,
         utilisation: Utilisation | None = None,
@@ -217,7 +217,7 @@ class MetricsWriter(Callback):
             self._log(logger, line, step)
         if dist.get_global_rank() == 0:
             self.folder.append_metrics(line)
-        self.report(step, line)
+        self.report(step, self.spec.steps, line)
 
     def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
         curves = line | self.model.meters.details()

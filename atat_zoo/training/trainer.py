@@ -270,9 +270,6 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
     """Return the callbacks in the order that `lifecycle` explains, and the loggers."""
     spec, folder, average = evaluator.experiment.train, evaluator.folder, evaluator.average
 
-    def report(step: int, line: dict[str, Any]) -> None:
-        reporter.training(step, spec.steps, line)
-
     def evaluate(step: int) -> Evaluation:
         evaluation = evaluator(step, final=False)
         at = f"step {step}" if step else f"step 0, {_before(evaluator.experiment)}"
@@ -291,7 +288,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         *skipped,
         *([average] if average else []),
         *(callback.build() for callback in spec.callbacks),
-        lifecycle.MetricsWriter(model, folder, spec, report, *values, utilisation=utilisation),
+        lifecycle.MetricsWriter(model, folder, spec, reporter.training, *values, utilisation=utilisation),
         *([Evaluations(spec.evaluate_every, last, evaluate)] if spec.evaluate_every else []),
     ]
     if spec.loggers:

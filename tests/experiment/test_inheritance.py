@@ -61,16 +61,11 @@ def test_what_the_weights_depend_on_is_taken_from_the_run(run, write):
     assert made.train.batch_size == 64
 
 
-def test_the_same_again_is_no_difference(run, write):
-    plain = load(write("plain.toml", f'init_from = "{run}"\nname = "x"'))
-    said = load(write("said.toml", f'init_from = "{run}"\nname = "x"\n{BACKBONE}{TOKENIZER}{DATA}'))
-    assert said == plain
-
-
-def test_a_run_s_tokenizer_may_be_named_without_saying_which(run, write):
+def test_what_the_run_says_may_be_said_again(run, write):
     plain = load(write("a.toml", f'init_from = "{run}"'))
-    assert load(write("a.toml", f'init_from = "{run}"\ntokenizer = "run"')) == plain
-    assert load(write("a.toml", f'init_from = "{run}"'), [f"tokenizer={{use='run', path='{run}'}}"]) == plain
+    named = f'[tokenizer]\nuse = "run"\npath = "{run}"'
+    for again in (f"{BACKBONE}{TOKENIZER}{DATA}", 'tokenizer = "run"', named):
+        assert load(write("a.toml", f'init_from = "{run}"\n{again}')) == plain
 
 
 def test_it_resolves_to_itself_with_and_without_the_run(run, write):

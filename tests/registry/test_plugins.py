@@ -160,6 +160,8 @@ def test_a_distribution_without_metadata_does_not_stop_the_rest(install):
     zoo = Zoo.load()
     assert "spiral" in zoo.names("masking")
     assert only(zoo).distribution == "bare"
+    with pytest.raises(UserError, match="requires: atat-zoo-bare is not installed; pip install atat-zoo-bare"):
+        from_table({"name": "x", "requires": ["atat-zoo-bare"]})
 
 
 def test_a_distribution_with_unreadable_entry_points_does_not_stop_the_rest(install):

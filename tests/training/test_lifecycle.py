@@ -28,7 +28,7 @@ def test_the_speed_is_that_of_the_steps_since_the_last_line(tmp_path, monkeypatc
     spec = SimpleNamespace(log_every=2, steps=60, loggers=())
     lines = []
     folder = RunFolder(tmp_path)
-    writer = MetricsWriter(model, folder, spec, lambda step, line: lines.append(line))
+    writer = MetricsWriter(model, folder, spec, lambda step, steps, line: lines.append(line))
     for step in range(before, before + 5):
         state = SimpleNamespace(
             timestamp=SimpleNamespace(batch=step, token=100 * step, total_wct=SimpleNamespace(total_seconds=float)),
@@ -51,7 +51,7 @@ def test_a_continued_run_keeps_what_it_took_before(tmp_path, recorded):
     folder.append_metrics({"step": 1, "peak_memory": recorded})
     folder.append_metrics({"step": 2, "peak_memory": recorded // 2})
     state = SimpleNamespace(timestamp=SimpleNamespace(token=64), model=nn.Linear(1, 1))
-    records = MetricsWriter(None, folder, None, lambda step, line: None)
+    records = MetricsWriter(None, folder, None, print)
     records.fit_start(state, None)
     assert records._peak(state) == (recorded or peak_memory(torch.device("cpu"))) > 0
 

@@ -61,15 +61,6 @@ def test_an_estimator_counts_as_nothing():
     assert step_flops(experiment, V, rate) == step_flops(experiment_of(), V, rate) < flops
 
 
-def test_palm_has_six_for_each_weight_and_twelve_for_attention():
-    """Of the formula as published, with logits at every place: 6N + 12·layers·heads·width·length for each token."""
-    backbone = experiment_of().parts["backbone"]
-    layers, width, _ = backbone.shape
-    weights = backbone.matrices + V * width
-    published = (6 * weights + 12 * layers * width * LENGTH) * ROWS * LENGTH
-    assert step_flops(experiment_of(), V, 1.0) == published
-
-
 # Of a peak
 
 
