@@ -164,7 +164,7 @@ def from_table(
         refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
         requires = []
     for package in requires:
-        version = None  # also where an interrupted installation left no metadata, which the backport says by a TypeError
+        version = None  # also where an interrupted installation left none; the backport then raises a TypeError
         with suppress(metadata.PackageNotFoundError, ValueError, TypeError):
             version = metadata.version(package)
         if not version:

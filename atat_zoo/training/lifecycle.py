@@ -297,15 +297,11 @@ class Checkpoints(Callback):
             ) from error
 
 
-def asked_to_stop(message: Callable[[str], object]) -> Callable[[int, bool], None]:
-    """Return what an `Interruption` of a training does: it says so, and a second Ctrl-C stops at once."""
-
-    def receive(number: int, again: bool) -> None:
-        if again and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        message("stopping after this step, and saving it")
-
-    return receive
+def asked_to_stop(message: Callable[[str], object], number: int, again: bool) -> None:
+    """Say that the training stops; a second Ctrl-C stops it at once."""
+    if again and number == signal.SIGINT:
+        raise KeyboardInterrupt
+    message("stopping after this step, and saving it")
 
 
 def _largest(number: int, state: State) -> int:

@@ -191,7 +191,7 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
         evaluator = Evaluator(experiment, data, context, folder, objective, average)
-        interruption = Interruption(lifecycle.asked_to_stop(reporter.message))
+        interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
         trainer = _trainer(evaluator, model, loader, [*ours, *callbacks, checkpoints], loggers, Loading(checkpoint))
