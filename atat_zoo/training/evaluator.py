@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from composer import Callback, Logger, State
@@ -124,6 +124,14 @@ class Evaluator:
             yield
 
 
+@runtime_checkable
+class WatchesEvaluations(Protocol):
+    """A callback that gets the held-out perplexity of each evaluation on the way; NaN for an objective without one."""
+
+    def evaluated(self, perplexity: float, state: State) -> None:
+        """Receive the perplexity."""
+
+
 class Evaluations(Callback):
     """Evaluates before the first step and every so many until `last`; tells the loggers and callbacks that watch."""
 
@@ -143,7 +151,7 @@ class Evaluations(Callback):
             log_evaluation(logger, evaluation)
             perplexity = evaluation.nelbo.value if evaluation.nelbo else math.nan
             for callback in state.callbacks:
-                if hasattr(callback, "evaluated"):
+                if isinstance(callback, WatchesEvaluations):
                     callback.evaluated(perplexity, state)
 
 
@@ -161,7 +169,7 @@ class PatienceStopper(Callback):
         self.best, self.waited = math.inf, 0
 
     def evaluated(self, perplexity: float, state: State) -> None:
-        """Count an evaluation; the perplexity is NaN for an objective without one."""
+        """Count an evaluation; see `WatchesEvaluations`."""
         self.waited = 0 if perplexity < self.best else self.waited + 1
         self.best = min(self.best, perplexity)
         self._stop(state)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from composer import Callback, Logger, State
@@ -134,11 +134,19 @@ class CallbackValues(LoggerDestination):
         return values
 
 
+@runtime_checkable
+class TakesHistograms(Protocol):
+    """A logger's destination that draws histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+
+
 class TensorBoardDestination(TensorboardLogger):
     """TensorBoard with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+        """See `TakesHistograms`."""
         if self.writer is not None and dist.get_global_rank() == 0:
             self.writer.add_histogram(name, values, global_step=step)
 
@@ -226,7 +234,7 @@ class MetricsWriter(Callback):
             curves.pop(name, None)
         logger.log_metrics({f"train/{name}": value for name, value in curves.items() if value is not None}, step)
         for destination in logger.destinations:
-            if hasattr(destination, "log_histogram"):
+            if isinstance(destination, TakesHistograms):
                 for name, values in self.model.meters.histograms().items():
                     destination.log_histogram(f"train/{name}", values, step)
 
