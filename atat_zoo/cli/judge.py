@@ -63,9 +63,9 @@ def judge(
     chosen = judge_of(by, run)
     experiment = from_overrides(RunFolder(run).table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
     if mauve:
-        from atat_zoo.measure.mauve import check
+        from atat_zoo.measure.judging import check_mauve
 
-        check(number)
+        check_mauve(number)
     scorer = chosen.build(device)
     from atat_zoo.measure.judging import SIZES, judge_run
     from atat_zoo.model import Model
@@ -101,7 +101,7 @@ def judge_of(text: str, run: Path) -> Any:
 
 
 def _show(judged: JudgedRun) -> None:
-    from atat_zoo.measure.mauve import RELIABLE
+    from atat_zoo.measure.judging import RELIABLE
 
     texts = f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}"
     click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")

@@ -5,16 +5,14 @@ An experiment has no table for a judge; `atat judge` names one for a finished ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
-from atat_zoo.registry.spec import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
 
@@ -129,5 +127,4 @@ class HuggingFaceJudge:
         """Return the judge; see `Judge`."""
         from atat_zoo.measure.scorers import HuggingFaceScorer
 
-        numbers = values_of(self)
-        return HuggingFaceScorer(numbers.pop("model"), device, **numbers)
+        return HuggingFaceScorer(self, device)

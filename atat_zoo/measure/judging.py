@@ -1,42 +1,50 @@
-"""Generate texts with a run, and score them and as many held-out texts of the same length with a judge."""
+"""Generate texts with a run, and score them and as many held-out texts of the same length with a judge.
+
+MAUVE is the similarity of two sets of texts, on the judge's features (Pillutla et al., NeurIPS 2021). Computed by its
+authors' package, which compares histograms over n/10 clusters of features along a curve of mixtures.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.data import is_framed
 from atat_zoo.data.build import build
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
-from atat_zoo.measure import mauve as mauves
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation import Generation
+from atat_zoo.measure import StageProgress
+from atat_zoo.measure.judges import JudgeModel
 from atat_zoo.measure.overlap import Overlap, overlap, pieces
 from atat_zoo.measure.sampling import Judged, costs, variety
 from atat_zoo.measure.text import held_out_text, special_ids
+from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.store import RunResult, finite
+from atat_zoo.samplers import Sampler
+from atat_zoo.tokenizers import TokenizerModel
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.generation import Generation
-    from atat_zoo.measure import StageProgress
-    from atat_zoo.measure.judges import JudgeModel
-    from atat_zoo.model import Model
-    from atat_zoo.samplers import Sampler
-    from atat_zoo.tokenizers import TokenizerModel
-
-    Tokens = NDArray[np.int64]
+Tokens = NDArray[np.int64]
 
 SIZES = (4, 8, 13)
+# The package makes one cluster per ten texts, and at least two clusters.
+FEWEST = 20
+# Below this number, MAUVE depends more on the clustering than on the texts.
+RELIABLE = 1000
+SEED = 25  # of the clustering: the package's default, so that its users get the same result
 
 
 @attrs.frozen(kw_only=True)
@@ -152,7 +160,7 @@ def judge_run(
     n of the n-grams to look up in the training text. MAUVE uses the judge's features.
     """
     if mauve:
-        mauves.check(number)
+        check_mauve(number)
     report = progress or (lambda stage, done, total: None)
     length = length or model.context.length
     data, reference = _held_out(model, run, spec, number, length)
@@ -178,9 +186,9 @@ def judge_run(
     report("judging", 0, 2)
     if mauve:
         features = judge.features([tokenizer.decode(ids.tolist()) for ids in reference])
-        distances[0] = mauves.mauve(judge.features(generation.texts), features)
+        distances[0] = mauve_of(judge.features(generation.texts), features)
         if reference is not data and len(data) == number:
-            distances[1] = mauves.mauve(judge.features(real), features)
+            distances[1] = mauve_of(judge.features(real), features)
     of_model = score(
         generation.texts, written, judge, tokenizer=tokenizer, overlap=copied[0], written=generation, mauve=distances[0]
     )
@@ -217,3 +225,38 @@ def _held_out(
         rows = rows[:number]
         return rows, rows
     return rows[0::2], rows[1::2]
+
+
+def check_mauve(number: int) -> None:
+    """Check that there are enough texts on each side and that the package is installed."""
+    if number < FEWEST:
+        raise UserError(f"MAUVE needs {FEWEST} texts at least, and better {RELIABLE}, not {number}; raise --number")
+    if find_spec("mauve") is None:
+        raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
+
+
+def mauve_of(texts: Tensor, reference: Tensor) -> float:
+    """Return MAUVE of features float32 [n, D], in (0, 1], 1 if the two sets are indistinguishable."""
+    check_mauve(min(len(texts), len(reference)))
+    if not bool(texts.isfinite().all() and reference.isfinite().all()):
+        raise UserError("the judge's features are not finite, as of a model that has diverged; name another judge")
+    from mauve import compute_mauve
+
+    with _quiet():
+        result = compute_mauve(p_features=reference.numpy(), q_features=texts.numpy(), verbose=False, seed=SEED)
+    return float(result.mauve)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings of the clustering: native code that writes to the terminal directly."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(nowhere)
+        os.close(stderr)

@@ -16,6 +16,7 @@ from typing_extensions import override
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.data import is_framed
 from atat_zoo.errors import UserError
+from atat_zoo.measure.judges import HuggingFaceJudge
 from atat_zoo.model import Model
 from atat_zoo.model.model import torch_device
 
@@ -151,39 +152,29 @@ _UNLIMITED = 1024  # for a model without this setting
 
 
 class HuggingFaceScorer(ChunkJudge):
-    """A model and its tokenizer, from the hub or a folder; the parameters are those of `HuggingFaceJudge`."""
+    """A model and its tokenizer, from the hub or a folder."""
 
-    def __init__(
-        self,
-        name: str,
-        device: str,
-        *,
-        revision: str | None,
-        length: int | None,
-        begin: str,
-        pooling: Literal["mean", "last"],
-        batch_size: int,
-    ) -> None:
-        self.title = name if revision is None else f"{name} at {revision}"
-        self.pooling, self.batch_size, self.skipped = pooling, batch_size, 1
+    def __init__(self, spec: HuggingFaceJudge, device: str) -> None:
+        name, length = spec.model, spec.length
+        self.title = name if spec.revision is None else f"{name} at {spec.revision}"
+        self.pooling, self.batch_size, self.skipped = spec.pooling, spec.batch_size, 1
         self.device = torch_device(device)
-        self.tokenizer, model = _load(name, revision)
+        self.tokenizer, model = _load(name, spec.revision)
         self.model = model.to(self.device).float().eval()
         longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)
         if length is not None and longest is not None and length > longest:
             raise UserError(f"judge.length: {name} reads {longest} tokens at most; ask for no more")
         self.start = None
-        if begin == "bos":
+        if spec.begin == "bos":
             self.start = self.tokenizer.bos_token_id
             if self.start is None:
-                raise UserError(
-                    f"judge.begin: the tokenizer of {name} has no BOS token; "
-                    'set begin = "none", which leaves the first token of every chunk out'
-                )
+                problem = f"judge.begin: the tokenizer of {name} has no BOS token"
+                raise UserError(f'{problem}; set begin = "none", which leaves the first token of every chunk out')
         self.length = (length or longest or _UNLIMITED) - (self.start is not None)
 
+    @override
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `ChunkJudge`; the name of a special token in a text is ordinary text."""
+        # The name of a special token in a text is ordinary text.
         encoded = self.tokenizer(
             list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
         )
@@ -197,8 +188,8 @@ class HuggingFaceScorer(ChunkJudge):
             )
         return ids
 
+    @override
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return −log p of every token, float32 [B, T]; 0 for the first."""
         logits = self._ask(tokens, counted).logits[:, :-1]
         # One row at a time: two copies of float32 [B, T, V] would take most of the memory.
         pairs = zip(logits, tokens[:, 1:], strict=True)

@@ -7,14 +7,11 @@ likelihood is exact it is the mean over all tokens. Legend: N masked tokens, V p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from torch import Tensor
 
-    from torch import Tensor
-
-    from atat_zoo.objectives import Score
+from atat_zoo.objectives import Score
 
 
 def brier(logits: Tensor, x: Tensor) -> Tensor:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import attrs
 
 from atat_zoo.errors import UserError
-from atat_zoo.experiment import recipe
+from atat_zoo.experiment import EvaluationSpec, recipe
+from atat_zoo.measure import Progress
 from atat_zoo.measure.compare import alike, compare, measure_runs
 from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.measure.text import check_evaluation, text_of
+from atat_zoo.model import Model
 from atat_zoo.results.format import number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from atat_zoo.experiment import EvaluationSpec
-    from atat_zoo.measure import Progress
-    from atat_zoo.model import Model
 
 
 class ZeroShot(NamedTuple):
@@ -57,8 +53,8 @@ class OnCorpus(NamedTuple):
 def _texts(spec: EvaluationSpec) -> Iterator[tuple[ZeroShot, EvaluationSpec, dict[str, Any]]]:
     """Yield each corpus, the evaluation of its split, and what it is for `text_of`."""
     for each in SETS:
-        entire, on = each.split == "all", cast("Any", spec)
-        if not entire:
+        on: Any = spec
+        if not (entire := each.split == "all"):
             on = attrs.evolve(on, split=each.split)
         yield each, on, {"corpus": recipe(each.recipe), "corpus_name": each.recipe, "all_of_corpus": entire}
 

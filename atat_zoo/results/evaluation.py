@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 from typing_extensions import override
 
+from atat_zoo.bounds import Bound
+from atat_zoo.experiment import Experiment
 from atat_zoo.results.format import size
 from atat_zoo.results.naming import NELBO, PERPLEXITY, exponential, title
 from atat_zoo.results.store import RunResult, finite
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from atat_zoo.bounds import Bound
-    from atat_zoo.experiment import Experiment
 
 # The method of an objective with an exact likelihood: nothing is drawn.
 LIKELIHOOD = "likelihood"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from atat_zoo.experiment import Experiment
 from atat_zoo.results import store
 from atat_zoo.results.evaluation import LIKELIHOOD, method_of
 from atat_zoo.results.format import size
 from atat_zoo.results.naming import PERPLEXITY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.experiment import Experiment
-    from atat_zoo.run import RunFolder
+from atat_zoo.run import RunFolder
 
 
 @attrs.frozen(kw_only=True)

@@ -8,8 +8,9 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -17,12 +18,7 @@ from atat_zoo.errors import LeftOut, NotKept, UserError, clip
 from atat_zoo.parsing import from_json, read
 from atat_zoo.run import RunFolder, write_json
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    T = TypeVar("T")
-
+T = TypeVar("T")
 Table = dict[str, Any]
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from atat_zoo.results.format import NONE, cell, change, markdown, number
 from atat_zoo.results.naming import exponential
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 Table = dict[str, Any]
 

@@ -36,7 +36,7 @@ from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
-from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.study.study_file import Study, StudyRun
 
 Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.

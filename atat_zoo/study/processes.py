@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 
@@ -22,12 +23,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.machine import cores
 from atat_zoo.run import locks
 from atat_zoo.run.interruption import Interruption
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from atat_zoo.study.schema import StudyRun
+from atat_zoo.study.study_file import StudyRun
 
 _PAUSE = 0.1  # seconds between two looks at the processes
 

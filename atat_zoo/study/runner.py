@@ -6,8 +6,10 @@ And its plan: what is left to do, and how long it will take by what its own runs
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -20,16 +22,9 @@ from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import results
-from atat_zoo.study.measuring import measure_all, recorded, write_all
-from atat_zoo.study.processes import ran_with
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from atat_zoo.study.measuring import Written
-    from atat_zoo.study.processes import LocalExecutor
-    from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
+from atat_zoo.study.processes import LocalExecutor, ran_with
+from atat_zoo.study.study_file import Study, StudyRun
 
 FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from atat_zoo.cli.judge import judge_of
-from atat_zoo.measure import mauve as mauves
+from atat_zoo.measure import judging
 from atat_zoo.measure.judges import HuggingFaceJudge, RunJudge
 from tests.cli.terminal import printed, refused
 from tests.measure.making import make_run
@@ -89,5 +89,5 @@ def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
 
 
 def test_a_package_that_is_missing(atat, monkeypatch):
-    monkeypatch.setattr(mauves, "find_spec", lambda name: None)
+    monkeypatch.setattr(judging, "find_spec", lambda name: None)
     assert "pip install 'atat-zoo[mauve]'" in refused(atat, "--by", "judge", "--mauve", "--number", "20")

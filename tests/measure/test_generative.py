@@ -12,7 +12,7 @@ from atat_zoo import UserError
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.generation import Generation
-from atat_zoo.measure import mauve as mauves
+from atat_zoo.measure import judging
 from atat_zoo.measure.judges import RunJudge
 from atat_zoo.measure.judging import judge_run, score
 from atat_zoo.measure.overlap import Overlap
@@ -89,22 +89,22 @@ def clouds(shift, number=60):
 def test_mauve_of_the_same_texts_is_1_and_falls_as_they_part(capfd):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     a, _ = clouds(0)
-    assert mauves.mauve(a, a) == pytest.approx(1.0, abs=1e-6)
-    values = [mauves.mauve(*clouds(shift)) for shift in (0, 1, 5)]
+    assert judging.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
+    values = [judging.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
     assert values[0] > values[1] > values[2]
     assert values[2] < 0.05
-    assert mauves.mauve(*clouds(1)) == values[1]
+    assert judging.mauve_of(*clouds(1)) == values[1]
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
     a, b = clouds(0, 19)
     with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; raise --number"):
-        mauves.mauve(a, b)
-    monkeypatch.setattr(mauves, "find_spec", lambda name: True)
+        judging.mauve_of(a, b)
+    monkeypatch.setattr(judging, "find_spec", lambda name: True)
     a, b = clouds(0, 20)
     with pytest.raises(UserError, match="not finite"):
-        mauves.mauve(a * math.nan, b)
+        judging.mauve_of(a * math.nan, b)
 
 
 @pytest.fixture(scope="module")
