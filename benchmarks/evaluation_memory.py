@@ -8,8 +8,8 @@ import attrs
 import torch
 
 from atat_zoo.experiment import load
+from atat_zoo.measure.compare import SCORES
 from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.scores import SCORES
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory

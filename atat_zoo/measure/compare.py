@@ -1,7 +1,11 @@
 """Compare runs: the same n held-out sequences of L tokens, the same masks, paired differences.
 
 The difference of two runs is Σ(a − b) / Σ tokens, with a and b the nats of a bound on −log p(x) of each sequence; its
-interval is a bootstrap over sequences. `SCORES` adds scores of the predictions.
+interval is a bootstrap over sequences.
+
+A score is the mean of a function of each prediction over the masked tokens of all sequences: Σ weight · score over
+Σ weight, with the weights of the bound. With `exact_k` every number of masks k = 1 … n counts alike. Where the
+likelihood is exact it is the mean over all tokens. N masked tokens, V predictable ones.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value, measure
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
-from atat_zoo.measure.scores import SCORES
 from atat_zoo.measure.text import byte_counts, check_evaluation, text_of
 from atat_zoo.model import Model
+from atat_zoo.objectives import Score
 from atat_zoo.parsing import read
 from atat_zoo.results.evaluation import BoundValue, NGramFigure, method_of
 from atat_zoo.results.history import History, history
@@ -31,6 +35,21 @@ from atat_zoo.results.naming import PERPLEXITY, title
 from atat_zoo.results.store import finite
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
+
+
+def brier(logits: Tensor, x: Tensor) -> Tensor:
+    """Return Σ_v (p_v − 1[v = x])², in [0, 2], lower is better (Brier, 1950); logits are [N, V], x and result [N]."""
+    p = logits.softmax(-1)
+    return p.square().sum(-1) - 2 * p.gather(-1, x[:, None])[:, 0] + 1
+
+
+def top_1_accuracy(logits: Tensor, x: Tensor) -> Tensor:
+    """Return whether the most probable token is the true one, [N] of 0 and 1; logits are [N, V], x [N]."""
+    return (logits.argmax(-1) == x).double()
+
+
+# By name in the JSON; tables write it with spaces.
+SCORES: Mapping[str, Score] = {"brier_score": brier, "top_1_accuracy": top_1_accuracy}
 
 _ADVICE = "compare runs of one corpus, tokenizer and data.length"
 

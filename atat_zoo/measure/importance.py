@@ -8,7 +8,6 @@ row, (rank + ½)/n in (0, 1).
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +62,8 @@ class ImportanceQuality:
     mean: float  # mean importance
     deviation: float  # its standard deviation over tokens
     importance_spearman: float  # ρ between importance and loss, over all tokens
-    frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens; NaN without counts
-    bands: tuple[Band, ...]  # of frequency, from rare to frequent, with about as much text each; empty without counts
+    frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens
+    bands: tuple[Band, ...]  # of frequency, from rare to frequent, with about as much text each
     bins: tuple[Bin, ...]  # of importance; without empty ones
     calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½ too
 
@@ -95,7 +94,7 @@ class ImportanceResult(RunResult):
         return finite({key: table[key] for key in table if key != "quality"} | table["quality"])
 
 
-def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: int = BINS) -> ImportanceQuality:
+def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
     """Compare measured importance with loss, in bands of frequency (`counts`, int64 [V]) and in bins of importance."""
     assert measured.importance is not None
     seen = measured.maskable & measured.token_loss.isfinite()
@@ -103,32 +102,28 @@ def quality(measured: Measurement, counts: Tensor | None, bands: int = 5, bins: 
     # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
     ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
     tokens = measured.tokens[seen]
-    of_bands: list[Band] = []
-    rho = math.nan
-    if counts is not None:
-        surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
-        rho = spearman(surprisal, loss)
-        band_of = frequency_bands(counts, bands)
-        for number in sorted(set(band_of[tokens].tolist())):
-            inside, members = band_of[tokens] == number, counts[band_of == number]
-            of_bands.append(
-                Band(
-                    tokens=int(inside.sum()),
-                    types=len(members),
-                    least=int(members.min()),
-                    most=int(members.max()),
-                    loss=float(loss[inside].mean()),
-                    importance_spearman=spearman(importance[inside], loss[inside]),
-                    frequency_spearman=spearman(surprisal[inside], loss[inside]),
-                )
-            )
-    of_bins = calibration(importance, ranks, loss, bins)
+    surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
+    band_of = frequency_bands(counts, bands)
+    of_bands = []
+    for number in sorted(set(band_of[tokens].tolist())):
+        inside, members = band_of[tokens] == number, counts[band_of == number]
+        band = Band(
+            tokens=int(inside.sum()),
+            types=len(members),
+            least=int(members.min()),
+            most=int(members.max()),
+            loss=float(loss[inside].mean()),
+            importance_spearman=spearman(importance[inside], loss[inside]),
+            frequency_spearman=spearman(surprisal[inside], loss[inside]),
+        )
+        of_bands.append(band)
+    of_bins = calibration(importance, ranks, loss)
     return ImportanceQuality(
         tokens=len(loss),
         mean=float(importance.mean()),
         deviation=float(importance.std(correction=0)),
         importance_spearman=spearman(importance, loss),
-        frequency_spearman=rho,
+        frequency_spearman=spearman(surprisal, loss),
         bands=tuple(of_bands),
         bins=tuple(of_bins),
         calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),
@@ -150,15 +145,15 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
     return band
 
 
-def calibration(importance: Tensor, ranks: Tensor, loss: Tensor, bins: int = BINS) -> list[Bin]:
+def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
     """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
-    bin_of, found = (importance * bins).long().clamp(0, bins - 1), []
+    bin_of, of_bins = (importance * BINS).long().clamp(0, BINS - 1), []
     for number in sorted(set(bin_of.tolist())):
         inside = bin_of == number
         of_tokens = {"importance": importance, "rank": ranks, "loss": loss}
         means = {name: float(values[inside].mean()) for name, values in of_tokens.items()}
-        found.append(Bin(low=number / bins, high=(number + 1) / bins, tokens=int(inside.sum()), **means))
-    return found
+        of_bins.append(Bin(low=number / BINS, high=(number + 1) / BINS, tokens=int(inside.sum()), **means))
+    return of_bins
 
 
 def importance_of_run(
@@ -172,6 +167,7 @@ def importance_of_run(
             "estimator; name a run whose experiment has an [estimator]"
         )
     text = held_out_text(model, run, spec.split, spec.sequences)
+    assert text.counts is not None  # it is the experiment's own
     measured = measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
     result = ImportanceResult(
         split=spec.split,

@@ -55,11 +55,10 @@ def text_of(
     check_evaluation(model, run, spec)
     if corpus is None:
         return held_out_text(model, run, spec.split, spec.sequences)
-    form, split = model.experiment.data, "train" if all_of_corpus else spec.split
+    form, split = model.experiment.data, "all" if all_of_corpus else spec.split
     options: Any = {"length": model.context.length, "special": form.special, "rows": form.rows, "limit": spec.sequences}
-    tokens, maskable = sequences(corpus, model.tokenizer, split, **options)
-    split_name = "all" if all_of_corpus else spec.split
-    return Text(tokens=tokens, maskable=maskable, data=None, split=split_name, corpus=corpus_name)
+    tokens, maskable = sequences(corpus, model.tokenizer, "train" if all_of_corpus else spec.split, **options)
+    return Text(tokens=tokens, maskable=maskable, data=None, split=split, corpus=corpus_name)
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -> Text:

@@ -45,20 +45,13 @@ class Model:
     """A model with its experiment and tokenizer.
 
     >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
-
-    Attributes:
-        experiment: the experiment it was trained with.
-        context: the sizes it was built for.
-        tokenizer: text to ids and back.
-        module: the objective with its parts, in evaluation mode.
-        step: optimizer steps of its training.
     """
 
-    experiment: Experiment
-    context: Context
+    experiment: Experiment  # that it was trained with
+    context: Context  # the sizes that it was built for
     tokenizer: TokenizerModel
-    module: nn.Module
-    step: int
+    module: nn.Module  # the objective with its parts, in evaluation mode
+    step: int  # optimizer steps of its training
 
     @classmethod
     def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
@@ -161,11 +154,9 @@ class Model:
             UserError: when a gap is malformed, there is none, or a text does not fit.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
-        writer = self.writer(precision)
-        parts = self._parts(sampler=sampler, guidance=guidance)
-        return infill(
-            parts["guidance"].guide(writer), parts["sampler"], texts, number=number, weigher=writer, **options
-        )
+        parts, writer = self._parts(sampler=sampler, guidance=guidance), self.writer(precision)
+        guided = parts["guidance"].guide(writer)
+        return infill(guided, parts["sampler"], texts, number=number, weigher=writer, **options)
 
     def importance(self, text: str) -> list[TokenScore]:
         """Return the importance of each token of a text by the model's estimator, in [0, 1].

@@ -111,11 +111,10 @@ class Evaluation(RunResult):
 
     def sentence(self) -> str:
         """Return the bounds as one line."""
-        said = []
-        for name, b in self.bounds.items():
-            said.append(
-                f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
-            )
+        said = [
+            f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
+            for name, b in self.bounds.items()
+        ]
         return f"{', '.join(said)} ({size(self.sequences, self.draws)})"
 
 

@@ -37,11 +37,8 @@ class Interval:
     def to_table(self) -> dict[str, float]:
         """Return a difference of nats per token, and the change of the exponential in percent."""
         nats = {"nats_per_token": self.value, "low": self.low, "high": self.high}
-        return nats | {
-            "percent": percent(self.value),
-            "percent_low": percent(self.low),
-            "percent_high": percent(self.high),
-        }
+        ends = {"percent": self.value, "percent_low": self.low, "percent_high": self.high}
+        return nats | {name: percent(value) for name, value in ends.items()}
 
 
 def percent(nats_per_token: float) -> float:

@@ -115,7 +115,6 @@ def _arm(arm: Table) -> list[str]:
 
 
 def _differences(each: Table) -> list[str]:
-    """Return the difference over seeds and over sequences, and whether it is not worse."""
     over_seeds = change(each["over_seeds"]) if each["over_seeds"] else f"{NONE} (one seed)"
     return [over_seeds, change(each["sequences"]), {True: "yes", False: "no", None: NONE}[each["not_worse"]]]
 

@@ -36,7 +36,7 @@ from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
-from atat_zoo.study.study_file import Study, StudyRun
+from atat_zoo.study.study_file import HeldOutSpec, SamplersSpec, Study, StudyRun
 
 Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.
@@ -97,26 +97,24 @@ def measure_all(
     for wait in (False, True):  # first those that no other study measures just now
         for run in [run for run in runs if run.name not in measured]:
             with suppress(InUse), claimed(run, wait=wait):
-                file = _file_of_bounds(study, run, part)
-                measure_run = partial(_measure, study, run, part, device, say)
-                measured[run.name] = once(*file, partial(_record, run, file[2]), measure_run)
+                file, load = _file_of_bounds(study, run, part), partial(_record, run)
+                measured[run.name] = once(*file, load, partial(_measure, study, run, part, device, say))
     return [measured[run.name] for run in runs]
 
 
 def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
     """Return the measurement that a run keeps, if it is of its weights and of these settings."""
-    file = _file_of_bounds(study, run, part)
-    return kept(*file, partial(_record, run, file[2]))
+    return kept(*_file_of_bounds(study, run, part), partial(_record, run))
 
 
-def _record(run: StudyRun, settings: Table, table: Table) -> Measured:
+def _record(run: StudyRun, table: Table) -> Measured:
     beside = table["count_table"]
     return Measured(
         run=run,
         nats={name: torch.tensor(values, dtype=torch.float64) for name, values in table["nats"].items()},
         count=torch.tensor(table["count"]),
         bytes=torch.tensor(table["bytes"]),
-        weights=settings["weights"],
+        weights=table["settings"]["weights"],
         table=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
         **{key: table[key] for key in ("text", "step", "method", "parameters", "without_embeddings")},
     )
@@ -190,8 +188,8 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
         return bounds
 
     with claimed(run, wait=True):
-        seconds = once(*times, read_times, lambda: _time(study, run, device, say))
-        bounds = once(*policy, read_bounds, lambda: _bound(study, run, device, say))
+        seconds = once(*times, read_times, lambda: _time(spec, run, device, say))
+        bounds = once(*policy, read_bounds, lambda: _bound(spec, held, run, device, say))
     written = []
     for sampler, of_all, bound in zip(spec.each, seconds, bounds, strict=True):
         bound["quantity"] = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
@@ -199,9 +197,7 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     return written
 
 
-def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
-    spec = study.samplers
-    assert spec is not None
+def _time(spec: SamplersSpec, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
     say(f"{run.name}: timing {len(spec.each)} samplers")
     model = Model.from_run(run.path, device)
     model.sample(1, sampler=spec.each[0])  # the first evaluations of a process are slower
@@ -209,9 +205,7 @@ def _time(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) 
     return {"seconds": [min(times) for times in zip(*rounds, strict=True)]}
 
 
-def _bound(study: Study, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
-    spec, held = study.samplers, study.held_out
-    assert spec is not None
+def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
     say(f"{run.name}: policy bounds of {len(spec.each)} samplers")
     model = Model.from_run(run.path, device)
     _, tokens, maskable = _text_of(build(model.experiment), held.half, spec.sequences)
@@ -226,5 +220,4 @@ def _bound(study: Study, run: StudyRun, device: str, say: Callable[[str], None])
 
 
 def _file(run: StudyRun, what: str, **settings: Any) -> File:
-    """Return where a measurement of a run's weights is kept."""
     return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

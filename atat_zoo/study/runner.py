@@ -40,20 +40,15 @@ class StudyRunner:
     sweep: dict[str, dict[str, Any]] = attrs.field(factory=dict)  # the choice of each arm
     runs: dict[str, list[StudyRun]] = attrs.field(factory=dict)  # of each arm whose settings are known
 
-    def refuse_test(self) -> None:
-        """Refuse, before anything is trained, what could only end in a second evaluation of the test split."""
-        record = self.study.folder / "test.json"
-        before = read_record(record) if self.study.held_out.test else None
-        if before is not None and any(run.name not in before["weights"] for run in in_order(self.runs)):
-            raise again_refused(record)
-
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
         """Train everything that is not finished; a run that fails is listed, and the others go on."""
         study = self.study
         seen = StudyRunner(study)
         seen.look()  # what is wrong with the runs that are there is said before anything is trained
-        if not test_again:
-            seen.refuse_test()
+        record = study.folder / "test.json"
+        before = read_record(record) if study.held_out.test and not test_again else None
+        if before is not None and any(run.name not in before["weights"] for run in in_order(seen.runs)):
+            raise again_refused(record)  # it could only end in a second evaluation
         self.failed |= executor.train(study.sweep_runs())
         self.choose(measure=True)
         self._add_arms(matched=False)
@@ -121,7 +116,7 @@ class StudyRunner:
             self.say("the test split is not evaluated: not every run is finished")
         elif study.held_out.test:
             try:
-                report["test"] = {**self._once(test_again), **results.tables(study, self._measured("test"), how)}
+                report["test"] = {"times": self._once(test_again), **results.tables(study, self._measured("test"), how)}
             except UserError as error:
                 problem = error
         report = finite(report)
@@ -144,7 +139,7 @@ class StudyRunner:
                 written.setdefault(arm, []).append(write_all(self.study, run, device=self.device, say=self.say))
         return results.sampler_tables(written) if self.study.samplers else None
 
-    def _once(self, again: bool) -> dict[str, Any]:
+    def _once(self, again: bool) -> int:
         """Write down what the test split is evaluated with, before it is; returns how often it has been."""
         record = self.study.folder / "test.json"
         settings = {key: getattr(self.study.held_out, key) for key in ("sequences", "draws", "seed")}
@@ -153,13 +148,13 @@ class StudyRunner:
         now: dict[str, Any] = {"settings": settings, "weights": weights}
         with locks.locked(self.study.folder / ".test.lock", lambda _: None):
             before = read_record(record)
-            times = 0 if before is None else int(before["times"])
+            times = 0 if before is None else before["times"]
             if before is None or {key: before.get(key) for key in now} != now:
                 if before is not None and not again:
                     raise again_refused(record)
                 times += 1
                 write_json(record, {"times": times, **now})
-        return {"times": times}
+        return times
 
 
 def read_record(record: Path) -> dict[str, Any] | None:

@@ -15,8 +15,8 @@ from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import NotKept, UserError
 from atat_zoo.experiment import EvaluationSpec, load
+from atat_zoo.measure.compare import SCORES
 from atat_zoo.measure.likelihood import Measurement, evaluate_run, measure, summarise
-from atat_zoo.measure.scores import SCORES
 from atat_zoo.measure.text import text_of
 from atat_zoo.measure.zero_shot import SETS, differences
 from atat_zoo.model import Model

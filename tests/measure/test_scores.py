@@ -11,8 +11,8 @@ from torch import nn
 from atat_zoo import Zoo
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure.compare import SCORES, brier, top_1_accuracy
 from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.scores import SCORES, brier, top_1_accuracy
 from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import toy
