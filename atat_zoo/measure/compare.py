@@ -55,23 +55,63 @@ _ADVICE = "compare runs of one corpus, tokenizer and data.length"
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class ComparedRun:
-    """A measured run."""
+class MeasuredRun:
+    """A run on held-out sequences."""
 
-    name: str  # its name in the table
-    objective: str  # name of its objective
     step: int  # optimizer steps of its weights
-    ema: bool  # whether the weights are a moving average
     method: str  # the estimator of its numbers, or `likelihood` if they are exact
     nats: Mapping[str, Tensor]  # each of its bounds by name, nats of each sequence, float64 [n]
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
+    ngram: NGramNats | None = None  # the n-gram model of its training shards, None if there is none
     parameters: int  # of the entire model, frozen ones included
     without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
-    history: History  # of its training
     scores: Mapping[str, Tensor] = attrs.field(factory=dict)  # by name: of each sequence Σ w · score and Σ w, [n, 2]
-    ngram: NGramNats | None = None  # the n-gram model of its training shards, None if there is none
+
+    @property
+    def quantity(self) -> str:
+        """The bound by which the run is judged: its objective's first."""
+        return next(iter(self.nats))
+
+    def bounds(self) -> dict[str, BoundValue]:
+        """Return the value of each bound by name."""
+        return {name: bound_value(nats, self.count, self.bytes) for name, nats in self.nats.items()}
+
+    def beside(self) -> NGramFigure | None:
+        """Return the n-gram model beside the bound by which the run is judged."""
+        return figure(self.ngram, self.nats[self.quantity], self.count) if self.ngram else None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ComparedRun(MeasuredRun):
+    """A run in a comparison."""
+
+    name: str  # its name in the table
+    objective: str  # name of its objective
+    ema: bool  # whether the weights are a moving average
+    history: History  # of its training
     experiment: Mapping[str, Any] = attrs.field(factory=dict)  # as a table, with every parameter
+
+
+def numbers_of(
+    model: Model, data: Path | None, tokens: Tensor, maskable: Tensor, spec: EvaluationSpec, **options: Any
+) -> dict[str, Any]:
+    """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
+    measured = measure(model.module, tokens, maskable, spec, **options)
+    exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
+    ngram = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, **masks) if data else None
+    total, without = sizes(model.module, model.context.vocabulary_size)
+    return {
+        "step": model.step,
+        "method": method_of(model.experiment, spec.bound),
+        "nats": {name: nats.sum(1) for name, nats in measured.contribution.items()},
+        "count": maskable.sum(1),
+        "bytes": byte_counts(model.tokenizer, tokens, maskable),
+        "ngram": ngram,
+        "parameters": total,
+        "without_embeddings": without,
+        "scores": measured.scores,
+    }
 
 
 def measure_runs(
@@ -102,7 +142,6 @@ def measure_runs(
             what = f"has other held-out text than {first}: its corpus or its held-out share differs"
             raise UserError(f"{run} {what}; {_ADVICE}")
         shards.append(own.data)
-    tokens, maskable = text.tokens, text.maskable
     names = [run.resolve().name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run) for run in runs]
@@ -114,26 +153,15 @@ def measure_runs(
                 progress(before * of + rows, len(runs) * of)
 
         model = Model.from_run(run, device, step)
-        measured = measure(model.module, tokens, maskable, spec, seed=seed, scores=SCORES, progress=done)
-        exact = model.experiment.parts["objective"].exact
-        ngram = data and measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, seed=seed)
-        total, without = sizes(model.module, model.context.vocabulary_size)
+        options: Any = {"seed": seed, "scores": SCORES, "progress": done}
         compared.append(
             ComparedRun(
                 name=name,
                 objective=model.experiment.parts["objective"].name,
-                step=model.step,
                 ema=model.experiment.train.ema > 0,
-                method=method_of(model.experiment, spec.bound),
-                nats={bound: nats.sum(1) for bound, nats in measured.contribution.items()},
-                count=maskable.sum(1),
-                bytes=byte_counts(model.tokenizer, tokens, maskable),
-                parameters=total,
-                without_embeddings=without,
                 history=history(RunFolder(run), model.experiment, until=model.step),
-                scores=measured.scores,
-                ngram=ngram or None,
                 experiment=model.experiment.to_table(),
+                **numbers_of(model, data, text.tokens, text.maskable, spec, **options),
             )
         )
     return compared
@@ -264,7 +292,7 @@ def compare(
     that of the masks; the bootstrap's is fixed. Other text than the baseline's is named as in `text_of`.
     """
     base = runs[baseline]
-    quantity = next(iter(base.nats))
+    quantity = base.quantity
     finals = [run.history.final for run in runs if run.history.final is not None]
     if reach is None and finals:
         reach = max(finals)
@@ -284,10 +312,10 @@ def compare(
         rows.append(
             Row(
                 run=run,
-                bounds={name: bound_value(nats, run.count, run.bytes) for name, nats in run.nats.items()},
+                bounds=run.bounds(),
                 differences=differences,
                 scores={name: ratio(*sums.unbind(1)) for name, sums in run.scores.items()},
-                ngram=figure(run.ngram, next(iter(run.nats.values())), run.count) if run.ngram else None,
+                ngram=run.beside(),
                 reached=(step, None if step is None else run.history.seconds_at(step)),
             )
         )

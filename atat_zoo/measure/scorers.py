@@ -207,7 +207,6 @@ class HuggingFaceScorer(ChunkJudge):
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, Any]:
-    """Return tokenizer and model."""
     try:
         import transformers
     except ImportError:

@@ -21,15 +21,13 @@ from torch import Tensor
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
-from atat_zoo.measure.compare import sizes
-from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.ngram import NGramNats, measure_ngram
+from atat_zoo.measure.compare import MeasuredRun, numbers_of
+from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.measure.policy import measure_policy
-from atat_zoo.measure.text import byte_counts, check_evaluation
+from atat_zoo.measure.text import check_evaluation
 from atat_zoo.model import Model
 from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.evaluation import method_of
 from atat_zoo.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.results.store import finite, kept, once
 from atat_zoo.run import RunFolder, sha256_of
@@ -54,25 +52,12 @@ def rows_of(part: str, total: int, limit: int) -> Tensor:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Measured:
+class Measured(MeasuredRun):
     """A run on the sequences of one part."""
 
     run: StudyRun
     weights: str  # SHA-256
     text: str  # SHA-256 of the tokens
-    step: int
-    method: str  # how the bound was estimated; `likelihood` if it is exact
-    nats: dict[str, Tensor]  # each bound by name, nats of each sequence, float64 [n]
-    count: Tensor  # tokens of each sequence, int64 [n]
-    bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
-    table: NGramNats | None  # the count table of its training shards, under the same masks
-    parameters: int  # of the entire model
-    without_embeddings: int
-
-    @property
-    def quantity(self) -> str:
-        """The bound by which the run is judged: its objective's first."""
-        return next(iter(self.nats))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -115,7 +100,7 @@ def _record(run: StudyRun, table: Table) -> Measured:
         count=torch.tensor(table["count"]),
         bytes=torch.tensor(table["bytes"]),
         weights=table["settings"]["weights"],
-        table=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
+        ngram=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
         **{key: table[key] for key in ("text", "step", "method", "parameters", "without_embeddings")},
     )
 
@@ -136,22 +121,15 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     if len(rows) < 2:
         problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
         raise UserError(f"{run.path}: {problem}; hold out more")
-    options: Any = {"seed": study.held_out.seed, "rows": rows}
-    measured = measure(model.module, tokens, maskable, spec, **options)
-    exact = model.experiment.parts["objective"].exact
-    beside = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, **options)
-    total, without = sizes(model.module, model.context.vocabulary_size)
-    return {
+    numbers = numbers_of(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
+    beside, _ = numbers.pop("ngram"), numbers.pop("scores")
+    return numbers | {
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
-        "step": model.step,
-        "count_table": None if beside is None else attrs.asdict(beside) | {"nats": beside.nats.tolist()},
-        "method": method_of(model.experiment, spec.bound),
-        "parameters": total,
-        "without_embeddings": without,
+        "count_table": beside and attrs.asdict(beside) | {"nats": beside.nats.tolist()},
         "rows": rows.tolist(),
-        "count": maskable.sum(1).tolist(),
-        "bytes": byte_counts(model.tokenizer, tokens, maskable).tolist(),
-        "nats": {name: nats.sum(1).tolist() for name, nats in measured.contribution.items()},
+        "count": numbers["count"].tolist(),
+        "bytes": numbers["bytes"].tolist(),
+        "nats": {name: nats.tolist() for name, nats in numbers["nats"].items()},
     }
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from atat_zoo import parsing
-from atat_zoo.measure.likelihood import bound_value
-from atat_zoo.measure.ngram import figure
 from atat_zoo.results.history import history
 from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, percent
 from atat_zoo.results.naming import exponential, title
@@ -116,14 +114,9 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
 
 def values_of(measured: Measured) -> dict[str, Any]:
     """Return the bounds of a run: nats per token and the exponential, under its name, and the count table's."""
-    table: dict[str, Any] = {}
-    for name, nats in measured.nats.items():
-        bound = bound_value(nats, measured.count, measured.bytes)
-        keys = ("value", "stderr", "nats_per_token", "bits_per_byte")
-        table[title(name)] = {key: getattr(bound, key) for key in keys}
-    quantity, beside = measured.quantity, measured.table
-    counted = figure(beside, measured.nats[quantity], measured.count) if beside else None
-    return {"bounds": table, "bound": title(quantity), "count_table": counted and counted.to_table()}
+    keys, counted = ("value", "stderr", "nats_per_token", "bits_per_byte"), measured.beside()
+    bounds = {title(name): {key: getattr(b, key) for key in keys} for name, b in measured.bounds().items()}
+    return {"bounds": bounds, "bound": title(measured.quantity), "count_table": counted and counted.to_table()}
 
 
 def machine_of(run: StudyRun) -> dict[str, Any]:

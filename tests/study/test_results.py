@@ -56,7 +56,7 @@ def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a
         nats={bound: torch.as_tensor(nats, dtype=torch.float64).expand(40) * COUNT},
         count=COUNT,
         bytes=COUNT,
-        table=NGramNats(reads="two neighbours", counted=3, nats=5.0 * COUNT.double()),
+        ngram=NGramNats(reads="two neighbours", counted=3, nats=5.0 * COUNT.double()),
         parameters=7,
         without_embeddings=3,
     )
