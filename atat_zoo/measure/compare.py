@@ -182,10 +182,8 @@ def alike(
         for key in ("length", "special", "rows"):
             here, there = getattr(data, key), getattr(model.experiment.data, key)
             if here != there:
-                raise UserError(
-                    f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences; "
-                    "compare runs that agree in it"
-                )
+                problem = f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences"
+                raise UserError(f"{problem}; compare runs that agree in it")
         yield run, model
 
 
@@ -299,10 +297,8 @@ def compare(
     rows = []
     for run in runs:
         if quantity not in run.nats:
-            raise UserError(
-                f"{run.name} has no bound {quantity!r}, which {base.name} is measured by; compare it with --bound "
-                "exact_k, or choose another --baseline"
-            )
+            problem = f"{run.name} has no bound {quantity!r}, which {base.name} is measured by"
+            raise UserError(f"{problem}; compare it with --bound exact_k, or choose another --baseline")
         step = None if reach is None else run.history.reached(reach)
         differences: dict[str, Difference | None] = {}
         for name, nats in run.nats.items():

@@ -162,10 +162,9 @@ def importance_of_run(
     """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
     experiment = model.experiment
     if "estimator" not in experiment.parts["objective"].uses:
-        raise UserError(
-            f"{run} was trained by the objective {experiment.parts['objective'].name!r}, which uses no importance "
-            "estimator; name a run whose experiment has an [estimator]"
-        )
+        trained = f"{run} was trained by the objective {experiment.parts['objective'].name!r}"
+        remedy = "name a run whose experiment has an [estimator]"
+        raise UserError(f"{trained}, which uses no importance estimator; {remedy}")
     text = held_out_text(model, run, spec.split, spec.sequences)
     assert text.counts is not None  # it is the experiment's own
     measured = measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)

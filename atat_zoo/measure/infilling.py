@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import attrs
@@ -61,30 +62,29 @@ def infilling_of_run(
     """
     longest = model.context.length - 2
     if gap > longest:
-        raise UserError(
-            f"a gap of {gap} tokens leaves no text on both sides, and the model has learned {longest + 2}; "
-            f"ask for at most {longest}"
-        )
+        problem = f"a gap of {gap} tokens leaves no text on both sides, and the model has learned {longest + 2}"
+        raise UserError(f"{problem}; ask for at most {longest}")
     text = held_out_text(model, run, split, number)
     tokens = text.tokens
     starts = place_gaps(tokens, text.maskable, special_ids(model.tokenizer), gap, seed)
     usable = starts >= 0
     if not bool(usable.any()):
-        raise UserError(
-            f"none of the {len(tokens)} held-out texts has {gap} tokens together that are no BOS, EOS or padding; "
-            "ask for a smaller gap"
-        )
+        problem = f"none of the {len(tokens)} held-out texts has {gap} tokens together that are no BOS, EOS or padding"
+        raise UserError(f"{problem}; ask for a smaller gap")
     tokens, starts = tokens[usable], starts[usable]
     denoiser, mask_id = model.writer().denoiser, model.context.mask_id
     log_p: dict[bool, list[Tensor]] = {True: [], False: []}
     for first in range(0, len(tokens), batch_size):
         x, at = (a[first : first + batch_size].to(model.context.device) for a in (tokens, starts))
-        for right, values in log_p.items():
-            values.append(log_likelihood(denoiser, x, at, gap, mask_id=mask_id, right=right).mean(1).cpu())
+        for right, of_side in log_p.items():
+            of_side.append(log_likelihood(denoiser, x, at, gap, mask_id=mask_id, right=right).mean(1).cpu())
         if progress:
             progress(first + len(x), len(tokens))
     both, left = torch.cat(log_p[True]), torch.cat(log_p[False])
-    means = {name: _mean(each) for name, each in (("both", both), ("left", left), ("difference", both - left))}
+    means: dict[str, float] = {}
+    for name, values in (("both", both), ("left", left), ("difference", both - left)):
+        error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
+        means |= {name: float(values.mean()), f"{name}_stderr": error}
     quality = GapQuality(
         split=split,
         number=len(tokens),
@@ -94,8 +94,7 @@ def infilling_of_run(
         step=model.step,
         ema=model.experiment.train.ema > 0,
         better=float((both > left).double().mean()),
-        **{name: mean for name, (mean, _) in means.items()},
-        **{f"{name}_stderr": error for name, (_, error) in means.items()},
+        **means,
     )
     quality.record(run)
     return quality
@@ -136,9 +135,3 @@ def log_likelihood(
         z = tokens.masked_fill((position >= begin + j) & (position < end), mask_id)
         log_p.append(denoiser(z, None, where).gather(1, tokens[where][:, None])[:, 0].double())
     return torch.stack(log_p, dim=1)
-
-
-def _mean(values: Tensor) -> tuple[float, float]:
-    """Return the mean and its standard error, NaN for a single value."""
-    error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else float("nan")
-    return float(values.mean()), error

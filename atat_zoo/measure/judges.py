@@ -86,10 +86,9 @@ class RunJudge:
         objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
         # Checked before torch is imported.
         if not objective.exact:
-            raise UserError(
-                f"judge.path: the run {self.path} has the objective {objective.name!r}, which only bounds a text's "
-                "likelihood; name a run whose likelihood is exact, such as an autoregressive one"
-            )
+            problem = f"the run {self.path} has the objective {objective.name!r}, which only bounds a text's likelihood"
+            remedy = "name a run whose likelihood is exact, such as an autoregressive one"
+            raise UserError(f"judge.path: {problem}; {remedy}")
         from atat_zoo.measure.scorers import RunScorer
         from atat_zoo.model import Model
 

@@ -165,10 +165,9 @@ def judge_run(
     length = length or model.context.length
     data, reference = _held_out(model, run, spec, number, length)
     if mauve and len(reference) < number:
-        raise UserError(
-            f"the {spec.split} text has {len(reference)} sequences, and MAUVE compares as many texts as were written; "
-            f"lower --number to {len(reference)} or take another --split"
-        )
+        problem = f"the {spec.split} text has {len(reference)} sequences"
+        remedy = f"lower --number to {len(reference)} or take another --split"
+        raise UserError(f"{problem}, and MAUVE compares as many texts as were written; {remedy}")
     report("writing", 0, number)
     generation = model.sample(number, sampler=sampler, length=length, seed=seed)
     report("writing", number, number)

@@ -226,14 +226,12 @@ def evaluate_run(
     The same seed gives two models the same masks. `text` is of `text_of`; that of the experiment's own corpus if None.
     """
     text = text or text_of(model, run, spec)
+    method, x = method_of(model.experiment, spec.bound), (text.tokens, text.maskable)
     counts = ngram = None
-    method = method_of(model.experiment, spec.bound)
     if text.data is not None:
         counts = load_counts(text.data)
-        ngram = measure_ngram(
-            model.module, text.data, text.tokens, text.maskable, spec, exact=method == LIKELIHOOD, seed=seed
-        )
-    measured = measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
+        ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
+    measured = measure(model.module, *x, spec, seed=seed, progress=progress)
     evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,

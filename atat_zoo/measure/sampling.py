@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -25,6 +26,7 @@ from atat_zoo.measure.overlap import pieces
 from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, policy_value
 from atat_zoo.measure.text import special_ids, text_of
 from atat_zoo.model import Model
+from atat_zoo.model.model import device_name
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, exponential
 from atat_zoo.results.store import RunResult, finite
@@ -152,10 +154,6 @@ def bench(
     minimum time counts. `sequences` is the maximum number of held-out sequences of the policy bounds (0: none),
     `orders` the K averaged inside them.
     """
-    import torch
-
-    from atat_zoo.model.model import device_name
-
     report = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
     # The first evaluations of a process are slower, so they are not measured.

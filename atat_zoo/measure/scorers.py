@@ -62,10 +62,8 @@ class ChunkJudge(ABC):
         encoded = self._encoded(texts)
         empty = next((i for i, ids in enumerate(encoded) if not ids), None)
         if empty is not None:
-            raise UserError(
-                f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features; ask for longer texts, "
-                "or leave out what needs features"
-            )
+            problem = f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features"
+            raise UserError(f"{problem}; ask for longer texts, or leave out what needs features")
         if self.pooling == "last":
             encoded = [ids[: self.length] for ids in encoded]
         total: Tensor | None = None
@@ -82,6 +80,10 @@ class ChunkJudge(ABC):
             count.index_add_(0, rows, of_text.sum(1).double().cpu())
         assert total is not None
         return (total / count[:, None]).float()
+
+    def unreadable(self, why: object) -> UserError:
+        """Return the error of a text that the tokenizer has no tokens for."""
+        return UserError(f"the judge {self.title} cannot read the text: {why}; name a judge whose tokenizer can")
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
@@ -132,9 +134,7 @@ class RunScorer(ChunkJudge):
         try:
             return self.tokenizer.encode_batch(texts)
         except UserError as error:
-            raise UserError(
-                f"the judge {self.title} cannot read the text: {error}; name a judge whose tokenizer can"
-            ) from None
+            raise self.unreadable(error) from None
 
     @override
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -182,10 +182,7 @@ class HuggingFaceScorer(ChunkJudge):
         unknown = self.tokenizer.unk_token_id
         # GPT-2 also uses its only special token as the unknown one, but text is never encoded as it.
         if unknown is not None and any(unknown in row for row in ids):
-            raise UserError(
-                f"the judge {self.title} cannot read the text: its tokenizer has no token for some characters; "
-                "name a judge whose tokenizer can"
-            )
+            raise self.unreadable("its tokenizer has no token for some characters")
         return ids
 
     @override
@@ -228,11 +225,9 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
         ) from None
     model, report = loaded
     # The library would initialise these at random and continue.
-    if report["missing_keys"]:
-        raise UserError(
-            f"judge.model: {name!r} lacks the weights {sorted(report['missing_keys'])[0]} "
-            f"({len(report['missing_keys'])} in all), so it is no causal language model; name one that is"
-        )
+    if lacking := sorted(report["missing_keys"]):
+        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in all), so it is no causal language model"
+        raise UserError(f"judge.model: {problem}; name one that is")
     return tokenizer, model
 
 

@@ -65,10 +65,8 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -
     """Return the held-out text of a run's own experiment."""
     data = build(model.experiment)
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
-        raise UserError(
-            f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since; "
-            "bring its old text back, or train again"
-        )
+        problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"
+        raise UserError(f"{problem}; bring its old text back, or train again")
     tokens, maskable = held_out(data, split, sequences)
     return Text(tokens=tokens, maskable=maskable, data=data, split=split)
 

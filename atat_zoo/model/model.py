@@ -79,20 +79,17 @@ class Model:
         experiment = from_table(table, where=str(folder / DESCRIPTION))
         tokenizer = experiment.parts["tokenizer"].load(folder)
         if context.vocabulary_size != tokenizer.vocabulary_size:
-            raise UserError(
-                f"{folder}: {DESCRIPTION} says that there are {context.vocabulary_size} tokens, {TOKENIZER} has "
-                f"{tokenizer.vocabulary_size}; copy both again or train again"
-            )
+            said = f"{DESCRIPTION} says that there are {context.vocabulary_size} tokens"
+            has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
+            raise UserError(f"{folder}: {said}, {has}; copy both again or train again")
         context = attrs.evolve(context, tokenizer=tokenizer)
         module = assemble(experiment, context).to(device)
         try:
             module.load_state_dict(weights)
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
-            raise UserError(
-                f"{folder}: {WEIGHTS} is of another model than {DESCRIPTION}: {first[0].strip()}; "
-                "copy both again or train again"
-            ) from error
+            problem = f"{WEIGHTS} is of another model than {DESCRIPTION}: {first[0].strip()}"
+            raise UserError(f"{folder}: {problem}; copy both again or train again") from error
         module.eval()
         return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step)
 
@@ -169,10 +166,8 @@ class Model:
         """
         module: Any = self.module
         if not module.denoiser().estimates_importance:
-            raise UserError(
-                f"objective {self.experiment.parts['objective'].name!r} has no importance; "
-                'train with objective.use = "mdlm" or "adaptive" and an estimator'
-            )
+            problem = f"objective {self.experiment.parts['objective'].name!r} has no importance"
+            raise UserError(f'{problem}; train with objective.use = "mdlm" or "adaptive" and an estimator')
         row, inner = self._row(text)
         whole = torch.zeros_like(row[None], dtype=torch.bool)
         whole[:, inner] = True
@@ -216,10 +211,8 @@ class Model:
         if not ids:
             raise UserError("the text is empty; give at least a word")
         if len(row) > self.context.length:
-            raise UserError(
-                f"the text is {len(row)} tokens, special tokens included, and the model has learned "
-                f"{self.context.length}; shorten it"
-            )
+            problem = f"the text is {len(row)} tokens, special tokens included"
+            raise UserError(f"{problem}, and the model has learned {self.context.length}; shorten it")
         return torch.tensor(row, device=self.context.device), slice(len(first), len(first) + len(ids))
 
     def _scores(self, ids: Tensor, values: Tensor) -> list[TokenScore]:

@@ -128,10 +128,9 @@ class StudyRun:
         here = self.experiment.to_table()
         if here != there:
             key, wanted, found, _ = next(changes(here, there))
-            raise UserError(
-                f"{self.path} is a run of another experiment: {key} is {clip(repr(found), 60)} there, and "
-                f"{clip(repr(wanted), 60)} in the study; rename the arm, choose another folder, or delete the run"
-            )
+            values = f"{key} is {clip(repr(found), 60)} there, and {clip(repr(wanted), 60)} in the study"
+            remedy = "rename the arm, choose another folder, or delete the run"
+            raise UserError(f"{self.path} is a run of another experiment: {values}; {remedy}")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -218,10 +217,9 @@ def load(file: Path) -> Study:
         known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
         if named in known and (ours := experiments.shipped(f"studies/{named}")):
             return load(ours)
-        raise UserError(
-            f"there is no study {clip(file)}: no such file{nearest(named, known)}; "
-            f"name a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
-        ) from None
+        problem = f"there is no study {clip(file)}: no such file{nearest(named, known)}"
+        remedy = f"name a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
+        raise UserError(f"{problem}; {remedy}") from None
     zoo = Zoo.load()
     name: Any = table.pop("name", file.stem)
     tables = {key: table.pop(key) for key in (*_TABLES, "arms") if key in table}
