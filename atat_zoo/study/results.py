@@ -41,17 +41,13 @@ def over_seeds(values: Sequence[float]) -> Interval | None:
     return Interval(value=mean, low=mean - half, high=mean + half)
 
 
-def per_token(measured: Measured) -> float:
-    """Return nats per token of the bound by which a run is judged."""
-    return float(measured.nats[measured.quantity].sum() / measured.count.sum())
-
-
 def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
     """Return the point of the sweep with the fewest nats per token, for each arm that has one."""
     assert study.sweep is not None
     points, chosen = list(study.sweep.points), {}
     for arm in study.swept:
-        nats = {str(each.run.point): per_token(each) for each in measured if each.run.arm == arm}
+        of_arm = [each for each in measured if each.run.arm == arm]
+        nats = {str(each.run.point): float(each.nats[each.quantity].sum() / each.count.sum()) for each in of_arm}
         nats = {point: value for point, value in nats.items() if math.isfinite(value)}
         if nats:
             best = min(nats, key=nats.__getitem__)
@@ -95,11 +91,14 @@ def arm_table(study: Study, arm: str, measured: Mapping[int, Measured], how: Map
 def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
     run, past = measured.run, history(measured.run.folder, measured.run.experiment, until=measured.step)
     lines = run.folder.read_metrics(damaged=True)
+    keys, counted = ("value", "stderr", "nats_per_token", "bits_per_byte"), measured.beside()
     return {
         "seed": run.seed,
         "run": run.name,
         "step": measured.step,
-        **values_of(measured),
+        "bounds": {title(name): {key: getattr(b, key) for key in keys} for name, b in measured.bounds().items()},
+        "bound": title(measured.quantity),
+        "count_table": counted and counted.to_table(),
         "steps": measured.step,
         "tokens": int(lines[-1]["tokens"]) if lines and "tokens" in lines[-1] else None,
         "seconds": past.seconds,
@@ -110,13 +109,6 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
         "machine": {key: value for key, value in machine_of(run).items() if key in ("processor", "cores")},
         "weights_sha256": measured.weights,
     }
-
-
-def values_of(measured: Measured) -> dict[str, Any]:
-    """Return the bounds of a run: nats per token and the exponential, under its name, and the count table's."""
-    keys, counted = ("value", "stderr", "nats_per_token", "bits_per_byte"), measured.beside()
-    bounds = {title(name): {key: getattr(b, key) for key in keys} for name, b in measured.bounds().items()}
-    return {"bounds": bounds, "bound": title(measured.quantity), "count_table": counted and counted.to_table()}
 
 
 def machine_of(run: StudyRun) -> dict[str, Any]:

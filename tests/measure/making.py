@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,9 +13,6 @@ from atat_zoo.model import Model
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.run import RunFolder, write_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORDS = ["the", "old", "man", "saw", "a", "sea", "of", "green", "and", "gold", "under", "no", "sky", "at", "night"]
 

@@ -263,7 +263,6 @@ def test_mistakes_are_said_in_one_sentence(tiny, trained):
         (["trained"], "is only one run; name two or more"),
         (["trained", "nowhere"], "nowhere is no run folder"),
         (["trained", "trained", "--baseline", "traind"], "is none of the runs; did you mean 'trained'?"),
-        (["trained", "trained", "--bound", "exact_q"], "did you mean 'exact_k'?"),
     ):
         done = tiny.atat("compare", *words, check=False)
         assert (done.returncode, sentence in done.stderr) == (2, True)

@@ -11,21 +11,13 @@ from torch import nn
 from atat_zoo import Zoo
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.measure.compare import SCORES, brier, top_1_accuracy
+from atat_zoo.measure.compare import SCORES, brier
 from atat_zoo.measure.likelihood import measure
 from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import toy
 
 V, L = 2, 3
-
-
-def test_by_hand():
-    logits = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64).log()
-    x = torch.tensor([0, 1])
-    expected = [0.5**2 + 0.3**2 + 0.2**2, 0.1**2 + 0.9**2 + 0.8**2]
-    torch.testing.assert_close(brier(logits, x), torch.tensor(expected, dtype=torch.float64))
-    assert top_1_accuracy(logits, x).tolist() == [1.0, 0.0]
 
 
 @given(values=st.lists(st.floats(-30, 30, width=16), min_size=2, max_size=8), shift=st.floats(-50, 50), data=st.data())

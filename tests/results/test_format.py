@@ -22,32 +22,23 @@ def test_a_number_is_rounded_to_one_or_two_digits_of_its_error(value, error):
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "said"),
+    ("write", "numbers", "said"),
     [
-        (58.2248, 1.2444, "58.2 ± 1.2"),
-        (1.67208, 0.012198, "1.672 ± 0.012"),
-        (12345.6, 1234.0, "12,300 ± 1,200"),
-        (12345.6, None, "12,300"),
-        (0.0, None, "0"),
-        (None, 1.0, "not finite"),
-        (math.inf, 1.0, "not finite"),
+        (uncertain, (58.2248, 1.2444), "58.2 ± 1.2"),
+        (uncertain, (1.67208, 0.012198), "1.672 ± 0.012"),
+        (uncertain, (12345.6, 1234.0), "12,300 ± 1,200"),
+        (uncertain, (12345.6, None), "12,300"),
+        (uncertain, (0.0, None), "0"),
+        (uncertain, (None, 1.0), "not finite"),
+        (uncertain, (math.inf, 1.0), "not finite"),
+        (interval, (-2.18509, -2.69752, -1.66996), "−2.2 % [−2.7, −1.7]"),
+        (interval, (5.4821, 5.4013, 5.5631), "+5.48 % [+5.40, +5.56]"),
+        (interval, (-0.04, -0.5, 0.42), "+0.0 % [−0.5, +0.4]"),
+        (interval, (None, -1.0, 1.0), "not finite"),
     ],
 )
-def test_a_number_beside_its_error(value, error, said):
-    assert uncertain(value, error) == said
-
-
-@pytest.mark.parametrize(
-    ("value", "low", "high", "said"),
-    [
-        (-2.18509, -2.69752, -1.66996, "−2.2 % [−2.7, −1.7]"),
-        (5.4821, 5.4013, 5.5631, "+5.48 % [+5.40, +5.56]"),
-        (-0.04, -0.5, 0.42, "+0.0 % [−0.5, +0.4]"),
-        (None, -1.0, 1.0, "not finite"),
-    ],
-)
-def test_a_difference_within_its_interval(value, low, high, said):
-    assert interval(value, low, high) == said
+def test_a_number_beside_its_error_or_within_its_interval(write, numbers, said):
+    assert write(*numbers) == said
 
 
 def test_words_are_joined():

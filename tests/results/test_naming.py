@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 import atat_zoo
 from atat_zoo.results import naming
 
@@ -28,9 +26,6 @@ def test_only_one_module_writes_the_word():
     assert speakers == {"results/naming.py"}
 
 
-@pytest.mark.parametrize(
-    ("quantity", "title"),
-    [("nelbo", "perplexity"), ("adaptive", "adaptive bound"), ("discrete T=8", "discrete T=8 bound")],
-)
-def test_every_other_bound_has_a_name_of_its_own(quantity, title):
-    assert naming.title(quantity) == title
+def test_every_other_bound_has_a_name_of_its_own():
+    titles = [naming.title(quantity) for quantity in ("nelbo", "adaptive", "discrete T=8")]
+    assert titles == ["perplexity", "adaptive bound", "discrete T=8 bound"]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests import forked
 from tests.study.quick import CODE, SLOW
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TINY = """
 corpus = {use = "files", train = ["train.txt"], validation = ["validation.txt"], test = ["test.txt"], document = "line"}

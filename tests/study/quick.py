@@ -6,11 +6,8 @@ import multiprocessing
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 CODE = "from tests.study.quick import main; main()"
 # Seconds that every step takes longer, for a training that is to be caught in the middle.

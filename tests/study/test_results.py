@@ -64,7 +64,7 @@ def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a
 
 def test_each_arm_is_set_beside_the_count_table(tmp_path):
     runs = {seed: run_of(tmp_path, f"r{seed}", seed, 5 + shift) for seed, shift in ((1, -0.1), (2, -0.3))}
-    tables = [results.values_of(each)["count_table"] for each in runs.values()]
+    tables = [results._run_table(each, {})["count_table"] for each in runs.values()]
     assert [table["value"] for table in tables] == pytest.approx([math.exp(5)] * 2)
     assert [table["difference"] for table in tables] == pytest.approx([-0.1, -0.3])
     assert markdown._beside([{"count_table": table} for table in tables]) == "148.41 (-18.1 %)"  # e^−0.2
