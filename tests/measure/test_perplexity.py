@@ -98,12 +98,8 @@ def summed(found, counts=None, **kwargs):
 
 
 def same(one, two):
-    names = [field.name for field in attrs.fields(Measurement)]
-    for a, b in ((getattr(one, name), getattr(two, name)) for name in names):
-        if a is None or b is None:
-            assert a is b
-        else:
-            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    one, two = (attrs.asdict(each, recurse=False) for each in (one, two))
+    torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
 
 
 def test_perplexity_is_the_exponential_of_nats_per_token():

@@ -78,15 +78,12 @@ def test_a_folder_is_the_files_in_it(tiny, trained, tmp_path):
     assert (found["split"], found["characters"]) == ("all", 3 * len(text))
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--bound", "exactk"], "did you mean 'exact_k'"),
-        (["--bound", "{use = 'discrete_t', steps = 0}"], "steps: must be at least 1, not 0"),
-        (["--corpus", "no/such/file.txt"], "no/such/file.txt: there is no such file and no corpus of that name"),
-        (["--corpus", "sotuu"], "did you mean 'sotu'?"),
-    ],
-)
-def test_mistakes_are_said_in_one_sentence(tiny, trained, words, said):
-    done = tiny.atat("eval", str(trained), *words, check=False)
-    assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True)
+def test_mistakes_are_said_in_one_sentence(tiny, trained):
+    for option, value, said in (
+        ("--bound", "exactk", "did you mean 'exact_k'"),
+        ("--bound", "{use = 'discrete_t', steps = 0}", "steps: must be at least 1, not 0"),
+        ("--corpus", "no/such/file.txt", "no/such/file.txt: there is no such file and no corpus of that name"),
+        ("--corpus", "sotuu", "did you mean 'sotu'?"),
+    ):
+        done = tiny.atat("eval", str(trained), option, value, check=False)
+        assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True)
