@@ -22,15 +22,6 @@ def read(tmp_path, monkeypatch):
     return read
 
 
-def test_an_arm_is_an_experiment_with_overrides_and_seeds(read):
-    study = read(STUDY)
-    assert (study.name, study.seeds) == ("study", {"plain": (18, 19), "fast": (18, 19)})
-    runs = study.arm_runs("fast", {})
-    assert [str(run.path) for run in runs] == ["study/fast-seed18", "study/fast-seed19"]
-    assert runs[0].experiment.parts["optimizer"].learning_rate == 1e-2
-    assert (study.against("fast"), study.against("plain")) == (("plain",), ())
-
-
 LAYERS = """
 seeds = [18, 19]
 baseline = "plain"
@@ -50,7 +41,8 @@ def test_what_is_said_later_wins(read):
     run = study.run("fast", 18, "low")
     assert (run.experiment.train.steps, run.experiment.train.batch_size, run.experiment.train.clip) == (4, 6, 4.0)
     assert run.experiment.parts["optimizer"].learning_rate == 1e-4
-    assert run.name == "fast-low-seed18"
+    assert (study.name, str(run.path)) == ("study", "runs/study/fast-low-seed18")
+    assert (study.against("fast"), study.against("plain")) == (("plain",), ())
     assert study.run("fast", 18, "high", 7).experiment.train.steps == 7
     # Only what has an experiment of its own is swept; the other takes its point.
     assert [run.name for run in study.sweep_runs()] == ["plain-low-seed1", "plain-high-seed1"]
