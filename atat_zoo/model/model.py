@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import torch
@@ -16,9 +16,6 @@ from torch import Tensor, nn
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
-from atat_zoo.generation import Generation, Infilling, Writer, infill
-from atat_zoo.generation.guidance import Guidance
-from atat_zoo.generation.layout import ends
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
@@ -27,6 +24,10 @@ from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, des
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
 from atat_zoo.uncertainty import Uncertainty
+
+if TYPE_CHECKING:  # a training does not write texts before its end
+    from atat_zoo.generation import Generation, Infilling, Writer
+    from atat_zoo.generation.guidance import Guidance
 
 FORMAT = 1
 # A part by its name, or as a table with its parameters.
@@ -99,6 +100,8 @@ class Model:
         The precision is the network's, as `train.precision`; log-probabilities and draws are float32 and float64. To
         compile the backbone takes a minute and pays off for many texts.
         """
+        from atat_zoo.generation import Writer
+
         module: Any = compiled(self.module) if compile else self.module
         return Writer(
             denoiser=module.denoiser(),
@@ -150,6 +153,8 @@ class Model:
         Raises:
             UserError: when a gap is malformed, there is none, or a text does not fit.
         """
+        from atat_zoo.generation import infill
+
         texts = [texts] if isinstance(texts, str) else list(texts)
         parts, writer = self._parts(sampler=sampler, guidance=guidance), self.writer(precision)
         guided = parts["guidance"].guide(writer)
@@ -205,6 +210,8 @@ class Model:
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
         """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""
+        from atat_zoo.generation.layout import ends
+
         first, last = ends(self.tokenizer, self.experiment.data.special)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
