@@ -7,23 +7,20 @@ import gzip
 import hashlib
 import re
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 from typing_extensions import override
 
+from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamp
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
 from atat_zoo.registry.spec import unstructure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.data import Split
 
 TEXT8_CHARACTERS = 100_000_000
 # Transcribers' remarks, not part of the speech.

@@ -7,16 +7,14 @@ the sequences. No document may be longer than memory allows: `most` characters.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, pairwise
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Protocol
 
 from typing_extensions import override
 
 from atat_zoo.registry import component
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Boundary(Protocol):

@@ -7,14 +7,12 @@ repository, from which the numbers of the field's zero-shot table come. They are
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from typing_extensions import override
 
 from atat_zoo.registry import component
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Detokenizer(Protocol):

@@ -7,19 +7,15 @@ import gzip
 import io
 import json
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
-from atat_zoo.corpora.boundaries import lines
+from atat_zoo.corpora.boundaries import Boundary, lines
 from atat_zoo.data.digests import unreadable
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.machine import memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from atat_zoo.corpora.boundaries import Boundary
 
 _JSON = (".jsonl", ".ndjson")
 _CSV = {".csv": ",", ".tsv": "\t"}

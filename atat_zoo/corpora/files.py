@@ -5,24 +5,21 @@ from __future__ import annotations
 import glob
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
+from atat_zoo.corpora.boundaries import Boundary
+from atat_zoo.corpora.detokenizers import Detokenizer
 from atat_zoo.corpora.documents import documents, package, suffix, text_in
 from atat_zoo.corpora.held_out import Divided
+from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.corpora.boundaries import Boundary
-    from atat_zoo.corpora.detokenizers import Detokenizer
-    from atat_zoo.data import Split
 
 _SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # of the files that a folder is named for
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
+from atat_zoo.corpora.detokenizers import Detokenizer
 from atat_zoo.corpora.held_out import Divided
+from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.corpora.detokenizers import Detokenizer
-    from atat_zoo.data import Split
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

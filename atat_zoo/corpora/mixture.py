@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 from typing_extensions import override
 
 from atat_zoo.corpora import Corpus
+from atat_zoo.data import Split
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, parts
 from atat_zoo.registry.spec import unstructure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.data import Split
 
 
 @component

@@ -17,6 +17,8 @@ import errno
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -25,28 +27,22 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.data import SPLITS, digests, manifest
-from atat_zoo.data.encoding import Encoder
+from atat_zoo.data import SPLITS, Progress, Split, digests, manifest
+from atat_zoo.data.encoding import Encoder, Throughput
 from atat_zoo.data.given import check_given, verified
-from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Packer, batches, dtype_for, pieces, spread
+from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Encoded, Packer, Piece, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import forget_states, write_split
 from atat_zoo.errors import UserError
+from atat_zoo.experiment.schema import Experiment
 from atat_zoo.machine import require
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.run.locks import locked
+from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from atat_zoo.data import Progress, Split
-    from atat_zoo.data.encoding import Throughput
-    from atat_zoo.data.pack import Encoded, Piece
     from atat_zoo.data.slices import Slices
-    from atat_zoo.experiment.schema import Experiment
-    from atat_zoo.tokenizers import TokenizerModel
 
 
 # Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their

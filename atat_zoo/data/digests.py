@@ -10,18 +10,15 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from atat_zoo.data import Progress
 from atat_zoo.errors import UserError
 from atat_zoo.run.atomic import write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from atat_zoo.data import Progress
 
 FILE = "digests.json"
 _TICK = 2 * 10**9  # nanoseconds in which every clock has ticked

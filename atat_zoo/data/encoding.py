@@ -12,23 +12,18 @@ import signal
 import threading
 import time
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 
-from atat_zoo.data.pack import encode
+from atat_zoo.data.pack import Encoded, Form, Packer, Piece, encode
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from atat_zoo.data.pack import Encoded, Form, Packer, Piece
 
 _SAFE = "PYTHONSAFEPATH"
 _job: list[tuple[Any, Form]] = []  # the tokenizer and the form, in a process that was started for it

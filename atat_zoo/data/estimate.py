@@ -5,18 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import attrs
 
-from atat_zoo.data import manifest
+from atat_zoo.data import Progress, manifest
 from atat_zoo.data.build import beside, folder_for, packer_of, silent, source_of
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from atat_zoo.data import Progress
-    from atat_zoo.experiment.schema import Experiment
+from atat_zoo.experiment.schema import Experiment
 
 
 @attrs.frozen(kw_only=True)

@@ -6,16 +6,14 @@ import contextlib
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.data import SPLITS, manifest, remote
 from atat_zoo.data.manifest import TOKENIZER
 from atat_zoo.errors import UserError
+from atat_zoo.experiment.schema import Experiment
 from atat_zoo.run import sha256_of
-
-if TYPE_CHECKING:
-    from atat_zoo.experiment.schema import Experiment
-    from atat_zoo.tokenizers import Tokenizer, TokenizerModel
+from atat_zoo.tokenizers import Tokenizer, TokenizerModel
 
 
 def check_given(folder: Path, experiment: Experiment) -> Path:

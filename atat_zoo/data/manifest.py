@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
+import numpy as np
+from numpy.typing import NDArray
 
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy as np
-    from numpy.typing import NDArray
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -175,8 +172,6 @@ def array_of(data: bytes) -> NDArray[Any]:
 
     A damaged header raises nearly any exception, as numpy does.
     """
-    import numpy as np
-
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("its arrays are of another format")

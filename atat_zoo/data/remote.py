@@ -24,21 +24,18 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import attrs
 
 from atat_zoo.data import SPLITS, manifest
+from atat_zoo.data.manifest import Shard
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run.atomic import clean, write_bytes
 from atat_zoo.run.locks import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from atat_zoo.data.manifest import Shard
 
 ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself
 _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")

@@ -14,13 +14,16 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from atat_zoo.data import SPLITS, manifest
+from atat_zoo.data import SPLITS, Progress, Split, manifest
 from atat_zoo.data.build import (
+    ShardSource,
     batches_of,
     beside,
     build,
@@ -33,25 +36,15 @@ from atat_zoo.data.build import (
     unfinished,
     unless_built,
 )
-from atat_zoo.data.encoding import Encoder
+from atat_zoo.data.encoding import Encoder, Throughput
 from atat_zoo.data.manifest import TOKENIZER
-from atat_zoo.data.pack import Encoded
+from atat_zoo.data.pack import Encoded, Piece
 from atat_zoo.data.shards import arrays_of, save_arrays
 from atat_zoo.errors import UserError
+from atat_zoo.experiment.schema import Experiment
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import discard, write_bytes, write_text
 from atat_zoo.run.locks import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import Self
-
-    from atat_zoo.data import Progress, Split
-    from atat_zoo.data.build import ShardSource
-    from atat_zoo.data.encoding import Throughput
-    from atat_zoo.data.pack import Piece
-    from atat_zoo.experiment.schema import Experiment
 
 BLOCK = 4  # batches, of a megabyte each at most
 _DONE = "done.json"

@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.tokenizers.tables import FILE, TableModel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 _END_OF_TEXT = "<|endoftext|>"
 # An explicit choice of threads: without one the library warns when loader workers fork.

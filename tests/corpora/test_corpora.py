@@ -12,7 +12,8 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import attrs
@@ -28,9 +29,6 @@ from atat_zoo.corpora.held_out import HeldOut
 from atat_zoo.data import SPLITS
 from atat_zoo.errors import UserError
 from tests.limited import limited
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def undivided(*paths: Path | str, **settings: Any) -> FilesCorpus:

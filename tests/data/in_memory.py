@@ -8,21 +8,18 @@ import os
 import signal
 import threading
 import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from atat_zoo.corpora import Corpus
+from atat_zoo.data import Split
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.registry import component, param
 from atat_zoo.tokenizers import BytesTokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from atat_zoo.data import Split
 
 
 @component

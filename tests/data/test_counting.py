@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,6 @@ from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Context
 from tests.limited import limited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from in_memory import Memory, experiment_of, hashes, texts
@@ -22,9 +23,6 @@ from atat_zoo.errors import UserError
 from atat_zoo.registry import component
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.tokenizers.tables import BytesModel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TEXTS = texts(150)
 

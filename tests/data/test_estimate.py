@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from in_memory import Memory, experiment_of, texts
@@ -18,10 +20,6 @@ from atat_zoo.data.build import build
 from atat_zoo.data.estimate import BuildEstimate, estimate
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import BPETokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TEXTS = tuple(sha256(text.encode()).hexdigest() * 2 for text in texts(3000))  # a gzip file reads ahead
 

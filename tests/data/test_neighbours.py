@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from hypothesis.extra import numpy as arrays
 from atat_zoo.data import neighbours
 from atat_zoo.data.neighbours import LARGEST_VOCABULARY, CountTable
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 V, PAD = 4, 2**16 - 1
 ROWS = st.integers(1, 6).flatmap(

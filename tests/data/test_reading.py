@@ -6,8 +6,9 @@ import gzip
 import io
 import tarfile
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
@@ -24,9 +25,6 @@ from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
 from tests.limited import limited
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAD = 65535
 

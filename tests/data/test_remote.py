@@ -11,9 +11,11 @@ import random
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -37,10 +39,6 @@ from atat_zoo.run import atomic
 from atat_zoo.run.locks import locked
 from tests.faulty_server import Server, serving
 from tests.limited import full_disk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"

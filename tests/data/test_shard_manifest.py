@@ -6,7 +6,9 @@ import hashlib
 import io
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,6 @@ import pytest
 from atat_zoo.data import manifest
 from atat_zoo.errors import UserError
 from tests.limited import limited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from atat_zoo.data.build import build
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
 from tests.limited import limited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_a_sequence_that_is_too_long(experiment: Callable[..., Any]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +22,6 @@ from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import StreamLoader, TokenStream, copied_ahead, train_loader
 from atat_zoo.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 # More workers than the machine has cores, and workers that fork beside torch's threads (a warning since Python 3.12).
 pytestmark = pytest.mark.filterwarnings(

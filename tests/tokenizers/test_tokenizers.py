@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,6 @@ from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
 from atat_zoo.tokenizers.tables import ALPHABET
 from tests.limited import limited
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXTS = (
     "It was the best of times, it was the worst of times; it was the age of wisdom.",
