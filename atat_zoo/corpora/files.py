@@ -88,16 +88,16 @@ class FilesCorpus(Divided):
 
     @override
     def size(self) -> int | None:
-        sizes: dict[tuple[str, str], int] = {}
-        first: dict[tuple[str, str], Path] = {}
+        forms: dict[tuple[str, str], list[Path]] = {}
         for path in itertools.chain.from_iterable(self._files().values()):
-            form = suffix(path), path.suffix
-            sizes[form] = sizes.get(form, 0) + path.stat().st_size
-            first.setdefault(form, path)
-        shares = {form: text_in(path, self.document, self.text_field) for form, path in first.items()}
-        if None in shares.values():  # a format does not tell
-            return None
-        return round(sum(share * sizes[form] for form, share in shares.items() if share is not None))
+            forms.setdefault((suffix(path), path.suffix), []).append(path)
+        size = 0.0
+        for paths in forms.values():
+            share = text_in(paths[0], self.document, self.text_field)
+            if share is None:  # a format does not tell
+                return None
+            size += share * sum(path.stat().st_size for path in paths)
+        return round(size)
 
     @override
     def identity(self) -> dict[str, Any]:

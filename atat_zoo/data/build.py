@@ -12,13 +12,13 @@ sequences and by the documents shuffled at once, for a corpus of any size.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from atat_zoo.data import SPLITS, Progress, Split, digests, manifest
+from atat_zoo.data import SPLITS, Progress, Split, digests, manifest, remote
 from atat_zoo.data.encoding import Encoder, Throughput
-from atat_zoo.data.given import check_given, verified
 from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Encoded, Packer, Piece, batches, dtype_for, pieces, spread
-from atat_zoo.data.shards import forget_states, write_split
+from atat_zoo.data.shards import write_split
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.schema import Experiment
 from atat_zoo.machine import require
@@ -39,7 +38,7 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.run.locks import locked
-from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import Tokenizer, TokenizerModel
 
 if TYPE_CHECKING:
     from atat_zoo.data.slices import Slices
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 # Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
+_NOTE = "settings"  # of unfinished work: what it is made of
 _NOT_WRITABLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 )
@@ -70,10 +70,146 @@ class ShardSource:
         return cls(_hash(_settings(experiment, fingerprint)), fingerprint, "" if stamp is None else _hash(stamp))
 
 
-def folder_for(experiment: Experiment, source: ShardSource) -> Path:
-    """Return the folder for shards that are made of this."""
-    corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    return Path(spec.root) / f"{corpus.name}-{tokenizer.name}-{spec.length}-{source.settings[:10]}"
+@attrs.frozen
+class Build:
+    """Shards that are to be built: of an experiment whose text was seen to be `source`, into `folder`."""
+
+    experiment: Experiment
+    source: ShardSource
+    report: Progress
+
+    @classmethod
+    @contextmanager
+    def of(cls, experiment: Experiment, report: Progress) -> Iterator[Build]:
+        """Give the build of an experiment, and keep the hashes of its files beside the shards."""
+        length, apart = experiment.data.length, experiment.data.rows == "document"
+        held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
+        require(16 * rows * length, f"data.length = {length}", held, "lower it")
+        with digests.kept_in(Path(experiment.data.root), report):
+            yield cls(experiment, ShardSource.now(experiment), report)
+
+    @property
+    def folder(self) -> Path:
+        """The folder for the shards."""
+        parts, spec = self.experiment.parts, self.experiment.data
+        names = f"{parts['corpus'].name}-{parts['tokenizer'].name}-{spec.length}"
+        return Path(spec.root) / f"{names}-{self.source.settings[:10]}"
+
+    def beside(self, suffix: str) -> Path:
+        """Return what stands beside the folder of shards: `lock`, `partial` or `slices`."""
+        return self.folder.with_name(f"{self.folder.name}.{suffix}")
+
+    def alone(self, lock: Path) -> AbstractContextManager[None]:
+        """Lock a file; while another process has it, wait."""
+        return locked(lock, lambda _: self.report("waiting", 0, None))
+
+    def is_built(self) -> bool:
+        """Return whether the shards are complete."""
+        return (self.folder / manifest.FILE).is_file()
+
+    def finished(self) -> Path:
+        """Return the folder of shards that are built, after checking that they are made of this."""
+        if _verified(self.folder, self.experiment).settings != self.source.settings:
+            raise UserError(f"{self.folder} holds shards of other settings; delete it and run `atat data build` again")
+        return self.folder
+
+    def unfinished(self, work: Path) -> Path:
+        """Return the folder of unfinished work, emptied if its settings differ or its text was written to since."""
+        note, begun = work / _NOTE, f"{self.source.settings}{self.source.stamp}"
+        if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
+            shutil.rmtree(work)
+        if not work.is_dir():
+            work.mkdir()
+            write_text(note, begun)
+        return work
+
+    def check_unchanged(self, work: Path) -> None:
+        """Check that nothing has written to the text; else delete what was made of it."""
+        if ShardSource.now(self.experiment) != self.source:
+            shutil.rmtree(work)
+            raise UserError(
+                "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
+                "kept; run the same command again once nothing writes there any more"
+            )
+
+    def batches(self, split: Split) -> Iterator[list[Piece]]:
+        """Return the batches of a split in the order of their sequences."""
+        documents = self.experiment.parts["corpus"].documents(split)
+        documents = spread(documents, _SPREAD_SEED) if split == "train" else documents
+        return batches(documents, self.experiment.data.rows)
+
+    def packer(self, model: TokenizerModel, split: Split) -> Packer:
+        """Return the packer of a split."""
+        spec = self.experiment.data
+        settings = {key: getattr(spec, key) for key in ("length", "special", "remainder", "rows")}
+        dtype, limit = dtype_for(model.vocabulary_size, spec.dtype), spec.sequences if split == "train" else None
+        return Packer(model, **settings, dtype=dtype, limit=limit)
+
+    def tokenizer_in(self, work: Path) -> int | None:
+        """Train and save the tokenizer unless it is there; return the characters of the training text if read."""
+        if (work / manifest.TOKENIZER).is_file():
+            return None
+        done = 0
+
+        def documents() -> Iterator[str]:
+            nonlocal done
+            done = shown = 0
+            for text in self.experiment.parts["corpus"].documents("train"):
+                # A word of a hundred million letters would take gigabytes; other words are not cut.
+                yield from [text] if len(text) <= PIECE else (piece.text for piece in pieces(text))
+                done += len(text)
+                if done - shown >= PIECE:
+                    shown = done
+                    self.report("tokenizer", done, None)
+
+        self.report("tokenizer", 0, None)
+        saved = work / "tokenizer.tmp"
+        saved.mkdir(exist_ok=True)
+        self.experiment.parts["tokenizer"].train(documents).save(saved)
+        write_bytes(work / manifest.TOKENIZER, (saved / manifest.TOKENIZER).read_bytes())
+        shutil.rmtree(saved)
+        self.report("tokenizer", done, done)
+        return done or None
+
+    def write(self, work: Path, encoder: Encoder, slices: Slices | None) -> None:
+        """Write all files of a folder of shards, the manifest last."""
+        tokenizer, spec = self.experiment.parts["tokenizer"], self.experiment.data
+        characters = self.tokenizer_in(work)
+        model = tokenizer.load(work)
+        packers = {split: self.packer(model, split) for split in SPLITS}
+        splits: dict[str, manifest.SplitRecord] = {}
+        with encoder.of(tokenizer, work, packers["train"]):
+            for split, packer in packers.items():
+                train = split == "train"
+
+                def encoded(start: int, split: Split = split) -> Iterator[Encoded]:
+                    if slices:
+                        return slices.encoded(split, start)
+                    return encoder.encoded(islice(self.batches(split), start, None))
+
+                order = f"shuffled in blocks of {SHUFFLED} characters" if train else "as in the corpus"
+                shards = write_split(work, split, encoded, packer, spec, self.report, characters if train else None)
+                splits[split] = manifest.SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
+                if train:
+                    with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
+                        np.save(file, packer.counts, allow_pickle=False)
+        contents = manifest.ShardManifest(
+            format=manifest.FORMAT,
+            settings=self.source.settings,
+            made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
+            **{key: getattr(spec, key) for key in ("length", "special", "rows", "remainder", "lanes")},
+            **{key: getattr(model, key) for key in ("vocabulary_size", "bos", "eos")},
+            dtype=packers["train"].dtype.name,
+            block=spec.sequences_per_member,
+            tokenizer=tokenizer.identity(),
+            corpus=unstructure(self.experiment.parts["corpus"]),
+            fingerprint=self.source.fingerprint,
+            sha256={name: sha256_of(work / name) for name in (manifest.TOKENIZER, manifest.COUNTS)},
+            splits=splits,
+        )
+        for path in [*work.glob("*.state.npz"), *work.glob(".*.part"), work / _NOTE]:  # complete: nothing continues it
+            path.unlink()
+        write_text(work / manifest.FILE, contents.to_json())
 
 
 def build(
@@ -97,192 +233,51 @@ def build(
         throughput: where text and time are counted.
         slices: opens the folder of the encoded text, for `slices.join`.
     """
-    report = progress or silent
 
-    def build_in(source: ShardSource, folder: Path) -> Path:
-        with only_one(folder, report):
-            if (folder / manifest.FILE).is_file():  # another process was faster
-                return finished(folder, experiment, source)
+    def build_in(wanted: Build) -> Path:
+        folder = wanted.folder
+        with wanted.alone(wanted.beside("lock")):
+            if wanted.is_built():  # another process was faster
+                return wanted.finished()
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
-            joined = slices(beside(folder, "slices"), source.settings) if slices else None
-            work = unfinished(beside(folder, "partial"), source)
+            joined = slices(wanted.beside("slices"), wanted.source.settings) if slices else None
+            work = wanted.unfinished(wanted.beside("partial"))
             if joined:
                 write_bytes(work / manifest.TOKENIZER, joined.tokenizer)
-            _fill(work, experiment, source, report, Encoder(processes, throughput), joined)
-            check_unchanged(experiment, source, work)
+            wanted.write(work, Encoder(processes, throughput), joined)
+            wanted.check_unchanged(work)
             work.rename(folder)
             sync_folder(folder.parent)
-            discard(beside(folder, "slices"))
+            discard(wanted.beside("slices"))
         return folder
 
-    return unless_built(experiment, report, build_in)
+    return unless_built(experiment, progress, build_in)
 
 
-def unless_built(experiment: Experiment, report: Progress, make: Callable[[ShardSource, Path], Path]) -> Path:
-    """Return the folder of shards if they are built, checked; else what `make` returns for their source and folder."""
+def unless_built(experiment: Experiment, progress: Progress | None, make: Callable[[Build], Path]) -> Path:
+    """Return the folder of shards if they are built, checked; else what `make` returns for their build."""
     given = experiment.parts["corpus"].built()
     if given is not None:
-        return check_given(given, experiment)
-    with source_of(experiment, report) as source:
-        folder = folder_for(experiment, source)
-        if (folder / manifest.FILE).is_file():
-            return finished(folder, experiment, source)
-        with _writing(folder):
-            return make(source, folder)
+        return _check_given(given, experiment)
+    with Build.of(experiment, progress or silent) as wanted:
+        if wanted.is_built():
+            return wanted.finished()
+        parent = wanted.folder.parent
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            return make(wanted)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            raise UserError(
+                f"data.root: cannot write in {parent} ({error.strerror}: {error.filename}); free some space, or set "
+                "data.root to a folder that you may write to, and run the same command again: it continues where it was"
+            ) from None
 
 
 def silent(stage: str, done: int, total: int | None) -> None:
     """Report nothing."""
-
-
-@contextlib.contextmanager
-def source_of(experiment: Experiment, report: Progress) -> Iterator[ShardSource]:
-    """Give what the shards are made of, and keep the hashes of its files beside them."""
-    length, apart = experiment.data.length, experiment.data.rows == "document"
-    held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
-    require(16 * rows * length, f"data.length = {length}", held, "lower it")
-    with digests.kept_in(Path(experiment.data.root), report):
-        yield ShardSource.now(experiment)
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Say in a sentence if nothing can be written beside a folder."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        if error.errno not in _NOT_WRITABLE:
-            raise
-        raise UserError(
-            f"data.root: cannot write in {folder.parent} ({error.strerror}: {error.filename}); free some space, or set "
-            "data.root to a folder that you may write to, and run the same command again: it continues where it was"
-        ) from None
-
-
-def check_unchanged(experiment: Experiment, source: ShardSource, work: Path) -> None:
-    """Check that nothing has written to the text; else delete what was made of it."""
-    if ShardSource.now(experiment) != source:
-        shutil.rmtree(work)
-        raise UserError(
-            "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
-            "kept; run the same command again once nothing writes there any more"
-        )
-
-
-def beside(folder: Path, suffix: str) -> Path:
-    """Return what stands beside the folder of shards: `lock`, `partial` or `slices`."""
-    return folder.with_name(f"{folder.name}.{suffix}")
-
-
-def finished(folder: Path, experiment: Experiment, source: ShardSource) -> Path:
-    """Return the folder of shards that are built, after checking that they are made of this."""
-    contents = verified(folder, experiment)
-    if contents.settings != source.settings:
-        raise UserError(f"{folder} holds shards of other settings; delete it and run `atat data build` again")
-    return folder
-
-
-def _fill(
-    work: Path, experiment: Experiment, source: ShardSource, report: Progress, encoder: Encoder, slices: Slices | None
-) -> None:
-    """Write all files of a folder of shards, the manifest last."""
-    corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    characters = tokenizer_in(work, experiment, report)
-    model = tokenizer.load(work)
-    packers = {split: packer_of(experiment, model, split) for split in SPLITS}
-    splits: dict[str, manifest.SplitRecord] = {}
-    with encoder.of(tokenizer, work, packers["train"]):
-        for split, packer in packers.items():
-            train = split == "train"
-
-            def encoded(start: int, split: Split = split) -> Iterator[Encoded]:
-                if slices:
-                    return slices.encoded(split, start)
-                return encoder.encoded(islice(batches_of(experiment, split), start, None))
-
-            order = f"shuffled in blocks of {SHUFFLED} characters" if train else "as in the corpus"
-            shards = write_split(work, split, encoded, packer, spec, report, characters if train else None)
-            splits[split] = manifest.SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
-            if train:
-                with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
-                    np.save(file, packer.counts, allow_pickle=False)
-    contents = manifest.ShardManifest(
-        format=manifest.FORMAT,
-        settings=source.settings,
-        made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
-        **{key: getattr(spec, key) for key in ("length", "special", "rows", "remainder", "lanes")},
-        **{key: getattr(model, key) for key in ("vocabulary_size", "bos", "eos")},
-        dtype=packers["train"].dtype.name,
-        block=spec.sequences_per_member,
-        tokenizer=tokenizer.identity(),
-        corpus=unstructure(corpus),
-        fingerprint=source.fingerprint,
-        sha256={name: sha256_of(work / name) for name in (manifest.TOKENIZER, manifest.COUNTS)},
-        splits=splits,
-    )
-    forget_states(work)
-    (work / "settings").unlink()
-    write_text(work / manifest.FILE, contents.to_json())
-
-
-def batches_of(experiment: Experiment, split: Split) -> Iterator[list[Piece]]:
-    """Return the batches of a split in the order of their sequences."""
-    documents = experiment.parts["corpus"].documents(split)
-    return batches(spread(documents, _SPREAD_SEED) if split == "train" else documents, experiment.data.rows)
-
-
-def packer_of(experiment: Experiment, model: TokenizerModel, split: Split) -> Packer:
-    """Return the packer of a split."""
-    spec = experiment.data
-    settings = {key: getattr(spec, key) for key in ("length", "special", "remainder", "rows")}
-    dtype, limit = dtype_for(model.vocabulary_size, spec.dtype), spec.sequences if split == "train" else None
-    return Packer(model, **settings, dtype=dtype, limit=limit)
-
-
-def tokenizer_in(work: Path, experiment: Experiment, report: Progress) -> int | None:
-    """Train and save the tokenizer unless it is there; return the characters of the training text if it was read."""
-    if (work / manifest.TOKENIZER).is_file():
-        return None
-    corpus, tokenizer = experiment.parts["corpus"], experiment.parts["tokenizer"]
-    done = 0
-
-    def documents() -> Iterator[str]:
-        nonlocal done
-        done = shown = 0
-        for text in corpus.documents("train"):
-            # A word of a hundred million letters would take gigabytes; other words are not cut.
-            yield from [text] if len(text) <= PIECE else (piece.text for piece in pieces(text))
-            done += len(text)
-            if done - shown >= PIECE:
-                shown = done
-                report("tokenizer", done, None)
-
-    report("tokenizer", 0, None)
-    saved = work / "tokenizer.tmp"
-    saved.mkdir(exist_ok=True)
-    tokenizer.train(documents).save(saved)
-    write_bytes(work / manifest.TOKENIZER, (saved / manifest.TOKENIZER).read_bytes())
-    shutil.rmtree(saved)
-    report("tokenizer", done, done)
-    return done or None
-
-
-def unfinished(work: Path, source: ShardSource) -> Path:
-    """Return the folder of unfinished work, emptied if its settings differ or its text was written to since."""
-    note, begun = work / "settings", f"{source.settings}{source.stamp}"
-    if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
-        shutil.rmtree(work)
-    if not work.is_dir():
-        work.mkdir()
-        write_text(note, begun)
-    return work
-
-
-def only_one(folder: Path, report: Progress) -> AbstractContextManager[None]:
-    """Lock a folder of shards; while another process has it, wait."""
-    return locked(beside(folder, "lock"), lambda _: report("waiting", 0, None))
 
 
 def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:
@@ -306,3 +301,73 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
 
 def _hash(table: Any) -> str:
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def _check_given(folder: Path, experiment: Experiment) -> Path:
+    """Check that shards built elsewhere match the experiment."""
+    contents = _verified(folder, experiment)
+    origin = remote.origin_of(folder)
+    path = origin.path if origin else folder
+    wanted: dict[str, tuple[Any, Any]] = {
+        f"data.{key}": (getattr(experiment.data, key), getattr(contents, key)) for key in ("length", "special", "rows")
+    }
+    problems = []
+    try:
+        wanted["tokenizer"] = _tokenizers(experiment.parts["tokenizer"], folder, contents)
+    except UserError as error:
+        problems.append(str(error))
+    for key, (asked, there) in wanted.items():
+        if asked != there:
+            problems.append(f"{key}: the shards in {path} have {_show(there)}, the experiment says {_show(asked)}")
+    if problems:
+        raise UserError("\n".join(problems))
+    return folder
+
+
+def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
+    """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
+    name = manifest.TOKENIZER
+    asked, there, sha256 = tokenizer.identity(), contents.tokenizer, contents.sha256[name]
+    try:
+        mine = tokenizer.fingerprint()
+        if mine is None:
+            return asked, there
+        if tokenizer.like is not None:
+            own = tokenizer.load(folder)
+        else:
+            own = tokenizer.train(lambda: iter(()))
+            mine = _saved(own)
+    except UserError:  # its file is not here
+        if asked == there:
+            return asked, there
+        raise
+    if mine != sha256:
+        with suppress(UserError):  # another version of the library may have written the same in another form
+            mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
+    asked, there = (
+        {
+            f"SHA-256 of {manifest.TOKENIZER}": digest,
+            "vocabulary size": of.vocabulary_size,
+            "bos": of.bos,
+            "eos": of.eos,
+        }
+        for digest, of in ((mine, own), (sha256, contents))
+    )
+    return asked, there
+
+
+def _saved(model: TokenizerModel) -> str:
+    """Return the hash of the file that a tokenizer is saved as."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder))
+        return sha256_of(Path(folder) / manifest.TOKENIZER)
+
+
+def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
+    """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
+    skip = experiment.data.damaged == "skip"
+    return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
+
+
+def _show(value: Any) -> str:
+    return ", ".join(f"{k} = {v!r}" for k, v in value.items()) if isinstance(value, dict) else json.dumps(value)

@@ -8,8 +8,8 @@ from itertools import islice
 
 import attrs
 
-from atat_zoo.data import Progress, manifest
-from atat_zoo.data.build import beside, folder_for, packer_of, silent, source_of
+from atat_zoo.data import Progress
+from atat_zoo.data.build import Build, silent
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.schema import Experiment
@@ -35,13 +35,12 @@ def estimate(
     corpus, spec = experiment.parts["corpus"], experiment.data
     if not (size := corpus.size()):
         return None
-    with source_of(experiment, progress or silent) as source:
-        folder = folder_for(experiment, source)
+    with Build.of(experiment, progress or silent) as wanted:
         batched = batches(corpus.documents("train"), spec.rows)
-        if (folder / manifest.FILE).is_file() or not (batch := next(batched, None)):
+        if wanted.is_built() or not (batch := next(batched, None)):
             return None
         # One that has to be trained is trained on the sample alone.
-        packer = packer_of(experiment, experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")
+        packer = wanted.packer(experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")
         start = time.process_time()
         sample = packer.encode(batch)
         seconds = time.process_time() - start
@@ -54,14 +53,14 @@ def estimate(
     sequences = scale * len(sample.tokens) / packer.body
     if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
-    root = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    root = next(path for path in wanted.folder.absolute().parents if path.is_dir())
     likely = BuildEstimate(
         text=round(scale * read),
         shards=round(sequences * spec.length * packer.dtype.itemsize),
         seconds=share * scale * seconds / processes,
         free=shutil.disk_usage(root).free,
     )
-    there = sum(path.stat().st_size for path in beside(folder, "partial").glob("*.tar"))
+    there = sum(path.stat().st_size for path in wanted.beside("partial").glob("*.tar"))
     if share * likely.shards - there > likely.free:
         raise UserError(
             f"data.root: the shards will take about {share * likely.shards / 1e9:,.1f} GB, and {spec.root} has "

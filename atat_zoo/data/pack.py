@@ -214,8 +214,12 @@ class Packer:
 
     def add(self, batch: Encoded) -> None:
         """Append the tokens of a batch, and count its text."""
-        for name in ("documents", "characters", "bytes", "words", "dropped"):
-            setattr(self.totals, name, getattr(self.totals, name) + getattr(batch, name))
+        totals = self.totals
+        totals.documents += batch.documents
+        totals.characters += batch.characters
+        totals.bytes += batch.bytes
+        totals.words += batch.words
+        totals.dropped += batch.dropped
         self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:

@@ -25,7 +25,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -217,10 +217,8 @@ def _writing(cache: str) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    with locked(folder.parent / "lock", lambda _: None):
-        yield
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder.parent / "lock", lambda _: None)
 
 
 def _removed(part: Path) -> bool:

@@ -94,12 +94,6 @@ def write_split(
     return shards
 
 
-def forget_states(work: Path) -> None:
-    """Remove the saved states and incomplete files, when the build is complete."""
-    for path in [*work.glob("*.state.npz"), *work.glob(".*.part")]:
-        path.unlink()
-
-
 def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finished: bool) -> None:
     totals, waiting, counts = packer.state()
     table = {"totals": totals, "shards": [attrs.asdict(s) for s in shards], "done": done, "finished": finished}

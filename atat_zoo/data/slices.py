@@ -21,21 +21,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from atat_zoo.data import SPLITS, Progress, Split, manifest
-from atat_zoo.data.build import (
-    ShardSource,
-    batches_of,
-    beside,
-    build,
-    check_unchanged,
-    finished,
-    only_one,
-    packer_of,
-    silent,
-    tokenizer_in,
-    unfinished,
-    unless_built,
-)
+from atat_zoo.data import SPLITS, Progress, Split
+from atat_zoo.data.build import Build, build, unless_built
 from atat_zoo.data.encoding import Encoder, Throughput
 from atat_zoo.data.manifest import TOKENIZER
 from atat_zoo.data.pack import Encoded, Piece
@@ -44,7 +31,6 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment.schema import Experiment
 from atat_zoo.run import sha256_of
 from atat_zoo.run.atomic import discard, write_bytes, write_text
-from atat_zoo.run.locks import locked
 
 BLOCK = 4  # batches, of a megabyte each at most
 _DONE = "done.json"
@@ -65,37 +51,38 @@ def encode_slice(
     different slices may run at the same time, on any machine that has the text and the folder; the first of them trains
     the tokenizer. See `build` for the arguments and the errors.
     """
-    report, tokenizer = progress or silent, experiment.parts["tokenizer"]
+    tokenizer = experiment.parts["tokenizer"]
 
-    def encode_in(source: ShardSource, folder: Path) -> Path:
-        root = beside(folder, "slices")
+    def encode_in(wanted: Build) -> Path:
+        root = wanted.beside("slices")
         root.mkdir(exist_ok=True)
-        own = part.folder(root)
-        with locked(root / f"{part}.lock", lambda _: report("waiting", 0, None)):
-            unfinished(own, source)
+        if others := {of for _, of in _begun(root)} - {part.of}:
+            raise UserError(
+                f"--slice {part.number}/{part.of}: {root} holds slices of {others.pop()}; encode as many, or delete it"
+            )
+        own = root / str(part)
+        with wanted.alone(root / f"{part}.lock"):
+            wanted.unfinished(own)
             if not (own / TOKENIZER).is_file():
-                with only_one(folder, report):
-                    if (folder / manifest.FILE).is_file():  # built while we waited, without slices
-                        return finished(folder, experiment, source)
-                    work = unfinished(beside(folder, "partial"), source)
-                    tokenizer_in(work, experiment, report)
+                with wanted.alone(wanted.beside("lock")):
+                    if wanted.is_built():  # while we waited, without slices
+                        return wanted.finished()
+                    work = wanted.unfinished(wanted.beside("partial"))
+                    wanted.tokenizer_in(work)
                     write_bytes(own / TOKENIZER, (work / TOKENIZER).read_bytes())
-            if not part.is_done(own):
+            if not (own / _DONE).is_file():
                 encoder = Encoder(processes, throughput)
-                with encoder.of(tokenizer, own, packer_of(experiment, tokenizer.load(own), "train")):
-                    blocks = {
-                        split: part.write(own, split, batches_of(experiment, split), encoder, report)
-                        for split in SPLITS
-                    }
-                check_unchanged(experiment, source, own)
+                with encoder.of(tokenizer, own, wanted.packer(tokenizer.load(own), "train")):
+                    blocks = {split: part.write(own, split, wanted, encoder) for split in SPLITS}
+                wanted.check_unchanged(own)
                 hashes = {path.name: sha256_of(path) for path in sorted(own.glob("*.npz"))}
-                write_text(own / _DONE, json.dumps({"of": [source.settings, blocks], "sha256": hashes}))
-        if (folder / manifest.FILE).is_file():  # another process has built them without slices
-            discard(beside(folder, "slices"))
-            return finished(folder, experiment, source)
+                write_text(own / _DONE, json.dumps({"of": [wanted.source.settings, blocks], "sha256": hashes}))
+        if wanted.is_built():  # by another process, without slices
+            discard(wanted.beside("slices"))
+            return wanted.finished()
         return own
 
-    return unless_built(experiment, report, encode_in)
+    return unless_built(experiment, progress, encode_in)
 
 
 def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:
@@ -120,41 +107,29 @@ class Slice(NamedTuple):
     def __str__(self) -> str:
         return f"{self.number}-of-{self.of}"
 
-    def folder(self, root: Path) -> Path:
-        """Return its folder, after checking that the slices in `root` are as many."""
-        others = {of for _, of in _begun(root)} - {self.of}
-        if others:
-            raise UserError(
-                f"--slice {self.number}/{self.of}: {root} holds slices of {others.pop()}; encode as many, or delete it"
-            )
-        return root / str(self)
-
-    def write(
-        self, folder: Path, split: Split, batches: Iterator[Sequence[Piece]], encoder: Encoder, report: Progress
-    ) -> int:
+    def write(self, folder: Path, split: Split, wanted: Build, encoder: Encoder) -> int:
         """Write the missing blocks of a split, and return the number of its blocks, those of other slices included."""
-        blocks = characters = 0
-        wanted: deque[tuple[int, int]] = deque()  # numbers and sizes of the blocks that are being encoded
+        blocks, characters, batches = 0, 0, wanted.batches(split)
+        waiting: deque[tuple[int, int]] = deque()  # numbers and sizes of the blocks that are being encoded
 
         def own() -> Iterator[Sequence[Piece]]:
             nonlocal blocks, characters
             while block := list(islice(batches, BLOCK)):
                 if blocks % self.of == self.number - 1 and not (folder / _file(split, blocks)).is_file():
-                    wanted.append((blocks, len(block)))
+                    waiting.append((blocks, len(block)))
                     yield from block
                 characters += sum(len(piece.text) for batch in block for piece in batch)
                 blocks += 1
-                report(split, characters, None)
+                wanted.report(split, characters, None)
 
         batches_encoded = encoder.encoded(own())
         for first in batches_encoded:
-            number, size = wanted.popleft()
-            _save(folder / _file(split, number), [first, *islice(batches_encoded, size - 1)])
+            number, size = waiting.popleft()
+            block = [first, *islice(batches_encoded, size - 1)]
+            counts = np.array([(len(batch.tokens), *batch[1:]) for batch in block], np.int64)
+            tokens = np.concatenate([batch.tokens for batch in block])
+            save_arrays(folder / _file(split, number), counts=counts, tokens=tokens)
         return blocks
-
-    def is_done(self, folder: Path) -> bool:
-        """Return whether the slice is complete."""
-        return (folder / _DONE).is_file()
 
 
 class Slices:
@@ -166,7 +141,7 @@ class Slices:
             raise UserError(f"--join: there are no slices in {root}; encode each with --slice, as in --slice 1/8")
         self.root, self._of = root, begun[0].of
         every = [Slice(number, self._of) for number in range(1, self._of + 1)]
-        missing = [part.number for part in every if not part.is_done(root / str(part))]
+        missing = [part.number for part in every if not (root / str(part) / _DONE).is_file()]
         if missing:
             numbers = f"slice {missing[0]} is" if len(missing) == 1 else f"slices {', '.join(map(str, missing))} are"
             raise UserError(
@@ -215,11 +190,6 @@ def _begun(root: Path) -> list[Slice]:
 
 def _file(split: str, number: int) -> str:
     return f"{split}-{number:06d}.npz"
-
-
-def _save(path: Path, block: list[Encoded]) -> None:
-    counts = np.array([(len(batch.tokens), *batch[1:]) for batch in block], np.int64)
-    save_arrays(path, counts=counts, tokens=np.concatenate([batch.tokens for batch in block]))
 
 
 def _load(path: Path) -> list[Encoded]:

@@ -83,7 +83,13 @@ class TokenStream(IterableDataset["Sample | UserError"]):
 
     def __iter__(self) -> Iterator[Sample | UserError]:
         worker = get_worker_info()
-        return _or_error(self.samples(worker.id, worker.num_workers)) if worker else self.samples()
+        if worker is None:
+            yield from self.samples()
+            return
+        try:
+            yield from self.samples(worker.id, worker.num_workers)
+        except UserError as error:
+            yield error  # the last of the samples: torch would pass on its traceback as text
 
     def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
         """Yield the samples of a loader worker, of so many."""
@@ -130,14 +136,6 @@ class TokenStream(IterableDataset["Sample | UserError"]):
 
     def _open(self, number: int) -> ShardRows:
         return ShardRows(self.folder, self.manifest, self._shards[number], skip=self.skip)
-
-
-def _or_error(samples: Iterator[Sample]) -> Iterator[Sample | UserError]:
-    """Yield a worker's samples, and a `UserError` as the last of them: torch would pass on its traceback as text."""
-    try:
-        yield from samples
-    except UserError as error:
-        yield error
 
 
 def collate(samples: list[Any]) -> Stored | UserError:

@@ -6,7 +6,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -24,7 +23,6 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:
-    """Return a byte-level tokenizer, as in GPT-2."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -113,14 +111,19 @@ class LibraryModel(TableModel):
 
     @override
     def encode(self, text: str) -> list[int]:
-        with _encoding():
-            return list(self.library.encode(text, add_special_tokens=False).ids)
+        return self.encode_batch([text])[0]
 
     @override
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        with _encoding():
+        try:
             # The fast one: it keeps no offsets, which nothing here reads.
-            return [found.ids for found in self.library.encode_batch_fast(list(texts), add_special_tokens=False)]
+            encoded = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
+            raise UserError(
+                f"tokenizer: the text cannot be encoded: {error}; "
+                "take a tokenizer that knows all of it, like bytes or bpe"
+            ) from None
+        return [encoding.ids for encoding in encoded]
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
@@ -138,17 +141,6 @@ class LibraryModel(TableModel):
     def save(self, folder: Path) -> None:
         # Not with the library's own `save`: its errors do not report a full disk.
         (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
-
-
-@contextmanager
-def _encoding() -> Iterator[None]:
-    """Turn the library's error for text that a vocabulary does not cover into a sentence."""
-    try:
-        yield
-    except Exception as error:  # the library raises bare Exception
-        raise UserError(
-            f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
-        ) from None
 
 
 def _bytes_of(token: str, byte_level: bool) -> bytes:
