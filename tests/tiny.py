@@ -104,6 +104,6 @@ def trained(tiny: Tiny, uninterrupted: Path) -> Path:
 
 def folder_of(experiment: Experiment) -> Path:
     """Return the folder for the shards of an experiment whose text is there, built or not."""
-    from atat_zoo.data.build import Build, ShardSource, silent
+    from atat_zoo.data.build import Build, ShardSource
 
-    return Build(experiment, ShardSource.now(experiment), silent).folder
+    return Build(experiment, ShardSource.now(experiment), print).folder

@@ -80,11 +80,12 @@ class Build:
 
     @classmethod
     @contextmanager
-    def of(cls, experiment: Experiment, report: Progress) -> Iterator[Build]:
+    def of(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
         """Give the build of an experiment, and keep the hashes of its files beside the shards."""
         length, apart = experiment.data.length, experiment.data.rows == "document"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
         require(16 * rows * length, f"data.length = {length}", held, "lower it")
+        report = progress or (lambda stage, done, total: None)
         with digests.kept_in(Path(experiment.data.root), report):
             yield cls(experiment, ShardSource.now(experiment), report)
 
@@ -260,7 +261,7 @@ def unless_built(experiment: Experiment, progress: Progress | None, make: Callab
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)
-    with Build.of(experiment, progress or silent) as wanted:
+    with Build.of(experiment, progress) as wanted:
         if wanted.is_built():
             return wanted.finished()
         parent = wanted.folder.parent
@@ -274,10 +275,6 @@ def unless_built(experiment: Experiment, progress: Progress | None, make: Callab
                 f"data.root: cannot write in {parent} ({error.strerror}: {error.filename}); free some space, or set "
                 "data.root to a folder that you may write to, and run the same command again: it continues where it was"
             ) from None
-
-
-def silent(stage: str, done: int, total: int | None) -> None:
-    """Report nothing."""
 
 
 def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import islice
 import attrs
 
 from atat_zoo.data import Progress
-from atat_zoo.data.build import Build, silent
+from atat_zoo.data.build import Build
 from atat_zoo.data.pack import batches
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.schema import Experiment
@@ -35,7 +35,7 @@ def estimate(
     corpus, spec = experiment.parts["corpus"], experiment.data
     if not (size := corpus.size()):
         return None
-    with Build.of(experiment, progress or silent) as wanted:
+    with Build.of(experiment, progress) as wanted:
         batched = batches(corpus.documents("train"), spec.rows)
         if wanted.is_built() or not (batch := next(batched, None)):
             return None

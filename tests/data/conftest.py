@@ -1,11 +1,5 @@
 """Shards made of a corpus in memory."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from in_memory import experiment_of
 
@@ -13,11 +7,11 @@ from atat_zoo.data.build import build
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Callable[..., Any]:
+def experiment(tmp_path):
     return lambda **settings: experiment_of(tmp_path / "data", **settings)
 
 
 @pytest.fixture(scope="session")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     """A folder of shards of bytes, 16 a sequence, cut for 4 lanes, whose number is no multiple of 4."""
     return build(experiment_of(tmp_path_factory.mktemp("shards")))

@@ -1,22 +1,16 @@
 """A corpus in memory, an experiment around it, and what may happen while it is built."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from atat_zoo.corpora import Corpus
-from atat_zoo.data import Split
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.registry import component, param
 from atat_zoo.tokenizers import BytesTokenizer
@@ -33,28 +27,28 @@ class Memory(Corpus):
     validation: tuple[str, ...] = param(("held out",) * 40, help="documents")
     test: tuple[str, ...] = param(("for the test",) * 40, help="documents")
 
-    def documents(self, split: Split) -> Iterator[str]:
+    def documents(self, split):
         yield from getattr(self, split)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self):
         return {"sha256": hashlib.sha256("\0".join(self.train).encode()).hexdigest()}
 
 
-def texts(count: int, size: int = 60) -> tuple[str, ...]:
+def texts(count, size=60):
     return tuple(f"document {i}: " + " ".join(f"w{i}.{j}" for j in range(size // 5)) for i in range(count))
 
 
 DATA = {"length": 16, "lanes": 4, "sequences_per_member": 4, "sequences_per_shard": 8}
 
 
-def experiment_of(root: Path, *, corpus: Any = None, tokenizer: Any = None, **data: Any) -> Any:
+def experiment_of(root, *, corpus=None, tokenizer=None, **data):
     """Return what `build` uses of an experiment."""
     spec = DataSpec(root=str(root), **DATA | data)
     parts = {"corpus": corpus or Memory(train=texts(40)), "tokenizer": tokenizer or BytesTokenizer()}
     return SimpleNamespace(parts=parts, data=spec)
 
 
-def hashes(folder: Path) -> dict[str, str]:
+def hashes(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
@@ -62,10 +56,10 @@ class Stop(Exception):
     """An interruption."""
 
 
-def interrupted(work: Callable[..., Any], *arguments: Any, at: str, after: int = 0) -> None:
+def interrupted(work, *arguments, at, after=0):
     """Do what reports its progress, and stop it at a stage, at so many characters."""
 
-    def stop(stage: str, done: int, total: int | None) -> None:
+    def stop(stage, done, total):
         if stage == at and done >= after:
             raise Stop
 
@@ -73,10 +67,10 @@ def interrupted(work: Callable[..., Any], *arguments: Any, at: str, after: int =
         work(*arguments, progress=stop)
 
 
-def killed(work: Callable[..., Any], *arguments: Any, after: int) -> None:
+def killed(work, *arguments, after):
     """Do it in another process, which is killed after so many characters of the training text."""
 
-    def kill(stage: str, done: int, total: int | None) -> None:
+    def kill(stage, done, total):
         if stage == "train" and done > after:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -88,17 +82,17 @@ def killed(work: Callable[..., Any], *arguments: Any, after: int) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-def stages_of_a_second(work: Callable[..., Any], *arguments: Any) -> list[str]:
+def stages_of_a_second(work, *arguments):
     """Do what reports its progress; return what the same reports that is begun during its training text."""
     waits, stages = threading.Event(), list[str]()
 
-    def show(stage: str, done: int, total: int | None) -> None:
+    def show(stage, done, total):
         stages.append(stage)
         waits.set()
 
     second = threading.Thread(target=work, args=arguments, kwargs={"progress": show})
 
-    def begin_second(stage: str, done: int, total: int | None) -> None:
+    def begin_second(stage, done, total):
         if stage == "train" and second.ident is None:
             second.start()
             assert waits.wait(60)

@@ -1,14 +1,11 @@
 """Building: the same bytes from the same input, whatever happens in between."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -25,21 +22,16 @@ from atat_zoo.tokenizers.tables import BytesModel
 from tests.limited import full_disk
 from tests.tiny import folder_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Make = Callable[..., Any]
-
 LONG = texts(8000)  # several batches of documents, several groups of shards
 BIG = {"length": 64, "sequences_per_shard": 256}
 
 
-def stored(folder: Path, split: str = "train") -> np.ndarray:
+def stored(folder, split="train"):
     contents = manifest.load(folder)
     return np.concatenate([read(folder, contents, shard) for shard in contents.splits[split].shards])
 
 
-def test_the_shards_hold_the_text(experiment: Make) -> None:
+def test_the_shards_hold_the_text(experiment):
     made = experiment()
     folder = build(made)
     assert folder == folder_of(made)
@@ -59,17 +51,17 @@ def test_the_shards_hold_the_text(experiment: Make) -> None:
     )
 
 
-def test_a_finished_build_is_not_repeated(experiment: Make) -> None:
+def test_a_finished_build_is_not_repeated(experiment):
     folder = build(experiment())
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    stages: list[str] = []
+    stages = []
     assert build(experiment(), progress=lambda stage, done, total: stages.append(stage)) == folder
     assert not stages
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-def test_the_folder_follows_the_settings(experiment: Make) -> None:
-    changes: list[dict[str, Any]] = [
+def test_the_folder_follows_the_settings(experiment):
+    changes = [
         *({"length": 17}, {"special": "document"}, {"rows": "document"}, {"remainder": "pad"}, {"dtype": "uint32"}),
         *({"sequences_per_member": 5}, {"sequences_per_shard": 9}, {"lanes": 3}, {"sequences": 20}),
         *({"corpus": Memory(train=texts(41))}, {"tokenizer": BPETokenizer(vocabulary_size=300)}),
@@ -81,14 +73,14 @@ def test_the_folder_follows_the_settings(experiment: Make) -> None:
 @pytest.mark.parametrize(
     ("rows", "sizes"), [(9, [3, 2, 2, 2]), (32, [8] * 4), (34, [8] * 4 + [2]), (69, [8] * 8 + [2, 1, 1, 1])]
 )
-def test_sizes_of_the_shards(experiment: Make, rows: int, sizes: list[int]) -> None:
+def test_sizes_of_the_shards(experiment, rows, sizes):
     folder = build(experiment(corpus=Memory(train=("x" * (16 * rows),))))
     assert [shard.sequences for shard in manifest.load(folder).splits["train"].shards] == sizes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [4, 21, 500, 10**6])
-def test_a_limit_holds_for_the_training_text_alone(tmp_path: Path, limit: int) -> None:
+def test_a_limit_holds_for_the_training_text_alone(tmp_path, limit):
     """The limit falls within the first group of shards, within a later one, and beyond the text."""
     corpus = Memory(train=LONG, validation=("held out" * 400,))
     whole, part = (
@@ -103,31 +95,31 @@ def test_a_limit_holds_for_the_training_text_alone(tmp_path: Path, limit: int) -
     assert manifest.load_counts(part).sum() == 16 * kept
 
 
-def test_too_few_sequences_for_the_lanes(experiment: Make) -> None:
+def test_too_few_sequences_for_the_lanes(experiment):
     with pytest.raises(UserError, match=r"makes 3 sequences of data\.length = 16, fewer than data\.lanes = 4"):
         build(experiment(corpus=Memory(train=("x" * 60,))))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     return build(big(tmp_path_factory.mktemp("whole")))
 
 
-def big(root: Path) -> Any:
+def big(root):
     return experiment_of(root, corpus=Memory(train=LONG), **BIG)
 
 
 @pytest.mark.parametrize("when", ["tokenizer", "train", "validation", "test"])
-def test_an_interrupted_build_goes_on(tmp_path: Path, whole: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_build_goes_on(tmp_path, whole, when, monkeypatch):
     made = big(tmp_path)
     interrupted(build, made, at=when, after=300_001 if when == "train" else 0)
     folder = folder_of(made)
     assert not folder.exists()
     kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / f"{folder.name}.partial").glob("*.tar")}
-    encoded: Counter[str] = Counter()
+    encoded = Counter()
     encode_batch = BytesModel.encode_batch
 
-    def counted(self: BytesModel, batch: Any) -> Any:
+    def counted(self, batch):
         encoded["characters"] += sum(map(len, batch))
         return encode_batch(self, batch)
 
@@ -144,7 +136,7 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, whole: Path, when: str, mo
     assert sorted(p.name for p in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
 
 
-def test_a_killed_build_goes_on(tmp_path: Path, whole: Path) -> None:
+def test_a_killed_build_goes_on(tmp_path, whole):
     killed(build, big(tmp_path), after=300_000)
     assert list(tmp_path.glob("*.partial/train-*.tar"))
     assert hashes(build(big(tmp_path))) == hashes(whole)
@@ -153,7 +145,7 @@ def test_a_killed_build_goes_on(tmp_path: Path, whole: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["shard", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("settings", "state"))]
 )
-def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, damage: str) -> None:
+def test_a_damaged_rest_of_a_build_is_done_again(tmp_path, whole, damage):
     made = big(tmp_path)
     interrupted(build, made, at="validation")
     work = next(tmp_path.glob("*.partial"))
@@ -162,13 +154,13 @@ def test_a_damaged_rest_of_a_build_is_done_again(tmp_path: Path, whole: Path, da
     assert hashes(build(made)) == hashes(whole)
 
 
-def test_what_is_being_built_is_waited_for(tmp_path: Path) -> None:
+def test_what_is_being_built_is_waited_for(tmp_path):
     made = experiment_of(tmp_path)
     assert stages_of_a_second(build, made) == ["waiting"]  # and then it finds what the first has built
     manifest.verify(folder_of(made), full=True)
 
 
-def test_full_disk(tmp_path: Path, whole: Path) -> None:
+def test_full_disk(tmp_path, whole):
     made = big(tmp_path)
     refused = r"\.partial/.* cannot be written: File too large; free some space"
     with full_disk(20_000), pytest.raises(UserError, match=refused):
@@ -177,7 +169,7 @@ def test_full_disk(tmp_path: Path, whole: Path) -> None:
     assert hashes(build(made)) == hashes(whole)
 
 
-def test_a_folder_that_is_something_else(experiment: Make) -> None:
+def test_a_folder_that_is_something_else(experiment):
     made = experiment()
     folder = folder_of(made)
     folder.mkdir(parents=True)
@@ -187,7 +179,7 @@ def test_a_folder_that_is_something_else(experiment: Make) -> None:
     assert (folder / "thesis.txt").read_text() == "years of work"
 
 
-def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
+def test_shards_built_elsewhere(experiment, tmp_path):
     moved = Path(shutil.move(build(experiment()), tmp_path / "moved"))
     made = experiment(corpus=ShardsCorpus(path=str(moved)))
     assert build(made) == moved
@@ -209,8 +201,8 @@ def test_shards_built_elsewhere(experiment: Make, tmp_path: Path) -> None:
     assert ShardsCorpus(path=str(moved)).fingerprint() == manifest.load(moved).fingerprint
 
 
-def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment: Make, tmp_path: Path) -> None:
-    def tokenizer(name: str, vocabulary: int = 300, **ends: str) -> PretrainedTokenizer:
+def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path):
+    def tokenizer(name, vocabulary=300, **ends):
         (tmp_path / name).mkdir(exist_ok=True)
         BPETokenizer(vocabulary_size=vocabulary).train(lambda: iter(LONG[:50])).save(tmp_path / name)
         return PretrainedTokenizer(path=str(tmp_path / name / "tokenizer.json"), **ends)
@@ -236,7 +228,7 @@ def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment: Make, tmp
         build(experiment(tokenizer=theirs, **given))
 
 
-def test_shards_of_other_settings_or_that_do_not_match_their_manifest(experiment: Make) -> None:
+def test_shards_of_other_settings_or_that_do_not_match_their_manifest(experiment):
     folder = build(experiment())
     path, text = folder / "train-000001.tar", (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(attrs.evolve(manifest.load(folder), settings="0" * 64).to_json())
@@ -248,7 +240,7 @@ def test_shards_of_other_settings_or_that_do_not_match_their_manifest(experiment
         build(experiment())
 
 
-def test_building_needs_no_torch(tmp_path: Path) -> None:
+def test_building_needs_no_torch(tmp_path):
     script = """
 import sys
 sys.path.insert(0, sys.argv[2])

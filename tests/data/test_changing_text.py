@@ -1,12 +1,9 @@
 """Text that is edited while it is built, or afterwards: shards are never of another text than their name says."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from in_memory import experiment_of, hashes, interrupted, texts
@@ -26,40 +23,40 @@ OLD, NEW = "\n".join(LINES), "\n".join(reversed(LINES))
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(OLD)
     return path
 
 
-def of(path: Path, root: str = "data", **settings: Any) -> Any:
+def of(path, root="data", **settings):
     return experiment_of(path.parent / root, corpus=FilesCorpus(train=(str(path),), document="line"), **FEW | settings)
 
 
-def edit(path: Path, text: str) -> None:
+def edit(path, text):
     """Write a text with the time of the old one, as `cp -p` and `rsync -t` do."""
     before = path.stat()
     path.write_text(text)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def editing(when: str, path: Path, *contents: str) -> Any:
+def editing(when, path, *contents):
     left = list(contents)
 
-    def report(stage: str, done: int, total: int | None) -> None:
+    def report(stage, done, total):
         while stage == when and left:
             edit(path, left.pop(0))
 
     return report
 
 
-def nothing_kept(path: Path) -> bool:
+def nothing_kept(path):
     return [p.name for p in (path.parent / "data").iterdir() if not p.name.endswith(".lock")] == []
 
 
 @pytest.mark.parametrize("when", ["tokenizer", "train", "validation", "test"])
 @pytest.mark.parametrize("back", [False, True], ids=["edited", "edited and restored"])
-def test_text_edited_while_it_is_built_is_refused(path: Path, when: str, back: bool) -> None:
+def test_text_edited_while_it_is_built_is_refused(path, when, back):
     contents = [NEW, OLD] if back else [NEW]
     with pytest.raises(UserError, match="was written to while its shards were built, so they are not kept; run"):
         build(of(path), progress=editing(when, path, *contents))
@@ -68,10 +65,10 @@ def test_text_edited_while_it_is_built_is_refused(path: Path, when: str, back: b
     assert hashes(build(of(path))) == hashes(build(of(path, "again")))
 
 
-def test_text_edited_while_a_build_is_interrupted_begins_it_anew(path: Path) -> None:
+def test_text_edited_while_a_build_is_interrupted_begins_it_anew(path):
     edits = editing("tokenizer", path, NEW)
 
-    def build_edited(progress: Any) -> None:
+    def build_edited(progress):
         build(of(path), progress=lambda *report: (edits(*report), progress(*report)))
 
     interrupted(build_edited, at="test")
@@ -79,7 +76,7 @@ def test_text_edited_while_a_build_is_interrupted_begins_it_anew(path: Path) -> 
     assert hashes(build(of(path))) == hashes(build(of(path, "again")))
 
 
-def test_text8_edited_while_it_is_built_is_refused(tmp_path: Path) -> None:
+def test_text8_edited_while_it_is_built_is_refused(tmp_path):
     path = tmp_path / "text8"
     path.write_text("we the people " * 300)
     made = experiment_of(tmp_path / "data", corpus=Text8Corpus(path=str(path)))
@@ -88,7 +85,7 @@ def test_text8_edited_while_it_is_built_is_refused(tmp_path: Path) -> None:
     assert nothing_kept(path)
 
 
-def test_a_tokenizer_edited_while_it_is_used_is_refused(path: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_edited_while_it_is_used_is_refused(path, tmp_path):
     files = [trained(iter(LINES), size, ("<bos>", "<eos>")).to_str() for size in (300, 310)]
     (tmp_path / "tokenizer.json").write_text(files[0])
     tokenizer = PretrainedTokenizer(path=str(tmp_path / "tokenizer.json"))
@@ -97,7 +94,7 @@ def test_a_tokenizer_edited_while_it_is_used_is_refused(path: Path, tmp_path: Pa
     assert nothing_kept(path)
 
 
-def test_the_folder_of_small_texts_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_small_texts_keeps_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(OLD)
     made = experiment_of(Path("data"), corpus=FilesCorpus(train=("text.txt",), document="line"))
@@ -113,7 +110,7 @@ LARGE = 4 << 20
 
 
 @pytest.fixture
-def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def large(tmp_path, monkeypatch):
     monkeypatch.setattr(digests, "_HASHED_AT_ONCE", LARGE - 1)
     path = tmp_path / "large.txt"
     path.write_bytes(b"x" * LARGE)
@@ -121,12 +118,12 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def counted(monkeypatch):
     """The files that were hashed."""
-    hashed: list[str] = []
+    hashed = []
     whole = digests._sha256
 
-    def count(path: str, *rest: Any) -> str:
+    def count(path, *rest):
         hashed.append(Path(path).name)
         return whole(path, *rest)
 
@@ -135,13 +132,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return hashed
 
 
-def test_the_hash_of_a_large_file_is_kept_until_it_changes(
-    large: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hash_of_a_large_file_is_kept_until_it_changes(large, counted, monkeypatch):
     monkeypatch.setattr(digests, "_TICK", -(10**18))  # as if the file had been there for long
     corpus, root, reported = FilesCorpus(train=(str(large),)), large.parent / "data", []
 
-    def fingerprint() -> Any:
+    def fingerprint():
         digests._of_this_process.clear()
         with digests.kept_in(root, lambda *progress: reported.append(progress)):
             return corpus.fingerprint()
@@ -161,7 +156,7 @@ def test_the_hash_of_a_large_file_is_kept_until_it_changes(
     assert len(counted) == 2 + 7
 
 
-def test_the_hash_of_a_file_that_was_just_written_is_not_kept(large: Path, counted: list[str]) -> None:
+def test_the_hash_of_a_file_that_was_just_written_is_not_kept(large, counted):
     """It may be written again in the same tick of the clock."""
     corpus = FilesCorpus(train=(str(large),))
     with digests.kept_in(large.parent / "data", lambda *_: None):
@@ -170,7 +165,7 @@ def test_the_hash_of_a_file_that_was_just_written_is_not_kept(large: Path, count
     assert not (large.parent / "data").exists()
 
 
-def test_hashes_need_no_place(large: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_need_no_place(large, counted, monkeypatch):
     monkeypatch.setattr(digests, "_TICK", -(10**18))
     corpus = FilesCorpus(train=(str(large),))
     with digests.kept_in(large, lambda *_: None):  # a file, in which no other can be

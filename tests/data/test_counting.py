@@ -1,15 +1,11 @@
 """The count table beside the shards: kept, and counted again when what is kept is of no use."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,33 +24,33 @@ from tests.limited import limited
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def counted(tmp_path_factory):
     folder = build(experiment_of(tmp_path_factory.mktemp("counted"), remainder="pad"))
     count_table(folder)
     return folder
 
 
-def same(one: CountTable, other: CountTable) -> None:
+def same(one, other):
     assert one.sequences == other.sequences
     ours, theirs = [(table.tokens, *table.pairs, *table.triples) for table in (one, other)]
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def by_counting(folder: Path) -> CountTable:
+def by_counting(folder):
     contents = manifest.load(folder)
     rows = [read(folder, contents, shard) for shard in contents.splits["train"].shards]
     return CountTable.count([np.concatenate(rows)], contents.vocabulary_size)
 
 
-def test_all_training_sequences_are_counted_once(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_training_sequences_are_counted_once(counted, monkeypatch):
     expected = by_counting(counted)
     np.testing.assert_array_equal(expected.tokens, manifest.load_counts(counted))
     monkeypatch.setattr(CountTable, "count", None)
     same(count_table(counted), expected)
 
 
-def repacked(path: Path, method: int = zipfile.ZIP_STORED, **changed: Callable[[Any], Any]) -> None:
+def repacked(path, method=zipfile.ZIP_STORED, **changed):
     with np.load(path) as old:
         arrays = {name: changed.get(name, lambda array: array)(old[name]) for name in old}
     np.savez(path, **arrays)
@@ -81,9 +77,7 @@ def repacked(path: Path, method: int = zipfile.ZIP_STORED, **changed: Callable[[
     ],
     ids=range(13),
 )  # fmt: skip
-def test_what_is_damaged_is_counted_again(
-    tmp_path: Path, counted: Path, damage: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_damaged_is_counted_again(tmp_path, counted, damage, monkeypatch):
     folder = Path(shutil.copytree(counted, tmp_path / "shards"))
     damage(folder / FILE)
     expected = by_counting(counted)
@@ -93,13 +87,13 @@ def test_what_is_damaged_is_counted_again(
     same(count_table(folder), expected)
 
 
-def test_that_of_other_shards_is_not_used(tmp_path: Path, counted: Path) -> None:
+def test_that_of_other_shards_is_not_used(tmp_path, counted):
     other = build(experiment_of(tmp_path, corpus=Memory(train=texts(45)), remainder="pad"))
     shutil.copy(counted / FILE, other / FILE)
     same(count_table(other), by_counting(other))
 
 
-def test_where_nothing_can_be_written_it_is_counted(tmp_path: Path, counted: Path) -> None:
+def test_where_nothing_can_be_written_it_is_counted(tmp_path, counted):
     folder = Path(shutil.copytree(counted, tmp_path / "shards"))
     (folder / FILE).unlink()
     (folder / FILE).mkdir()
@@ -107,7 +101,7 @@ def test_where_nothing_can_be_written_it_is_counted(tmp_path: Path, counted: Pat
     assert not list(folder.glob(".*.part"))
 
 
-def test_more_text_than_can_be_counted(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_text_than_can_be_counted(counted, monkeypatch):
     tokens = manifest.load(counted).splits["train"].tokens
     monkeypatch.setattr(machine, "memory", lambda: 256 * (tokens - 1))
     with pytest.raises(UserError, match=rf"^at most {tokens - 1:,} training tokens are counted on this machine, and "):
@@ -123,7 +117,7 @@ def test_more_text_than_can_be_counted(counted: Path, monkeypatch: pytest.Monkey
         DiTBackbone(neighbours=1).build(context)
 
 
-def test_several_processes_count_once(tmp_path: Path, counted: Path) -> None:
+def test_several_processes_count_once(tmp_path, counted):
     folder = tmp_path / "copy"
     shutil.copytree(counted, folder, ignore=shutil.ignore_patterns("neighbours*"))
     code = (

@@ -1,16 +1,12 @@
 """Encoding in several processes: the bytes of one, and nothing left of them, however they end."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from in_memory import Memory, experiment_of, hashes, texts
@@ -30,7 +26,7 @@ TEXTS = texts(150)
 class Mortal(BytesModel):
     """Kills the process that encodes a certain document, as long as a file is there."""
 
-    def encode_batch(self, batch: Any) -> list[list[int]]:
+    def encode_batch(self, batch):
         if any(text.startswith("document 77:") for text in batch) and Path(os.environ["DEADLY"]).exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return super().encode_batch(batch)
@@ -44,12 +40,12 @@ class MortalTokenizer(BytesTokenizer):
     summary = "for tests"
     refs = ()
 
-    def train(self, documents: Any) -> Mortal:
+    def train(self, documents):
         return Mortal()
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_batches(monkeypatch):
     monkeypatch.setattr(pack, "BATCH", 7)
     yield
     assert multiprocessing.active_children() == []
@@ -59,7 +55,7 @@ LIMITED = {"sequences": 150, "special": "both", "remainder": "pad", "length": 17
 
 
 @pytest.mark.parametrize(("processes", "data"), [(2, {"rows": "document", "special": "both"}), (2, {}), (3, LIMITED)])
-def test_the_bytes_do_not_depend_on_the_processes(tmp_path: Path, processes: int, data: dict[str, Any]) -> None:
+def test_the_bytes_do_not_depend_on_the_processes(tmp_path, processes, data):
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": BPETokenizer(vocabulary_size=300), **data}
     one = build(experiment_of(tmp_path / "1", **settings))
     counted = Throughput()
@@ -70,10 +66,10 @@ def test_the_bytes_do_not_depend_on_the_processes(tmp_path: Path, processes: int
     assert min(counted.seconds, counted.core_seconds) > 0
 
 
-def test_a_bounded_number_of_batches_is_on_its_way(tmp_path: Path) -> None:
+def test_a_bounded_number_of_batches_is_on_its_way(tmp_path):
     read = 0
 
-    def endless() -> Iterator[list[pack.Piece]]:
+    def endless():
         nonlocal read
         while True:
             read += 1
@@ -90,7 +86,7 @@ def test_a_bounded_number_of_batches_is_on_its_way(tmp_path: Path) -> None:
                 break
 
 
-def test_what_lies_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
     for name in ("multiprocessing", "pickle", "numpy"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise ImportError\n")
     monkeypatch.chdir(tmp_path)
@@ -101,7 +97,7 @@ def test_what_lies_in_the_working_folder_is_not_imported(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_build_which_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_ends_the_build_which_continues(tmp_path, monkeypatch):
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": MortalTokenizer()}
     whole = build(experiment_of(tmp_path / "1", **settings))
@@ -117,7 +113,7 @@ def test_a_killed_process_ends_the_build_which_continues(tmp_path: Path, monkeyp
     assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept
 
 
-def test_a_mistake_in_the_text_is_passed_on_from_another_process(tmp_path: Path) -> None:
+def test_a_mistake_in_the_text_is_passed_on_from_another_process(tmp_path):
     corpus = Memory(train=("only letters",) * 20 + ("a digit, 7",))
     with pytest.raises(UserError, match="tokenizer 'characters' knows the space and a to z, not"):
         build(experiment_of(tmp_path, corpus=corpus, tokenizer=CharactersTokenizer()), processes=2)
@@ -145,7 +141,7 @@ if __name__ == "__main__":
 """
 
 
-def runs(process: str) -> bool:
+def runs(process):
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -154,7 +150,7 @@ def runs(process: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
-def test_nothing_is_left_when_the_first_process_ends(tmp_path: Path, sent: str, code: int) -> None:
+def test_nothing_is_left_when_the_first_process_ends(tmp_path, sent, code):
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "2"), str(Path(__file__).parent), sent]
     ended = subprocess.run(command, capture_output=True, check=False, text=True, start_new_session=True)
     assert ended.returncode == code, ended.stderr

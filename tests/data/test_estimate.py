@@ -1,14 +1,9 @@
 """The estimate before a build, held to what the build then takes; and `atat data build` with it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil
-from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 import pytest
 from in_memory import Memory, experiment_of, texts
@@ -24,7 +19,7 @@ from atat_zoo.tokenizers import BPETokenizer
 TEXTS = tuple(sha256(text.encode()).hexdigest() * 2 for text in texts(3000))  # a gzip file reads ahead
 
 
-def written(folder: Path, form: str) -> FilesCorpus:
+def written(folder, form):
     """Return a corpus of files of a form, one of them held out."""
     for name, part in (("a", TEXTS[:2000]), ("b", TEXTS[2000:])):
         lines = [json.dumps({"text": text, "id": "x" * 90}) if "jsonl" in form else text for text in part]
@@ -35,14 +30,14 @@ def written(folder: Path, form: str) -> FilesCorpus:
 
 
 @pytest.mark.parametrize("form", ["txt", "txt.gz", "jsonl", "jsonl.gz"])
-def test_files_know_how_much_text_is_in_them(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_know_how_much_text_is_in_them(tmp_path, form, monkeypatch):
     # Nearly all of the larger file: gzip reads ahead, and some versions of Python far.
     monkeypatch.setattr("atat_zoo.corpora.documents._BEGINNING", 240_000)
     size = written(tmp_path, form).size()
     assert size == pytest.approx(sum(map(len, TEXTS)), rel=0.15)
 
 
-def test_the_size_of_other_corpora(tmp_path: Path) -> None:
+def test_the_size_of_other_corpora(tmp_path):
     (tmp_path / "text8").write_text("we the people " * 10)
     assert Text8Corpus(path=str(tmp_path / "text8")).size() == 140
     sotu = SotuCorpus(first_year=2020)
@@ -58,7 +53,7 @@ def test_the_size_of_other_corpora(tmp_path: Path) -> None:
         {"sequences": 9000},
     ],
 )
-def test_the_shards_are_as_large_as_estimated(tmp_path: Path, data: dict[str, Any]) -> None:
+def test_the_shards_are_as_large_as_estimated(tmp_path, data):
     tokenizer = BPETokenizer(vocabulary_size=300)
     settings = {"sequences_per_member": 512, "sequences_per_shard": 4096} | data
     made = experiment_of(tmp_path / "x" / "data", corpus=written(tmp_path, "txt"), tokenizer=tokenizer, **settings)
@@ -75,7 +70,7 @@ def test_the_shards_are_as_large_as_estimated(tmp_path: Path, data: dict[str, An
     assert estimate(made) is None  # they are there
 
 
-def test_documents_of_which_the_beginning_is_read(tmp_path: Path) -> None:
+def test_documents_of_which_the_beginning_is_read(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text(str(i) * (2 << 20))
     corpus = FilesCorpus(train=(str(tmp_path / "*.txt"),), validation_share=0.0, test_share=0.0)
@@ -83,11 +78,11 @@ def test_documents_of_which_the_beginning_is_read(tmp_path: Path) -> None:
     assert (likely.text, likely.shards) == (6 << 20, 3 * 16 * 2)
 
 
-def test_a_text_of_unknown_size(tmp_path: Path) -> None:
+def test_a_text_of_unknown_size(tmp_path):
     assert estimate(experiment_of(tmp_path, corpus=Memory(train=TEXTS))) is None
 
 
-def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
     made = experiment_of(tmp_path / "data", corpus=written(tmp_path, "txt"))
     shards = estimate(made).shards
     usage, asked = shutil.disk_usage(tmp_path), []
@@ -104,7 +99,7 @@ def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert estimate(made).free == 1 << 40
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atat: Callable[..., Any]) -> None:
+def test_the_command(tmp_path, monkeypatch, atat):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))
     corpus = "{use = 'files', train = ['text.txt'], document = 'line'}"

@@ -1,11 +1,7 @@
 """The probabilities of a count table: by hand, by a dictionary, and as distributions."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +24,8 @@ ROWS = st.integers(1, 6).flatmap(
 class Slow:
     """The same estimates from dictionaries, one at a time and exactly."""
 
-    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        self.seen: dict[Any, Counter[int]] = defaultdict(Counter)
+    def __init__(self, rows):
+        self.seen = defaultdict(Counter)
         for row in rows:
             places = dict(enumerate(row))
             for i, x in places.items():
@@ -46,17 +42,17 @@ class Slow:
                     if PAD not in context:
                         self.seen[context][x] += 1
 
-    def alone(self, x: int) -> Fraction:
+    def alone(self, x):
         counts = self.seen[("",)]
         return Fraction(counts[x] + 1, counts.total() + V)
 
-    def left(self, x: int, last: int) -> Fraction:
+    def left(self, x, last):
         return self.interpolated(x, ("left", last), self.alone(x))
 
-    def right(self, x: int, after: int) -> Fraction:
+    def right(self, x, after):
         return self.interpolated(x, ("right", after), self.alone(x))
 
-    def between(self, x: int, last: int, after: int) -> Fraction:
+    def between(self, x, last, after):
         if after == V:
             return self.left(x, last)
         if last == V:
@@ -64,21 +60,21 @@ class Slow:
         shorter = (self.left(x, last) + self.right(x, after)) / 2
         return self.interpolated(x, ("between", last, after), shorter)
 
-    def after(self, x: int, before: int, last: int) -> Fraction:
+    def after(self, x, before, last):
         return self.interpolated(x, ("after", before, last), self.left(x, last))
 
-    def interpolated(self, x: int, context: Any, shorter: Fraction) -> Fraction:
+    def interpolated(self, x, context, shorter):
         counts = self.seen.get(context)
         if not counts:
             return shorter
         return (counts[x] + len(counts) * shorter) / (counts.total() + len(counts))
 
 
-def asked(of: Any, *arguments: int) -> float:
+def asked(of, *arguments):
     return float(of(*(np.array([each]) for each in arguments))[0])
 
 
-def test_the_numbers_of_a_text_by_hand() -> None:
+def test_the_numbers_of_a_text_by_hand():
     """0 1 0 1 2 over three tokens: p = 3/8, 3/8, 1/4."""
     table = CountTable.count([np.array([[0, 1, 0, 1, 2]])], 3)
     assert (table.tokens.tolist(), table.sequences) == ([2, 2, 1], 1)
@@ -92,7 +88,7 @@ def test_the_numbers_of_a_text_by_hand() -> None:
 
 
 @given(ROWS)
-def test_every_distribution_sums_to_one(rows: Any) -> None:
+def test_every_distribution_sums_to_one(rows):
     table = CountTable.count([rows], V)
     x, a, b = np.ix_(range(V), range(-1, V + 1), range(-1, V + 1))
     for probability in (
@@ -106,7 +102,7 @@ def test_every_distribution_sums_to_one(rows: Any) -> None:
 
 
 @given(ROWS)
-def test_they_are_those_of_dictionaries(rows: Any) -> None:
+def test_they_are_those_of_dictionaries(rows):
     table, slow = CountTable.count([rows], V), Slow(rows.tolist())
     x, a, b = (each.flatten() for each in np.meshgrid(range(V), range(V + 1), range(V + 1)))
     for fast, of in ((table.between, slow.between), (table.after, slow.after)):
@@ -115,7 +111,7 @@ def test_they_are_those_of_dictionaries(rows: Any) -> None:
 
 
 @given(ROWS, st.integers(1, 9), st.integers(1, 9))
-def test_blocks_and_their_order_do_not_matter(rows: Any, size: int, chunk: int) -> None:
+def test_blocks_and_their_order_do_not_matter(rows, size, chunk):
     whole = CountTable.count([rows], V)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbours, "_CHUNK", chunk)
@@ -127,7 +123,7 @@ def test_blocks_and_their_order_do_not_matter(rows: Any, size: int, chunk: int) 
         np.testing.assert_array_equal(one.counts, other.counts)
 
 
-def test_ids_near_the_largest_that_fit() -> None:
+def test_ids_near_the_largest_that_fit():
     top = LARGEST_VOCABULARY - 1
     table = CountTable.count([np.array([[top, top, top - 1]], np.uint32)], LARGEST_VOCABULARY)
     assert table.triples.keys.tolist() == [(top * (top + 1) + top) * (top + 1) + top - 1]

@@ -1,7 +1,5 @@
 """The order of the stream, against definitions written out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,15 +11,13 @@ Case = tuple[list[int], dict[str, int]]
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> Case:
+def orders(draw):
     lanes = draw(st.integers(1, 5))
     sizes = draw(st.lists(st.integers(1, 7), min_size=lanes, max_size=12))
     return sizes, {"lanes": lanes, "seed": draw(st.integers(0, 2**63 - 1)), "together": draw(st.integers(1, 4))}
 
 
-def lane_samples(
-    sizes: list[int], lane: int, epochs: int, *, lanes: int, seed: int, together: int
-) -> list[tuple[int, int, int]]:
+def lane_samples(sizes, lane, epochs, *, lanes, seed, together):
     """The definition, without cleverness."""
     found = []
     for epoch in range(epochs):
@@ -34,7 +30,7 @@ def lane_samples(
 
 
 @given(orders())
-def test_follows_the_definition(case: Case) -> None:
+def test_follows_the_definition(case):
     sizes, options = case
     order, lanes = SampleOrder(sizes, **options), options["lanes"]
     for lane in range(lanes):
@@ -44,18 +40,18 @@ def test_follows_the_definition(case: Case) -> None:
 
 
 @given(orders(), st.lists(st.integers(0, 2000), min_size=1, max_size=20))
-def test_does_not_depend_on_what_was_asked_before(case: Case, wanted: list[int]) -> None:
+def test_does_not_depend_on_what_was_asked_before(case, wanted):
     sizes, options = case
     order = SampleOrder(sizes, **options)
     assert [order.locate(n) for n in wanted] == [SampleOrder(sizes, **options).locate(n) for n in wanted]
 
 
-def test_permutations_stay_what_they_were() -> None:
+def test_permutations_stay_what_they_were():
     # A run that was begun with an older version must find its order again.
     assert permutation(8, 17, 0).tolist() == [0, 1, 7, 2, 4, 5, 6, 3]
     assert key_of(17, 0, 3) == 6687265196499114412
 
 
-def test_too_few_shards_for_the_lanes() -> None:
+def test_too_few_shards_for_the_lanes():
     with pytest.raises(UserError, match=r"data\.lanes = 4, but the training split has 3 shards"):
         SampleOrder([5, 5, 5], lanes=4, seed=0)

@@ -1,9 +1,6 @@
 """Packing, against the concatenation written out."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ forms = st.sampled_from(["packed", "document"])
 SETTINGS = {"length": 5, "special": "none", "remainder": "drop", "dtype": "uint16"}
 
 
-def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, np.ndarray]:
+def packed(texts, chunk=1, **settings):
     packer, rows = Packer(BytesModel(), **SETTINGS | settings), []
     for batch in batches(texts, settings.get("rows", "packed")):
         packer.add(packer.encode(batch))
@@ -33,7 +30,7 @@ def packed(texts: list[str], chunk: int = 1, **settings: Any) -> tuple[Packer, n
 
 
 @given(documents, st.integers(1, 3), st.sampled_from(["drop", "pad"]), st.sampled_from(["none", "document"]))
-def test_the_tokens_follow_each_other(texts: list[str], chunk: int, remainder: str, special: str) -> None:
+def test_the_tokens_follow_each_other(texts, chunk, remainder, special):
     packer, rows = packed(texts, chunk, remainder=remainder, special=special)
     end = [257] if special == "document" else []
     running = [token for text in texts for token in [*text.encode(), *end]]
@@ -55,7 +52,7 @@ def test_the_tokens_follow_each_other(texts: list[str], chunk: int, remainder: s
 
 
 @given(documents, st.sampled_from(["drop", "pad"]), st.booleans())
-def test_every_sequence_begins_and_ends(texts: list[str], remainder: str, ended: bool) -> None:
+def test_every_sequence_begins_and_ends(texts, remainder, ended):
     packer, rows = packed(texts, special="both" if ended else "sequence", remainder=remainder)
     running = [token for text in texts for token in [*text.encode(), *([257] if ended else [])]]
     kept = running if remainder == "pad" else running[: len(running) // 3 * 3]
@@ -72,7 +69,7 @@ def test_every_sequence_begins_and_ends(texts: list[str], remainder: str, ended:
     st.sampled_from(["drop", "pad"]),
     st.integers(3, 20),
 )
-def test_a_row_a_document(texts: list[str], chunk: int, special: str, remainder: str, length: int) -> None:
+def test_a_row_a_document(texts, chunk, special, remainder, length):
     begin, end = [256] * (special in ("sequence", "both")), [257] * (special != "none")
     bodies = [list(text.encode())[: length - len(begin) - len(end)] for text in texts]
     expected = [[*begin, *body, *end] for body in bodies if body]
@@ -88,7 +85,7 @@ def test_a_row_a_document(texts: list[str], chunk: int, special: str, remainder:
     assert packer.counts.tolist() == np.bincount(stored, minlength=258).tolist()
 
 
-def test_a_long_document_counts_with_its_first_piece_or_ends_once() -> None:
+def test_a_long_document_counts_with_its_first_piece_or_ends_once():
     packer, rows = packed(["é" * (PIECE + 5), "b"], special="document", rows="document")
     assert rows.tolist() == [[195, 169, 195, 169, 257], [98, 257, 65535, 65535, 65535]]
     assert (packer.totals.documents, packer.totals.characters) == (2, PIECE + 1)
@@ -99,7 +96,7 @@ def test_a_long_document_counts_with_its_first_piece_or_ends_once() -> None:
 
 
 @given(documents, st.integers(1, 3), st.sampled_from(["drop", "pad"]), st.integers(1, 8), forms)
-def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remainder: str, limit: int, form: str) -> None:
+def test_a_limit_keeps_the_first_sequences(texts, chunk, remainder, limit, form):
     _, whole = packed(texts, chunk, remainder=remainder, rows=form)
     packer, rows = packed(texts, chunk, remainder=remainder, limit=limit, rows=form)
     assert rows.tolist() == whole[:limit].tolist()
@@ -110,7 +107,7 @@ def test_a_limit_keeps_the_first_sequences(texts: list[str], chunk: int, remaind
 
 
 @given(documents, st.integers(0, 6), forms)
-def test_restored_packer_goes_on(texts: list[str], cut: int, form: str) -> None:
+def test_restored_packer_goes_on(texts, cut, form):
     settings = SETTINGS | {"special": "document", "remainder": "pad", "rows": form}
     whole, halves, later = (Packer(BytesModel(), **settings) for _ in range(3))
     encoded = [whole.encode(next(batches([text], form))) for text in texts]
@@ -129,7 +126,7 @@ def test_restored_packer_goes_on(texts: list[str], cut: int, form: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab \n\té"), max_size=200), st.integers(1, 50))
-def test_pieces_are_the_document(document: str, size: int) -> None:
+def test_pieces_are_the_document(document, size):
     found = list(pieces(document, size))
     assert "".join(piece.text for piece in found) == document
     assert all(len(piece.text) <= size for piece in found)
@@ -137,14 +134,14 @@ def test_pieces_are_the_document(document: str, size: int) -> None:
     assert [piece.last for piece in found] == [False] * (len(found) - 1) + [True]
 
 
-def test_pieces_are_cut_between_words() -> None:
+def test_pieces_are_cut_between_words():
     assert [piece.text for piece in pieces("aaaa bbbb cccc", 10)] == ["aaaa bbbb", " cccc"]
     assert [piece.text for piece in pieces("aaaa bbbb cccc", 9)] == ["aaaa bbbb", " cccc"]
     assert [piece.text for piece in pieces("aaaa  bb\ncc", 8)] == ["aaaa  bb", "\ncc"]
     assert [piece.text for piece in pieces("a" * 25, 10)] == ["a" * 10, "a" * 10, "a" * 5]
 
 
-def test_batches_are_bounded() -> None:
+def test_batches_are_bounded():
     found = list(batches(itertools.repeat("x" * 1000, 5000)))
     assert max(sum(len(p.text) for p in batch) for batch in found) <= (1 << 20) + 1000
     assert sum(len(batch) for batch in found) == 5000
@@ -152,7 +149,7 @@ def test_batches_are_bounded() -> None:
 
 
 @given(st.lists(st.text(max_size=5), max_size=60), st.integers(1, 40))
-def test_spread_keeps_every_document(texts: list[str], size: int) -> None:
+def test_spread_keeps_every_document(texts, size):
     assert sorted(spread(texts, 3, size)) == sorted(texts)
     assert list(spread(texts, 3, size)) == list(spread(texts, 3, size))
 
@@ -166,13 +163,13 @@ def test_spread_keeps_every_document(texts: list[str], size: int) -> None:
         ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room beside BOS and EOS"),
     ],
 )
-def test_special_tokens_that_are_not_there(settings: dict[str, Any], message: str) -> None:
+def test_special_tokens_that_are_not_there(settings, message):
     with pytest.raises(UserError, match=message):
         Packer(CharactersModel(special=False, unknown="error"), **SETTINGS | settings)
 
 
 @pytest.mark.parametrize(("size", "found"), [(2, "uint16"), (65535, "uint16"), (65536, "uint32")])
-def test_dtype_keeps_a_value_for_padding(size: int, found: str) -> None:
+def test_dtype_keeps_a_value_for_padding(size, found):
     assert dtype_for(size, "auto") == found
     assert dtype_for(size, "uint32") == "uint32"
     if found == "uint32":
@@ -180,9 +177,9 @@ def test_dtype_keeps_a_value_for_padding(size: int, found: str) -> None:
             dtype_for(size, "uint16")
 
 
-def test_a_tokenizer_that_breaks_its_promise() -> None:
+def test_a_tokenizer_that_breaks_its_promise():
     class Wrong(BytesModel):
-        def encode_batch(self, texts: Any) -> list[list[int]]:
+        def encode_batch(self, texts):
             return [[258] for _ in texts]
 
     with pytest.raises(ValueError, match="outside 0 … 257"):

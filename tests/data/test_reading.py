@@ -1,14 +1,10 @@
 """Rows read from where they lie: the same rows, in little memory, without what is damaged, and nothing forged."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile
 import tracemalloc
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import attrs
 import numpy as np
@@ -29,12 +25,12 @@ from tests.limited import limited
 PAD = 65535
 
 
-def contents_of(length: int, dtype: str, block: int) -> Any:
+def contents_of(length, dtype, block):
     """Return what is read of a manifest."""
     return SimpleNamespace(length=length, dtype=dtype, block=block, vocabulary_size=60_000)
 
 
-def rows_of(folder: Path, contents: Any, shard: manifest.Shard, **options: Any) -> np.ndarray[Any, Any]:
+def rows_of(folder, contents, shard, **options):
     """Return every row of a shard, read from the last to the first."""
     opened = ShardRows(folder, contents, shard, **options)
     found = np.empty((shard.sequences, contents.length), contents.dtype)
@@ -44,9 +40,7 @@ def rows_of(folder: Path, contents: Any, shard: manifest.Shard, **options: Any) 
 
 
 @given(*map(st.integers, [1] * 3, [20, 300, 25]), st.sampled_from(["uint16", "uint32"]), st.integers(1, 4000))
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, length: int, block: int, dtype: str, at_once: int
-) -> None:
+def test_what_is_written_is_read(tmp_path_factory, rows, length, block, dtype, at_once):
     folder = tmp_path_factory.mktemp("shard")
     stored = np.random.default_rng(at_once).integers(0, 60_000, (rows, length), dtype)
     stored[-1, length // 2 :] = np.iinfo(dtype).max  # padding
@@ -63,7 +57,7 @@ def test_what_is_written_is_read(
         assert all((m.mtime, m.uid, m.gid, m.uname) == (0, 0, 0, "") for m in tar.getmembers())
 
 
-def test_webdataset_reads_them(tmp_path: Path) -> None:
+def test_webdataset_reads_them(tmp_path):
     write_shard(tmp_path / "train-000000.tar", STORED, 8)
     with (tmp_path / "train-000000.tar").open("rb") as stream:
         samples = group_by_keys(tar_file_expander([{"url": "train-000000.tar", "stream": stream}]))
@@ -71,13 +65,13 @@ def test_webdataset_reads_them(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(blocks), STORED)
 
 
-def npy(shape: object, descr: object = "<u2", data: bytes = b"") -> bytes:
+def npy(shape, descr="<u2", data=b""):
     header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     header += " " * (-(len(header) + 11) % 64) + "\n"
     return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + data
 
 
-def member(content: bytes, size: int | None = None, kind: bytes = tarfile.REGTYPE) -> bytes:
+def member(content, size=None, kind=tarfile.REGTYPE):
     """Return a tar file of one member, whose header may claim another size than it has."""
     info = tarfile.TarInfo("000000.npy")
     info.size, info.type = len(content) if size is None else size, kind
@@ -104,22 +98,22 @@ PICKLE = b"\x80\x04}\x94\x8c\x04code\x94K\x01s."
     ],
     ids=range(14),
 )
-def test_a_shard_that_is_none_is_refused_though_its_hash_is_right(tmp_path: Path, content: bytes) -> None:
+def test_a_shard_that_is_none_is_refused_though_its_hash_is_right(tmp_path, content):
     with limited(), pytest.raises(UserError, match="damaged"):
         forged(tmp_path, content, 7)
 
 
 @pytest.mark.parametrize("size", [2**40, 2**80, -1])
-def test_what_a_header_claims_is_not_read(tmp_path: Path, size: int) -> None:
+def test_what_a_header_claims_is_not_read(tmp_path, size):
     np.testing.assert_array_equal(forged(tmp_path, member(WHOLE, size), 7), np.zeros((7, 5)))
 
 
-def test_more_rows_than_the_file_has_take_no_memory(tmp_path: Path) -> None:
+def test_more_rows_than_the_file_has_take_no_memory(tmp_path):
     with limited(), pytest.raises(UserError, match=r"damaged \(it ends too early\)"):
         forged(tmp_path, member(npy((2**40, 5))), 2**40)
 
 
-def forged(folder: Path, content: bytes, rows: int) -> np.ndarray[Any, Any]:
+def forged(folder, content, rows):
     """Return the rows of a file whose hash the manifest has."""
     path = folder / "train-000000.tar"
     path.write_bytes(content)
@@ -127,7 +121,7 @@ def forged(folder: Path, content: bytes, rows: int) -> np.ndarray[Any, Any]:
     return read(folder, contents_of(5, "uint16", rows), shard)
 
 
-def test_a_large_shard_is_read_in_little_memory(tmp_path: Path) -> None:
+def test_a_large_shard_is_read_in_little_memory(tmp_path):
     stored = np.random.default_rng(0).integers(0, 60_000, (8192, 1024), np.uint16)
     shard = write_shard(tmp_path / "train-000000.tar", stored, 256)
     contents, row = contents_of(1024, "uint16", 256), np.empty(1024, np.uint16)
@@ -147,9 +141,7 @@ MEMBER = 512 + 1024  # bytes of a member of 8 rows: its header in the tar, 128 o
 
 
 @given(st.data())
-def test_damaged_members_are_an_error_or_left_out(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_damaged_members_are_an_error_or_left_out(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("shard")
     path = folder / "train-000000.tar"
     shard = write_shard(path, STORED, 8)
@@ -175,7 +167,7 @@ def test_damaged_members_are_an_error_or_left_out(
     assert (rows_of(folder, contents, attrs.evolve(shard, crc32=()), skip=True) == PAD).all()
 
 
-def test_a_shard_that_is_gone(tmp_path: Path) -> None:
+def test_a_shard_that_is_gone(tmp_path):
     shard = write_shard(tmp_path / "train-000000.tar", STORED, 8)
     (tmp_path / shard.name).unlink()
     contents = contents_of(40, "uint16", 8)
@@ -184,7 +176,7 @@ def test_a_shard_that_is_gone(tmp_path: Path) -> None:
     assert (rows_of(tmp_path, contents, shard, skip=True) == PAD).all()
 
 
-def test_tokens_and_members_that_the_manifest_does_not_allow(tmp_path: Path) -> None:
+def test_tokens_and_members_that_the_manifest_does_not_allow(tmp_path):
     stored = STORED.copy()
     stored[3, 5] = 60_000
     shard = write_shard(tmp_path / "train-000000.tar", stored, 8)
@@ -197,7 +189,7 @@ def test_tokens_and_members_that_the_manifest_does_not_allow(tmp_path: Path) -> 
         rows_of(tmp_path, contents_of(40, "uint16", 9), shard)
 
 
-def test_a_shard_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+def test_a_shard_that_is_cut_while_it_is_read(tmp_path):
     shard, row = write_shard(tmp_path / "train-000000.tar", STORED, 8), np.empty(40, np.uint16)
     opened = ShardRows(tmp_path, contents_of(40, "uint16", 8), shard)
     with (tmp_path / shard.name).open("rb+") as file:
@@ -210,9 +202,9 @@ def test_a_shard_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_skipped_rows_keep_their_place(tmp_path: Path, workers: int) -> None:
+def test_skipped_rows_keep_their_place(tmp_path, workers):
     folder = build(experiment_of(tmp_path, corpus=Memory(train=texts(40))))
-    options: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 40}
+    options = {"seed": 17, "lanes": 4, "batch_size": 40}
     whole = next(iter(train_loader(TokenStream(folder, **options), workers=workers)))
     for name in ("train-000001.tar", "train-000004.tar"):
         content = bytearray((folder / name).read_bytes())

@@ -1,14 +1,9 @@
 """The manifest: a roundtrip, and every way in which it does not match."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,18 +14,18 @@ from tests.limited import limited
 
 
 @pytest.fixture
-def folder(shards: Path, tmp_path: Path) -> Path:
+def folder(shards, tmp_path):
     return shutil.copytree(shards, tmp_path / "copy")
 
 
-def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def edited(folder, change):
     path = folder / "manifest.json"
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
 
 
-def test_reads_what_it_writes(folder: Path) -> None:
+def test_reads_what_it_writes(folder):
     text = (folder / "manifest.json").read_text()
     found = manifest.verify(folder, full=True)
     assert found.to_json() == text
@@ -38,7 +33,7 @@ def test_reads_what_it_writes(folder: Path) -> None:
     assert manifest.load_counts(folder).sum() == found.splits["train"].tokens
 
 
-def test_no_manifest(folder: Path, tmp_path: Path) -> None:
+def test_no_manifest(folder, tmp_path):
     for nothing in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UserError, match=r"holds no manifest\.json; build the shards with `atat data build`"):
             manifest.load(nothing)
@@ -51,14 +46,14 @@ def test_no_manifest(folder: Path, tmp_path: Path) -> None:
         manifest.load(folder)
 
 
-def claim_sequences(content: dict[str, Any], number: int = 2**40) -> None:
+def claim_sequences(content, number=2**40):
     split = content["splits"]["train"]
     split["sequences"] += number - split["shards"][0]["sequences"]
     split["shards"][0]["sequences"] = number
 
 
 @pytest.mark.parametrize("text", ["{", "\x00\xff", "[" * 100_000, "[]", "null"])
-def test_unreadable_json(folder: Path, text: str) -> None:
+def test_unreadable_json(folder, text):
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"is not (readable JSON|a manifest of shards) .* delete the folder"):
         manifest.load(folder)
@@ -93,13 +88,13 @@ def test_unreadable_json(folder: Path, text: str) -> None:
         lambda m: claim_sequences(m, 0),
     ],
 )
-def test_not_a_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_not_a_manifest(folder, change):
     edited(folder, change)
     with pytest.raises(UserError, match="is not a manifest of shards"):
         manifest.load(folder)
 
 
-def test_shards_that_are_not_those_of_the_manifest(folder: Path) -> None:
+def test_shards_that_are_not_those_of_the_manifest(folder):
     path = folder / "train-000000.tar"
     content = bytearray(path.read_bytes())
     content[700] ^= 1
@@ -116,7 +111,7 @@ def test_shards_that_are_not_those_of_the_manifest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "counts.npy"])
-def test_another_tokenizer_or_counts(folder: Path, name: str) -> None:
+def test_another_tokenizer_or_counts(folder, name):
     (folder / name).write_bytes(b"other")
     with pytest.raises(UserError, match=f"{name} is not the file that the manifest describes"):
         manifest.verify(folder)
@@ -125,7 +120,7 @@ def test_another_tokenizer_or_counts(folder: Path, name: str) -> None:
         manifest.verify(folder)
 
 
-def test_a_vocabulary_that_the_counts_do_not_have(folder: Path) -> None:
+def test_a_vocabulary_that_the_counts_do_not_have(folder):
     edited(folder, lambda m: m.update(vocabulary_size=60_000))
     with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are no counts of the 60000 tokens"):
         manifest.verify(folder)
@@ -134,7 +129,7 @@ def test_a_vocabulary_that_the_counts_do_not_have(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "descr"), [((2**40,), "<i8"), ((257,), "<i8"), ((258, 1), "<i8"), ((2**30, 2**30), "<i8"), ((258,), "|O")]
 )
-def test_counts_of_another_shape_or_type(folder: Path, shape: tuple[int, ...], descr: str) -> None:
+def test_counts_of_another_shape_or_type(folder, shape, descr):
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
     content = file.getvalue() + bytes(8 * 258)

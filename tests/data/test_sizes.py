@@ -1,12 +1,8 @@
 """Sizes in `[data]` and `[train]`, and in what an interrupted build left behind: refused before memory is asked for."""
 
-from __future__ import annotations
-
 import io
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +15,21 @@ from atat_zoo.errors import UserError
 from tests.limited import limited
 
 
-def test_a_sequence_that_is_too_long(experiment: Callable[..., Any]) -> None:
+def test_a_sequence_that_is_too_long(experiment):
     with pytest.raises(UserError, match=r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"):
         build(experiment(length=2**40, remainder="pad"))
     with pytest.raises(UserError, match=r"^data\.length = 1073741824 needs about 17,592\.2 GB for the rows of a batch"):
         build(experiment(length=2**30, rows="document"))
 
 
-def test_shards_that_are_too_large(experiment: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_are_too_large(experiment, monkeypatch):
     monkeypatch.setattr(machine, "memory", lambda: 100_000)
     with pytest.raises(UserError, match=r"^data\.sequences_per_shard = 4611686018427387904 for 4 lanes needs about"):
         build(experiment(sequences_per_shard=2**62, corpus=Memory(train=texts(1000))))
     build(experiment())
 
 
-def test_a_batch_and_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_and_workers_that_are_too_many(monkeypatch):
     with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB for the ids of"):
         refuse_sizes(16, 2**40, 1, 0)
     refuse_sizes(16, 2**40, 2**36, 0)
@@ -45,7 +41,7 @@ def test_a_batch_and_workers_that_are_too_many(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, str]]:
+def begun(tmp_path_factory):
     """The state of an interrupted build, and the hashes of what comes of it."""
     root = tmp_path_factory.mktemp("interrupted")
     interrupted(build, experiment_of(root), at="test")
@@ -53,13 +49,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, st
     return state, hashes(build(experiment_of(root)))
 
 
-def npy(array: Any) -> bytes:
+def npy(array):
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
 
 
-def repacked(state: bytes, method: int = zipfile.ZIP_STORED, **changed: bytes) -> bytes:
+def repacked(state, method=zipfile.ZIP_STORED, **changed):
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(state)) as old, zipfile.ZipFile(file, "w", method) as new:
         for name in old.namelist():
@@ -79,9 +75,7 @@ def repacked(state: bytes, method: int = zipfile.ZIP_STORED, **changed: bytes) -
     ],
     ids=range(6),
 )
-def test_a_forged_state_of_a_build_begins_the_split_again(
-    tmp_path: Path, begun: tuple[bytes, dict[str, str]], change: Callable[[bytes], bytes]
-) -> None:
+def test_a_forged_state_of_a_build_begins_the_split_again(tmp_path, begun, change):
     state, expected = begun
     interrupted(build, experiment_of(tmp_path), at="test")
     next(tmp_path.glob("*.partial/train.state.npz")).write_bytes(change(state))

@@ -1,12 +1,9 @@
 """Slices and their join: the bytes of one process, whatever happens between them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -25,17 +22,17 @@ from tests.tiny import folder_of
 TEXTS = texts(90)
 
 
-def made(root: Path, **data: Any) -> Any:
+def made(root, **data):
     return experiment_of(root, **{"corpus": Memory(train=TEXTS)} | data)
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_batches(monkeypatch):
     monkeypatch.setattr(pack, "BATCH", 4)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def whole(tmp_path_factory):
     return hashes(build(made(tmp_path_factory.mktemp("whole"))))
 
 
@@ -50,9 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ),
 )
 @example(count=12, order=[2, 1], tokenizer=None, data={"special": "both", "rows": "document"})
-def test_joined_slices_are_the_bytes_of_one_process(
-    count: int, order: list[int], tokenizer: Any, data: dict[str, Any]
-) -> None:
+def test_joined_slices_are_the_bytes_of_one_process(count, order, tokenizer, data):
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(pack, "BATCH", 2):
         one, parts = (
             experiment_of(Path(folder) / name, corpus=Memory(train=texts(count)), tokenizer=tokenizer, **data)
@@ -64,7 +59,7 @@ def test_joined_slices_are_the_bytes_of_one_process(
         assert sorted(path.suffix for path in (Path(folder) / "parts").iterdir()) == ["", ".lock"]
 
 
-def test_slices_that_are_missing_are_named(tmp_path: Path, whole: dict[str, str]) -> None:
+def test_slices_that_are_missing_are_named(tmp_path, whole):
     parts = made(tmp_path)
     with pytest.raises(UserError, match=r"--join: there are no slices in .*\.slices; encode each with --slice"):
         join(parts)
@@ -83,7 +78,7 @@ def test_slices_that_are_missing_are_named(tmp_path: Path, whole: dict[str, str]
     assert encode_slice(parts, Slice(3, 4)) == folder_of(parts)
 
 
-def test_a_killed_slice_goes_on(tmp_path: Path, whole: dict[str, str]) -> None:
+def test_a_killed_slice_goes_on(tmp_path, whole):
     parts = made(tmp_path)
     killed(encode_slice, parts, Slice(1, 2), after=4000)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.slices/1-of-2/*.npz")}
@@ -94,7 +89,7 @@ def test_a_killed_slice_goes_on(tmp_path: Path, whole: dict[str, str]) -> None:
     assert hashes(join(parts)) == whole
 
 
-def test_an_interrupted_join_goes_on(tmp_path: Path, whole: dict[str, str]) -> None:
+def test_an_interrupted_join_goes_on(tmp_path, whole):
     parts = made(tmp_path)
     for number in (1, 2):
         encode_slice(parts, Slice(number, 2))
@@ -103,13 +98,13 @@ def test_an_interrupted_join_goes_on(tmp_path: Path, whole: dict[str, str]) -> N
     assert hashes(join(parts)) == whole
 
 
-def test_text_that_is_edited_between_slices_or_in_one(tmp_path: Path) -> None:
+def test_text_that_is_edited_between_slices_or_in_one(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n".join(TEXTS))
     parts = made(tmp_path / "data", corpus=FilesCorpus(train=(str(path),), document="line"))
     encode_slice(parts, Slice(1, 2))
 
-    def edit(stage: str, done: int, total: int | None) -> None:
+    def edit(stage, done, total):
         if stage == "test":
             path.write_text("\n".join(reversed(TEXTS)))
 
@@ -129,7 +124,7 @@ def test_text_that_is_edited_between_slices_or_in_one(tmp_path: Path) -> None:
     assert hashes(join(parts)) == hashes(build(one))
 
 
-def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path: Path, whole: dict[str, str]) -> None:
+def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
     parts = made(tmp_path)
     first, second = (encode_slice(parts, Slice(number, 2)) for number in (1, 2))
     block, own = first / "train-000000.npz", (first / "train-000000.npz").read_bytes()
@@ -158,15 +153,15 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path: Path, whole: 
     assert hashes(join(parts)) == whole
 
 
-def test_a_slice_that_is_being_encoded_is_waited_for(tmp_path: Path) -> None:
+def test_a_slice_that_is_being_encoded_is_waited_for(tmp_path):
     assert stages_of_a_second(encode_slice, made(tmp_path), Slice(1, 2)) == ["waiting"]
 
 
-def test_shards_that_are_built_without_them_delete_the_slices(tmp_path: Path, whole: dict[str, str]) -> None:
+def test_shards_that_are_built_without_them_delete_the_slices(tmp_path, whole):
     parts = made(tmp_path)
     encode_slice(parts, Slice(1, 2))
 
-    def overtake(stage: str, done: int, total: int | None) -> None:
+    def overtake(stage, done, total):
         if stage == "test" and not folder_of(parts).exists():
             build(parts)
 
@@ -176,13 +171,13 @@ def test_shards_that_are_built_without_them_delete_the_slices(tmp_path: Path, wh
 
 
 @pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "a/b", "1/2/3", "1/100000"])
-def test_what_is_no_slice(text: str) -> None:
+def test_what_is_no_slice(text):
     with pytest.raises(UserError, match=r"^--slice .*: expected a slice and the number of slices, as in 3/8$"):
         Slice.named(text)
     assert Slice.named("3/8") == Slice(3, 8)
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "root").write_text("")
     with pytest.raises(UserError, match=r"data\.root: cannot write in .*/root"):
         encode_slice(made(tmp_path / "root"), Slice(1, 2))

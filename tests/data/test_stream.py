@@ -1,12 +1,7 @@
 """The stream: the same samples whatever the workers and ranks, and after a resume."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +15,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import read
-from atat_zoo.data.stream import StreamLoader, TokenStream, copied_ahead, train_loader
+from atat_zoo.data.stream import TokenStream, copied_ahead, train_loader
 from atat_zoo.errors import UserError
 
 # More workers than the machine has cores, and workers that fork beside torch's threads (a warning since Python 3.12).
@@ -28,15 +23,15 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
 
-ORDER: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12}
+ORDER = {"seed": 17, "lanes": 4, "batch_size": 12}
 ROWS = 480  # compared: more than two epochs of the shards
 
 
-def loader_of(folder: Path, *, workers: int = 0, device: str = "cpu", **settings: Any) -> StreamLoader:
+def loader_of(folder, *, workers=0, device="cpu", **settings):
     return train_loader(TokenStream(folder, **settings), workers=workers, device=device)
 
 
-def rows(loader: StreamLoader, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(loader, count):
     """Return (index, tokens) of the first samples of a loader."""
     size = loader.batch_size
     assert size is not None
@@ -47,7 +42,7 @@ def rows(loader: StreamLoader, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def expected(shards: Path) -> torch.Tensor:
+def expected(shards):
     """The stream by its definition, [ROWS, 16]."""
     found = manifest.load(shards)
     record = found.splits["train"]
@@ -58,7 +53,7 @@ def expected(shards: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_the_order_does_not_depend_on_the_workers(shards: Path, expected: torch.Tensor, workers: int) -> None:
+def test_the_order_does_not_depend_on_the_workers(shards, expected, workers):
     loader = loader_of(shards, **ORDER, workers=workers)
     before = torch.get_rng_state()
     index, tokens = rows(loader, ROWS)
@@ -77,7 +72,7 @@ def test_the_order_does_not_depend_on_the_workers(shards: Path, expected: torch.
 
 
 @pytest.mark.parametrize(("world_size", "workers"), [(2, 2), (4, 0)])
-def test_ranks_share_every_global_batch(shards: Path, expected: torch.Tensor, world_size: int, workers: int) -> None:
+def test_ranks_share_every_global_batch(shards, expected, world_size, workers):
     found = torch.empty_like(expected)
     size = 12 // world_size
     for rank in range(world_size):
@@ -93,9 +88,7 @@ def test_ranks_share_every_global_batch(shards: Path, expected: torch.Tensor, wo
 @pytest.mark.parametrize(
     ("start", "world_size", "workers"), [(0, 1, 0), (1, 2, 0), (12, 1, 2), (37, 1, 0), (37, 2, 2), (120, 2, 0)]
 )
-def test_a_resume_continues_on_the_next_sample(
-    shards: Path, expected: torch.Tensor, start: int, world_size: int, workers: int
-) -> None:
+def test_a_resume_continues_on_the_next_sample(shards, expected, start, world_size, workers):
     found = torch.full((ROWS, 16), -1)
     for rank in range(world_size):
         loader = loader_of(shards, **ORDER, rank=rank, world_size=world_size, workers=workers)
@@ -107,7 +100,7 @@ def test_a_resume_continues_on_the_next_sample(
     assert (found[start + 96 :] == -1).all()
 
 
-def test_states_count_from_the_beginning_or_from_the_last_resume(shards: Path) -> None:
+def test_states_count_from_the_beginning_or_from_the_last_resume(shards):
     stream = TokenStream(shards, **ORDER)
     stream.load_state_dict(stream.state_dict(24, True))
     assert stream.state_dict(36, True)["sample"] == 36  # Composer counts over the whole epoch
@@ -115,7 +108,7 @@ def test_states_count_from_the_beginning_or_from_the_last_resume(shards: Path) -
 
 
 @pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}, {"together": 2}])
-def test_a_state_of_another_order_is_refused(shards: Path, change: dict[str, int]) -> None:
+def test_a_state_of_another_order_is_refused(shards, change):
     state = TokenStream(shards, **ORDER).state_dict(12, True)
     key = next(iter(change))
     said = {"together": "shuffled_shards"}.get(key, key)
@@ -124,7 +117,7 @@ def test_a_state_of_another_order_is_refused(shards: Path, change: dict[str, int
         TokenStream(shards, **ORDER | change).load_state_dict(state)
 
 
-def test_a_state_of_other_shards_is_refused(shards: Path, tmp_path: Path) -> None:
+def test_a_state_of_other_shards_is_refused(shards, tmp_path):
     other = build(experiment_of(tmp_path, corpus=Memory(train=texts(39))))
     state = TokenStream(shards, **ORDER).state_dict(12, True)
     with pytest.raises(UserError, match="continue with the settings and shards of the run"):
@@ -139,12 +132,12 @@ def test_a_state_of_other_shards_is_refused(shards: Path, tmp_path: Path) -> Non
         ({"lanes": 64, "batch_size": 64}, r"data\.lanes = 64, but the training split has \d+ shards"),
     ],
 )
-def test_ranks_and_lanes_that_do_not_fit(shards: Path, settings: dict[str, int], message: str) -> None:
+def test_ranks_and_lanes_that_do_not_fit(shards, settings, message):
     with pytest.raises(UserError, match=message):
         TokenStream(shards, **ORDER | settings)
 
 
-def test_padding_is_not_maskable(tmp_path: Path) -> None:
+def test_padding_is_not_maskable(tmp_path):
     corpus = Memory(train=("x" * 128, "yz"), validation=("abc",))
     folder = build(experiment_of(tmp_path, corpus=corpus, remainder="pad"))
     tokens, maskable, _ = next(iter(loader_of(folder, seed=0, lanes=4, batch_size=40))).values()
@@ -160,11 +153,11 @@ def test_padding_is_not_maskable(tmp_path: Path) -> None:
     assert maskable.tolist() == [[True] * 3 + [False] * 13]
 
 
-def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[int] = []
+def test_the_memory_is_a_shard_per_lane(shards, monkeypatch):
+    reads = []
     read = TokenStream._open
 
-    def counted(self: TokenStream, number: int) -> Any:
+    def counted(self, number):
         reads.append(number)
         return read(self, number)
 
@@ -177,7 +170,7 @@ def test_the_memory_is_a_shard_per_lane(shards: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -> None:
+def test_a_truncated_shard_says_so(shards, tmp_path, workers):
     folder = shutil.copytree(shards, tmp_path / "copy")
     loader = loader_of(folder, **ORDER, workers=workers)
     for path in folder.glob("train-*.tar"):
@@ -193,7 +186,7 @@ def test_a_truncated_shard_says_so(shards: Path, tmp_path: Path, workers: int) -
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(limit=st.integers(0, 250))
-def test_held_out_is_spread_evenly(shards: Path, limit: int) -> None:
+def test_held_out_is_spread_evenly(shards, limit):
     everything, maskable = held_out(shards, "train")
     tokens, some = held_out(shards, "train", limit)
     total = len(everything)
@@ -204,15 +197,15 @@ def test_held_out_is_spread_evenly(shards: Path, limit: int) -> None:
     assert torch.equal(tokens, everything[places])
 
 
-def test_the_next_batch_is_copied_during_the_use_of_this_one() -> None:
-    told: list[str] = []
+def test_the_next_batch_is_copied_during_the_use_of_this_one():
+    told = []
     batches = [{"tokens": torch.tensor([i])} for i in range(3)]
 
-    def copy(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def copy(batch):
         told.append(f"copy {int(batch['tokens'])}")
         return {"tokens": batch["tokens"] + 10}
 
-    def wait(copies: Iterable[torch.Tensor]) -> None:
+    def wait(copies):
         told.append(f"wait for {[int(each) for each in copies]}")
 
     for batch in copied_ahead(iter(batches), copy, wait):
@@ -226,7 +219,7 @@ def test_the_next_batch_is_copied_during_the_use_of_this_one() -> None:
     assert list(copied_ahead(iter([]), copy, wait)) == []
 
 
-def test_too_many_open_files(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_open_files(shards, monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (70, 70))
     TokenStream(shards, **ORDER)
     with pytest.raises(UserError, match=r"^data\.shuffled_shards = 9 and data\.lanes = 4 have 28 shards open at"):
@@ -235,7 +228,7 @@ def test_too_many_open_files(shards: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gets_the_same_batches(shards: Path, expected: torch.Tensor) -> None:
+def test_a_gpu_gets_the_same_batches(shards, expected):
     loader = loader_of(shards, **ORDER, workers=2, device="cuda")
     found = []
     for batch in itertools.islice(loader, ROWS // 12):

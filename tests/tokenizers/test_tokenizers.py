@@ -1,15 +1,11 @@
 """Tokenizers: what goes in comes out, the bytes add up, and files are refused in words."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,18 +24,18 @@ TEXTS = (
 
 
 @functools.cache
-def model(name: str) -> Any:
+def model(name):
     spec = {"bytes": BytesTokenizer(), "bpe": BPETokenizer(vocabulary_size=320)}[name]
     return spec.train(lambda: iter(TEXTS))
 
 
-def pretrained(path: Path, **settings: Any) -> Any:
+def pretrained(path, **settings):
     return PretrainedTokenizer(path=str(path), **settings).train(lambda: iter(()))
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
 @given(texts=st.lists(st.text(), max_size=5))
-def test_any_text_comes_back(name: str, texts: list[str]) -> None:
+def test_any_text_comes_back(name, texts):
     tokenizer = model(name)
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids == tokenizer.encode(text)
@@ -51,7 +47,7 @@ def test_any_text_comes_back(name: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
 @given(ids=st.lists(st.integers(0, 258)))
-def test_any_ids_are_written(name: str, ids: list[int]) -> None:
+def test_any_ids_are_written(name, ids):
     # Early in training a model writes nonsense; it must be shown, not crash.
     tokenizer = model(name)
     ids = [i % (tokenizer.vocabulary_size + 1) for i in ids]
@@ -61,7 +57,7 @@ def test_any_ids_are_written(name: str, ids: list[int]) -> None:
 
 
 @given(st.text(st.sampled_from("ab \n\t,.'sé日1"), max_size=120), st.integers(1, 30))
-def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text: str, size: int) -> None:
+def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text, size):
     tokenizer = model("bpe")
     found = [piece.text for piece in pieces(text, size)]
     if all(
@@ -71,7 +67,7 @@ def test_pieces_cut_between_words_have_the_tokens_of_the_whole(text: str, size: 
         assert [i for ids in tokenizer.encode_batch(found) for i in ids] == tokenizer.encode(text)
 
 
-def test_bpe_learns_pairs_and_stops_when_there_are_none() -> None:
+def test_bpe_learns_pairs_and_stops_when_there_are_none():
     tokenizer = model("bpe")
     assert tokenizer.vocabulary_size == 320
     assert len(tokenizer.encode(TEXTS[0])) < len(TEXTS[0]) / 2
@@ -79,7 +75,7 @@ def test_bpe_learns_pairs_and_stops_when_there_are_none() -> None:
     assert small.vocabulary_size == 260  # bytes, "aa", "aaaa", BOS, EOS
 
 
-def test_bpe_is_the_same_in_another_process() -> None:
+def test_bpe_is_the_same_in_another_process():
     script = "from tests.tokenizers.test_tokenizers import model; print(model('bpe').library.to_str())"
     written = {model("bpe").library.to_str() + "\n"}
     for threads in ("1", "2"):
@@ -88,7 +84,7 @@ def test_bpe_is_the_same_in_another_process() -> None:
     assert len(written) == 1
 
 
-def test_characters() -> None:
+def test_characters():
     plain, special = (CharactersTokenizer(special=special).train(lambda: iter(())) for special in (False, True))
     assert (plain.vocabulary_size, plain.bos, plain.eos) == (27, None, None)
     assert plain.encode(ALPHABET) == list(range(27))
@@ -100,7 +96,7 @@ def test_characters() -> None:
 
 
 @pytest.mark.parametrize("spec", [BytesTokenizer(), BPETokenizer()], ids=repr)
-def test_files_that_are_missing_or_broken(tmp_path: Path, spec: Any) -> None:
+def test_files_that_are_missing_or_broken(tmp_path, spec):
     with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
         spec.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
@@ -108,7 +104,7 @@ def test_files_that_are_missing_or_broken(tmp_path: Path, spec: Any) -> None:
         spec.load(tmp_path)
 
 
-def test_the_file_of_another_tokenizer(tmp_path: Path) -> None:
+def test_the_file_of_another_tokenizer(tmp_path):
     BytesTokenizer().train(lambda: iter(())).save(tmp_path)
     for spec in (CharactersTokenizer(), BPETokenizer()):
         with pytest.raises(UserError, match=r"of another tokenizer|not one that the tokenizers library reads"):
@@ -122,7 +118,7 @@ def test_the_file_of_another_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Path:
+def pair(tmp_path):
     """A folder with a vocabulary and merges as GPT-2's, the special token last."""
     folder = tmp_path / "gpt"
     folder.mkdir()
@@ -135,7 +131,7 @@ def pair(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_pair_of_files(pair: Path) -> None:
+def test_a_pair_of_files(pair):
     ends = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
     tokenizer = pretrained(pair, **ends)
     assert (tokenizer.vocabulary_size, tokenizer.bos, tokenizer.eos) == (299, 298, 298)
@@ -148,7 +144,7 @@ def test_a_pair_of_files(pair: Path) -> None:
     assert pretrained(pair / "encoder.json").eos is None
 
 
-def test_ways_to_name_a_tokenizer(pair: Path) -> None:
+def test_ways_to_name_a_tokenizer(pair):
     expected = pretrained(pair).encode(TEXTS[0])
     (pair / "my.json").write_bytes((pair / "encoder.json").read_bytes())
     (pair / "my.txt").write_bytes((pair / "vocab.bpe").read_bytes())
@@ -159,15 +155,15 @@ def test_ways_to_name_a_tokenizer(pair: Path) -> None:
         assert pretrained(path).encode(TEXTS[0]) == expected
 
 
-def test_the_fingerprint_follows_the_file(pair: Path) -> None:
+def test_the_fingerprint_follows_the_file(pair):
     before = PretrainedTokenizer(path=str(pair)).fingerprint()
     assert PretrainedTokenizer(path=str(pair)).fingerprint() == before
     (pair / "vocab.bpe").write_text("#version: 0.2\n")
     assert PretrainedTokenizer(path=str(pair)).fingerprint() != before
 
 
-def test_pretrained_mistakes(pair: Path, tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, str], str]] = [
+def test_pretrained_mistakes(pair, tmp_path):
+    cases = [
         ({"path": str(tmp_path / "no.json")}, r"tokenizer\.path: there is no file .*no\.json"),
         ({"path": str(tmp_path)}, r"holds no tokenizer\.json, vocab\.json or encoder\.json"),
         ({"path": str(pair / "encoder.json"), "merges": "no.txt"}, r"tokenizer\.merges: there is no file no\.txt"),
@@ -180,7 +176,7 @@ def test_pretrained_mistakes(pair: Path, tmp_path: Path) -> None:
             PretrainedTokenizer(**settings).train(lambda: iter(()))
 
 
-def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_byte_level(tmp_path):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     words = {"[UNK]": 0, "the": 1, "cat": 2, "##s": 3, "[SEP]": 4}
@@ -198,7 +194,7 @@ def test_a_tokenizer_that_is_not_byte_level(tmp_path: Path) -> None:
     assert tokenizer.byte_counts().tolist() == [5, 3, 3, 1, 0]
 
 
-def numbered(tmp_path: Path, **ids: int) -> Path:
+def numbered(tmp_path, **ids):
     """Write a tokenizer.json with these tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -212,7 +208,7 @@ def numbered(tmp_path: Path, **ids: int) -> Path:
 
 
 @pytest.mark.parametrize("largest", [4100, 2**32 - 1])
-def test_an_id_that_is_due_to_no_tokens(tmp_path: Path, largest: int) -> None:
+def test_an_id_that_is_due_to_no_tokens(tmp_path, largest):
     path = numbered(tmp_path, the=0, people=largest)
     with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
         pretrained(path)
@@ -223,7 +219,7 @@ def test_an_id_that_is_due_to_no_tokens(tmp_path: Path, largest: int) -> None:
 
 
 @pytest.mark.parametrize("encode", ["encode", "encode_batch"])
-def test_text_that_a_vocabulary_does_not_cover(tmp_path: Path, encode: str) -> None:
-    tokenizer: Any = pretrained(numbered(tmp_path, the=0))
+def test_text_that_a_vocabulary_does_not_cover(tmp_path, encode):
+    tokenizer = pretrained(numbered(tmp_path, the=0))
     with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; take a tokenizer that knows all of it"):
         getattr(tokenizer, encode)(["people"] if encode == "encode_batch" else "people")
