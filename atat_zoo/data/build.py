@@ -301,7 +301,6 @@ def _hash(table: Any) -> str:
 
 
 def _check_given(folder: Path, experiment: Experiment) -> Path:
-    """Check that shards built elsewhere match the experiment."""
     contents = _verified(folder, experiment)
     origin = remote.origin_of(folder)
     path = origin.path if origin else folder
@@ -354,7 +353,6 @@ def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: manifest.ShardMani
 
 
 def _saved(model: TokenizerModel) -> str:
-    """Return the hash of the file that a tokenizer is saved as."""
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
         return sha256_of(Path(folder) / manifest.TOKENIZER)

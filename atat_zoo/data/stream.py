@@ -70,8 +70,8 @@ class TokenStream(IterableDataset["Sample | UserError"]):
         files, most = self._open_at_once * self.lanes // ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files + _FILES > most:
             raise UserError(
-                f"data.shuffled_shards = {self.together} and data.lanes = {self.lanes} have {files} shards open at once, "
-                f"and a process may have {most} files; lower them, or raise `ulimit -n`"
+                f"data.shuffled_shards = {self.together} and data.lanes = {self.lanes} have {files} shards open at "
+                f"once, and a process may have {most} files; lower them, or raise `ulimit -n`"
             )
 
     def __iter__(self) -> Iterator[Sample | UserError]:
@@ -119,7 +119,6 @@ class TokenStream(IterableDataset["Sample | UserError"]):
         self.start = int(state["sample"])
 
     def _identity(self) -> dict[str, Any]:
-        """Return the values that determine the order."""
         order = {"seed": self.seed, "lanes": self.lanes, "shuffled_shards": self.together}
         return order | {"shards": self.manifest.digest}
 

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from atat_zoo.data.order import SampleOrder, key_of, permutation
 from atat_zoo.errors import UserError
 
-Case = tuple[list[int], dict[str, int]]
-
 
 @st.composite
 def orders(draw):

@@ -22,13 +22,9 @@ def corpus(tmp_path):
     )
 
 
-def encoder():
-    return BytesTokenizer().train(lambda: iter(()))
-
-
 def packed(corpus, **kwargs):
     given = {"length": 16, "special": "none", "limit": 0} | kwargs
-    return sequences(corpus, encoder(), given.pop("split", "train"), **given)
+    return sequences(corpus, BytesTokenizer().train(lambda: iter(())), given.pop("split", "train"), **given)
 
 
 def test_no_text_is_left_out(corpus):
@@ -53,7 +49,7 @@ def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, s
     corpus, form = Memory(train=texts, validation=texts), {"special": special, "rows": "document"}
     folder = build(experiment_of(tmp_path, corpus=corpus, **form))
     tokens, maskable = held_out(folder, "validation")
-    again = sequences(corpus, encoder(), "validation", length=16, limit=0, **form)
+    again = sequences(corpus, BytesTokenizer().train(lambda: iter(())), "validation", length=16, limit=0, **form)
     assert torch.equal(tokens, again[0])
     assert torch.equal(maskable, again[1])
     assert len(tokens) == sum(map(bool, texts))
