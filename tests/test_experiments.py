@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from atat_zoo import study
-from atat_zoo.cli.new import missing
+from atat_zoo.cli.experiment import missing
 from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load as load_manifest
 from atat_zoo.experiment import from_table, load

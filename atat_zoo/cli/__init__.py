@@ -17,15 +17,15 @@ from atat_zoo.errors import Note, UserError, clip, nearest
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "zoo": ("zoo", "zoo", "The parts: list, show, check, plugins, manifest."),
-    "check": ("new", "check", "Say what is wrong with an experiment, at once."),
-    "resolve": ("new", "resolve", "Print an experiment with every parameter in full."),
+    "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
+    "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
     "new": ("new", "new", "Write a package with a part of your own, or an experiment."),
     "data": ("data", "data", "Shards of tokens: build, info."),
     "ls": ("runs", "ls", "List runs: objective, step, bound, age, state."),
     "diff": ("runs", "diff", "Say what differs between two runs."),
     "watch": ("report", "watch", "Show a run while it trains: a live page, or text."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
-    "study": ("train", "study", "Train arms with several seeds, and compare them."),
+    "study": ("study", "study", "Train arms with several seeds, and compare them."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
     "importance": ("evaluate", "importance", "Measure how well a run's importance predicts the loss."),
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
-    "bench": ("judge", "bench", "Benchmark a run: samplers, infilling."),
+    "bench": ("bench", "bench", "Benchmark a run: samplers, infilling."),
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

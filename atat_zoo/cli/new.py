@@ -1,4 +1,4 @@
-"""`atat check`, `atat resolve` and `atat new`: experiments before anything heavy is imported, and packages of parts."""
+"""`atat new`: a package with a part of your own, or an experiment."""
 
 from __future__ import annotations
 
@@ -11,57 +11,17 @@ from typing import Any
 import click
 
 from atat_zoo.cli.arguments import named, options
-from atat_zoo.cli.console import print_json
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table, load
 from atat_zoo.experiment.schema import ALWAYS, SECTIONS
-from atat_zoo.machine import lacking
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE, inline
-from atat_zoo.registry.spec import fields_of, parts_in
+from atat_zoo.registry.spec import fields_of
 
 _LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
 _CHOSEN = ("objective", "corpus", "tokenizer", "backbone", "masking", "sampler")
 # What stands in the templates for the name: of the distribution, in a class, and of the module and the part.
 _NAMES = ("atat-zoo-placeholder", "Placeholder", "placeholder")
-
-
-@click.command()
-@click.argument("experiment")
-@options("overrides")
-def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Report all mistakes in EXPERIMENT, or that there are none, and which files and packages are not here."""
-    loaded = load(experiment, overrides)
-    parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
-    click.echo(f"{loaded.name} is in order: {parts}")
-    for sentence in missing(loaded):
-        click.echo(f"not here: {sentence}")
-
-
-def missing(experiment: Experiment) -> list[str]:
-    """Return a sentence for each file of the corpus or the tokenizer, and each package, that this machine lacks."""
-    # What every change of their files changes is had from the files, and quickly.
-    looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
-    sentences = []
-    for spec, look in looks:
-        try:
-            getattr(spec, look, lambda: None)()
-            sentences += lacking([spec, *(part for _, part in parts_in(spec))])
-        except UserError as error:
-            sentences.append(str(error))
-    return sentences + lacking((experiment.parts["optimizer"], *experiment.train.parts))
-
-
-@click.command()
-@click.argument("experiment")
-@options("overrides", "json")
-def resolve(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print EXPERIMENT with every parameter in full; the output is a valid experiment."""
-    loaded = load(experiment, overrides)
-    if as_json:
-        print_json(loaded.to_table())
-    else:
-        click.echo(loaded.to_toml(), nl=False)
 
 
 class _Kinds(click.Group):

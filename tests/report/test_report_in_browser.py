@@ -12,6 +12,7 @@ from atat_zoo import Zoo
 from atat_zoo.report import studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page as write_page
+from atat_zoo.report.recorded import POINTS
 from tests.cli.terminal import printed
 from tests.measure.making import prose
 from tests.report.browser import chromium
@@ -31,7 +32,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The pages that are looked at: of one run, of eight, of a hostile one, of a study."""
+    """The pages that are looked at: of one run, of eight, of a hostile one, of a long one, of a study."""
     root = tmp_path_factory.mktemp("pages")
     hostile = tuple(HOSTILE)
     runs = {
@@ -42,6 +43,7 @@ def pages(tmp_path_factory):
             make(root / "runs" / "<svg onload=alert(1)>"),
         ],
         "short": [make(root / "runs" / "short", lines=1)],
+        "long": [make(root / "runs" / "long", lines=10_000)],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
     written = {name: collect(each) for name, each in runs.items()} | {"study": studies.of_study(CONFIRM)}
@@ -69,7 +71,7 @@ def opened(browser, path, **options):
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.mark.parametrize("name", ["one", "eight", "hostile", "bare", "study"])
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study"])
 def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
     axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
     with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:
@@ -123,6 +125,28 @@ def test_the_rates_of_runs_stand_side_by_side(browser, pages):
         assert len(bars) == len(page.evaluate("data.tables.spread")) == 8 * 14
         bars.sort()
         assert all(right <= left + 0.01 for (_, right), (left, _) in pairwise(bars))
+
+
+def test_the_verdict_is_read_without_javascript(browser, pages):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((pages / "hostile.html").as_uri())
+    assert page.locator("h1").text_content().startswith("Perplexity of <svg")
+    assert "lowest first: <img src=x onerror=alert(1)> 55.9 ± 1.2" in page.locator("#head").text_content()
+    assert page.locator("#head td").count() == 14
+    assert "drawn by JavaScript" in page.locator("#main").text_content()
+    context.close()
+
+
+def test_a_long_run_asks_no_more_of_the_browser_than_is_seen(browser, pages):
+    """What makes the page of 10,000 lines answer in time, which `python -m benchmarks page` measures."""
+    sizes = {name: (pages / f"{name}.html").stat().st_size for name in ("one", "long")}
+    assert sizes["long"] < sizes["one"] + 200 * 2 * POINTS  # bytes for each point of two curves
+    with opened(browser, pages / "long.html") as page:
+        counts = page.evaluate("""["loss", "rates"].map((name) => charts[name].host.querySelector(".mark-line path"))
+            .map((path) => path.getAttribute("d").match(/[ML]/g).length)""")
+        assert all(POINTS // 2 < count <= POINTS for count in counts), counts
+        assert page.evaluate("document.querySelectorAll('*').length") < 10 * POINTS
 
 
 def test_the_axis_and_the_runs_are_chosen(browser, pages):

@@ -1,0 +1,192 @@
+"""`atat bench`: samplers side by side, by their costs and their texts, and infilling by likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atat_zoo.cli.arguments import count, named, options
+from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.cli.judge import judge_of
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.results.format import NONE, number, with_error
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.run import RunFolder
+from atat_zoo.samplers.named import at_steps, fitting
+
+if TYPE_CHECKING:
+    from atat_zoo.measure.sampling import Bench, SamplerResult
+
+STEPS = (16, 32, 64, 128)
+_WANTED = "A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable."
+POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
+
+
+@click.group()
+def bench() -> None:
+    """Measure samplers, or infilling, on a run."""
+
+
+@bench.command()
+@options("run", "step")
+@click.option("--by", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
+@click.option("--sampler", "wanted", multiple=True, help=_WANTED)
+@count("--steps", 1, "Steps; 16, 32, 64 and 128 when absent.", multiple=True)
+@count("--number", 2, "Texts for each sampler.", 64)
+@options("length", "seed")
+@count("--repeat", 1, "Repetitions; the shortest time counts.", 1)
+@count("--sequences", 0, "Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.", 64)
+@options("orders", "batch_size", "device", "markdown", "json")
+def samplers(
+    run: Path,
+    step: int | None,
+    by: str | None,
+    wanted: tuple[str, ...],
+    steps: tuple[int, ...],
+    orders: int | None,
+    device: str,
+    as_markdown: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Generate texts with the final model of RUN and every named sampler, and score them with the judge --by.
+
+    The policy bound is on the likelihood of held-out text under the sampler, at its own number of evaluations.
+
+    The first row, ancestral sampling with the most steps, is the reference for the others. If the model cannot
+    use that sampler, the first possible one is. A sampler given as a table is used unchanged. The result is also saved
+    in RUN's evaluations/.
+    """
+    judge = judge_of(by, run) if by else None
+    experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
+    rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
+    scorer = judge.build(device) if judge else None
+    from atat_zoo.measure.sampling import bench as measure
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device, step)
+    with Bars(silent=as_json or as_markdown) as bars:
+        result = measure(model, run, scorer, rows, orders=orders or 1, progress=bars.working, **given)
+    if as_json:
+        print_json({"run": str(run), **result.to_table(), "refused": refused})
+    else:
+        _show_samplers(result, refused, as_markdown)
+
+
+def settings(
+    experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
+) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
+    """Return the samplers to measure: name, steps and specification; and the unsuitable ones, with the reason."""
+    rows: list[tuple[str, int | None, Any]] = []
+    for text in wanted:
+        spec = named("sampler", text)
+        rows += [(text, None, spec)] if text.startswith("{") else at_steps(text, steps)
+    measured, refused = fitting(experiment, steps, rows if wanted else None)
+    for name in wanted:
+        if name in refused:
+            raise UserError(f"--sampler {name}: {refused[name]}")
+    return measured, refused
+
+
+def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
+    from atat_zoo.measure.sampling import CLOSE
+
+    judged, priced = result.judge is not None, result.prices
+    columns = ["sampler", "steps", "evaluations", "tokens/s", "time", *(POLICY_COLUMNS if priced else [])]
+    columns += ["entropy", "distinct-2", *([GENERATIVE_PERPLEXITY, "as good"] if judged else [])]
+    rows = []
+    for m in result.measured:
+        row = [m.name, "" if m.steps is None else str(m.steps), f"{m.nfe:.1f}", f"{m.tokens_per_second:,.0f}"]
+        row += [f"{result.share(m):.2f}", *(_policy_cells(m) if priced else [])]
+        row += [f"{m.unigram_entropy:.3f}", "" if m.distinct_2 is None else f"{m.distinct_2:.3f}"]
+        row += [with_error(m.value, m.stderr, ".1f"), "yes" if result.as_good(m) else ""] if judged else []
+        rows.append(row)
+    judge = f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored"
+    click.echo(
+        f"{result.number} texts of {result.length} tokens each, seed {result.seed}, step {result.step}, "
+        f"on {result.device} with {number(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
+    )
+    table(columns, rows, as_markdown)
+    click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")
+    if priced:
+        click.echo("\n".join(_policy_legend(result)))
+    if judged:
+        worst = f"at most {CLOSE:.0%} above the first row's, and entropy within {CLOSE:.0%} of it"
+        click.echo(f"As good: {GENERATIVE_PERPLEXITY} {worst}.")
+    for name, why in refused.items():
+        click.echo(f"left out: {name}: {why}")
+
+
+def _policy_cells(result: SamplerResult) -> list[str]:
+    bound = result.policy
+    if bound is None:
+        return [NONE] * len(POLICY_COLUMNS)
+    sign, difference = "≤" if bound.quantity == POLICY_BOUND else "=", result.policy_difference
+    return [
+        with_error(bound.nats_per_token, bound.nats_per_token_stderr, ".3f"),
+        "" if difference is None else f"{difference:+.3f} ± {result.policy_difference_stderr:.3f}",
+        f"{sign} {bound.value:.1f}",
+        f"{bound.nfe:.1f}",
+    ]
+
+
+def _policy_legend(result: Bench) -> list[str]:
+    """Return sentences on the policy bounds, and on the samplers that have none."""
+    priced = next((m.policy for m in result.measured if m.policy), None)
+    lines = []
+    if priced:
+        orders = f"{result.orders} orders inside the logarithm" if result.orders > 1 else "one order"
+        lines = [
+            f"Policy: −log p of {priced.sequences} {priced.split} sequences along a sampler's own steps, seed "
+            f"{priced.seed}, and its difference from the first row's on the same sequences; {POLICY_BOUND}: its "
+            "exponential, at that number of evaluations (NFE).",
+            f"=: the {POLICY_LIKELIHOOD}, exact because the order is deterministic; ≤: a bound, {orders}.",
+        ]
+    reasons: dict[str, list[str]] = {}
+    for m in result.measured:
+        if m.unpriced and m.name not in reasons.setdefault(m.unpriced, []):
+            reasons[m.unpriced].append(m.name)
+    return lines + [f"no {POLICY_BOUND} ({NONE}): {', '.join(names)}: {why}" for why, names in reasons.items()]
+
+
+@bench.command()
+@options("run", "step")
+@count("--gap", 1, "Tokens in a gap.", 5)
+@count("--number", 0, "Maximum number of texts; 0 for all.", 256)
+@options("batch_size", "split", "mask_seed", "device", "json")
+def infilling(
+    run: Path, step: int | None, split: Any, seed: int | None, device: str, as_json: bool, **given: Any
+) -> None:
+    """Cut gaps out of held-out texts; print RUN's likelihood of the true words, given both sides or only the left.
+
+    The result is also saved in RUN's evaluations/.
+    """
+    RunFolder(run).model_at(step)  # a mistake is reported before torch is imported
+    from atat_zoo.measure.infilling import infilling_of_run
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, device, step)
+    split, seed = split or model.experiment.evaluation.split, model.experiment.seed if seed is None else seed
+    with Bars(silent=as_json) as bars:
+        quality = infilling_of_run(model, run, split=split, seed=seed, progress=bars.evaluating, **given)
+    if as_json:
+        print_json({"run": str(run), **quality.to_table()})
+        return
+    click.echo(
+        f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
+        f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"
+    )
+    rows = [
+        ["both sides", with_error(quality.both, quality.both_stderr, ".3f")],
+        ["left side only", with_error(quality.left, quality.left_stderr, ".3f")],
+        ["difference", with_error(quality.difference, quality.difference_stderr, ".3f")],
+    ]
+    table(["given", "log-likelihood of the true words, nats a token"], rows)
+    if quality.difference == 0:
+        click.echo("It is the same: the model does not look at the right side.")
+    else:
+        click.echo(f"In {quality.better:.0%} of the texts the true words are likelier given both sides.")

@@ -1,0 +1,50 @@
+"""`atat check` and `atat resolve`: an experiment, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import click
+
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import print_json
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment, load
+from atat_zoo.machine import lacking
+from atat_zoo.registry.spec import parts_in
+
+
+@click.command()
+@click.argument("experiment")
+@options("overrides")
+def check(experiment: str, overrides: tuple[str, ...]) -> None:
+    """Report all mistakes in EXPERIMENT, or that there are none, and which files and packages are not here."""
+    loaded = load(experiment, overrides)
+    parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
+    click.echo(f"{loaded.name} is in order: {parts}")
+    for sentence in missing(loaded):
+        click.echo(f"not here: {sentence}")
+
+
+def missing(experiment: Experiment) -> list[str]:
+    """Return a sentence for each file of the corpus or the tokenizer, and each package, that this machine lacks."""
+    # What every change of their files changes is had from the files, and quickly.
+    looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
+    sentences = []
+    for spec, look in looks:
+        try:
+            getattr(spec, look, lambda: None)()
+            sentences += lacking([spec, *(part for _, part in parts_in(spec))])
+        except UserError as error:
+            sentences.append(str(error))
+    return sentences + lacking((experiment.parts["optimizer"], *experiment.train.parts))
+
+
+@click.command()
+@click.argument("experiment")
+@options("overrides", "json")
+def resolve(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Print EXPERIMENT with every parameter in full; the output is a valid experiment."""
+    loaded = load(experiment, overrides)
+    if as_json:
+        print_json(loaded.to_table())
+    else:
+        click.echo(loaded.to_toml(), nl=False)

@@ -1,0 +1,100 @@
+"""`atat study`: arms × seeds trained as normal runs, and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from atat_zoo.cli.arguments import count, options
+from atat_zoo.cli.console import print_json, table
+from atat_zoo.cli.train import wait_passively
+from atat_zoo.errors import UserError
+from atat_zoo.results.format import NONE, number
+from atat_zoo.run import write_json, write_text
+
+if TYPE_CHECKING:
+    from atat_zoo.study import Study
+
+_WRITE = "Write the tables there as well, and the JSON beside them."
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
+@count("--jobs", 1, "Trainings at a time; each has one GPU, which several share where there are fewer.", 1)
+@click.option("--dry-run", is_flag=True, help="Print the runs, what is left of each, and an estimate of the time.")
+@click.option("--write", "page", type=click.Path(path_type=Path), help=_WRITE)
+@click.option("--test-again", is_flag=True, help="Evaluate the test split although it was evaluated before.")
+@options("device", "json")
+def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: bool, device: str, as_json: bool) -> int:
+    """Train every arm of STUDY.toml with every seed, and compare the arms on held-out text.
+
+    Runs that are finished are not repeated, others continue; several `atat study` of one file share the work. Ctrl-C
+    stops all of it. The results are study.json and study.md in the folder of the study.
+    """
+    from atat_zoo.study import load
+
+    loaded = load(file)
+    if page is not None and page.suffix != ".md":
+        raise UserError(f"--write {page}: name a Markdown file, which ends in .md; the JSON is written beside it")
+    wait_passively()
+    if dry_run:
+        _show_plan(loaded, jobs, as_json)
+        return 0
+    from atat_zoo.study import markdown
+    from atat_zoo.study.processes import LocalExecutor, Stopped
+    from atat_zoo.study.runner import StudyRunner
+
+    def say(text: str) -> None:
+        click.echo(text, err=as_json)
+
+    runner = StudyRunner(study=loaded, device=device, say=say)
+    try:
+        runner.train(LocalExecutor(folder=loaded.folder, jobs=jobs, say=say), test_again=test_again)
+    except Stopped as stopped:
+        say(f"stopped; the same command continues it: atat study {file}")
+        return 128 + stopped.number
+    report = runner.report(test_again=test_again)
+    text = markdown.page(report)
+    write_text(loaded.folder / "study.md", text)
+    if page is not None:
+        write_text(page, text)
+        write_json(page.with_suffix(".json"), report)
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(f"\n{text}")
+    for run, why in runner.failed.items():
+        click.echo(f"error: {run}: {why}", err=True)
+    return 1 if runner.failed else 0
+
+
+def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
+    import attrs
+
+    from atat_zoo.study.processes import threads_for
+    from atat_zoo.study.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, plan, total
+
+    runner = StudyRunner(study=loaded)
+    runner.look()
+    rows = plan(runner)
+    seconds = total(rows, jobs)
+    if as_json:
+        print_json({"runs": [attrs.asdict(row) for row in rows], "jobs": jobs, "seconds": seconds})
+        return
+    cells = [[row.run, row.state, f"{row.step}/{row.steps}", _time(row.seconds)] for row in rows]
+    table(["run", "state", "steps", "time left"], cells)
+    counts = ", ".join(f"{sum(row.state == state for row in rows)} {state}" for state in (FINISHED, TO_CONTINUE, TO_DO))
+    click.echo(f"\n{len(rows)} runs: {counts}")
+    about = "unknown until a run of this study has recorded its steps on this machine"
+    if seconds is not None:
+        about = f"about {_time(seconds)} of optimizer steps; evaluations come on top"
+    click.echo(f"time left with {jobs} at a time, {number(threads_for(jobs), 'thread')} each: {about}")
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None or seconds < 120:
+        return NONE if seconds is None else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
