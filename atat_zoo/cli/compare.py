@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,14 @@ import click
 from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, options, other_text, with_bound, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.experiment import from_table
+from atat_zoo.experiment import EvaluationSpec, from_table
+from atat_zoo.results.evaluation import LIKELIHOOD
 from atat_zoo.results.format import NONE, cell, change, number, with_error
 from atat_zoo.results.naming import PERPLEXITY, TABLE, title
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import between_models
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from atat_zoo.experiment import EvaluationSpec
     from atat_zoo.measure.compare import Comparison, Difference
     from atat_zoo.measure.zero_shot import OnCorpus
 
@@ -205,8 +204,6 @@ def _conditions(comparison: Comparison, text: str) -> list[str]:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return the conditions of the comparison and how to read it, one or two sentences per line."""
-    from atat_zoo.results.evaluation import LIKELIHOOD
-
     what = title(comparison.quantity)
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
     text = f"{comparison.sequences:,} sequences of {where} text, {comparison.tokens:,} tokens"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from atat_zoo.results.format import markdown
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def print_json(value: Any) -> None:

@@ -11,6 +11,7 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.data.manifest import verify
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.machine import cores
@@ -99,8 +100,6 @@ def _clock(seconds: float) -> str:
 @options("json")
 def info(folder: Path, full: bool, as_json: bool) -> None:
     """Print the contents of a FOLDER of shards, after checking that it is complete."""
-    from atat_zoo.data.manifest import verify
-
     shards = verify(folder, full=full)
     if as_json:
         print_json(attrs.asdict(shards))

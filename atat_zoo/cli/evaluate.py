@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,13 +14,11 @@ from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.report.collect import settings
 from atat_zoo.results import naming
+from atat_zoo.results.evaluation import Evaluation
 from atat_zoo.results.format import aligned, cell, number, with_error
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from atat_zoo.measure.policy import PolicyValue
-    from atat_zoo.results.evaluation import Evaluation
 
 
 @click.command("eval")

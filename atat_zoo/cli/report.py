@@ -6,9 +6,9 @@ import shutil
 import time
 import warnings
 import webbrowser
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +18,6 @@ from atat_zoo.errors import NotKept, UserError, clip
 from atat_zoo.experiment import from_table
 from atat_zoo.report import PAGE, require
 from atat_zoo.run import RunFolder, write_json, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _EVERY = 2.0  # seconds between two looks of `atat watch` at the files
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
 import click
@@ -13,16 +14,10 @@ import click
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, clip
-from atat_zoo.report.runs import STATES, environment, find, glance, side_by_side
+from atat_zoo.report.runs import STATES, ListedRun, RecordedBound, SameText, environment, find, glance, side_by_side
 from atat_zoo.results.format import NONE, lasting, uncertain
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from atat_zoo.report.runs import ListedRun, RecordedBound, SameText
 
 # What has no bound comes last.
 _ORDERS: dict[str, Callable[[ListedRun], Any]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,16 @@ import click
 from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options
 from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.errors import UserError
+from atat_zoo.generation import Infilling
+from atat_zoo.generation.infilling import layouts_of
+from atat_zoo.generation.layout import SpaceAwareTokenizer, parse, prompted, refuse_length
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run.atomic import replacing
+from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rich.console import Console
     from rich.text import Text
-
-    from atat_zoo.generation import Infilling
-    from atat_zoo.tokenizers import TokenizerModel
 
 STEP = 0.04  # seconds at least that a step is shown, so that it can be followed by eye
 HIDDEN = "▁"
@@ -63,8 +63,6 @@ def sample(
     The first line of --trace has the initial tokens of every text. Each further line is a step: the rows and positions
     that were filled, with their tokens, or those that were masked again.
     """
-    from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
-
     # Every mistake is reported before torch is imported.
     if watch and not on_terminal():
         raise UserError("--watch draws on a terminal, and standard output is none; leave --watch out, or write --trace")
@@ -192,9 +190,6 @@ def infill(
     that best fits the text after the gap. All text outside the gaps stays unchanged. `sampler.steps=32` and
     `guidance.use=…` change how gaps are filled.
     """
-    from atat_zoo.generation.infilling import layouts_of
-    from atat_zoo.generation.layout import SpaceAwareTokenizer
-
     # Every mistake is reported before torch is imported.
     if path is None and not words:
         raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
@@ -238,8 +233,6 @@ def _speed(written: int, seconds: float) -> dict[str, Any]:
 
 def _shown(text: str, fills: Sequence[str]) -> str:
     """Return a filled text; on a terminal the fills are bold and printable."""
-    from atat_zoo.generation.layout import parse
-
     if on_terminal():
         fills = [click.style(printable(fill), bold=True) for fill in fills]
     return "".join(piece + fill for piece, fill in zip(parse(text).pieces, [*fills, ""], strict=True))

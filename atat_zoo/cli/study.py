@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from atat_zoo.cli.arguments import count, options
@@ -13,9 +13,8 @@ from atat_zoo.cli.train import wait_passively
 from atat_zoo.errors import UserError
 from atat_zoo.results.format import NONE, number
 from atat_zoo.run import write_json, write_text
-
-if TYPE_CHECKING:
-    from atat_zoo.study import Study
+from atat_zoo.study import Study, load, markdown
+from atat_zoo.study.processes import LocalExecutor, Stopped, threads_for
 
 _WRITE = "Write the tables there as well, and the JSON beside them."
 
@@ -33,8 +32,6 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
     Runs that are finished are not repeated, others continue; several `atat study` of one file share the work. Ctrl-C
     stops all of it. The results are study.json and study.md in the folder of the study.
     """
-    from atat_zoo.study import load
-
     loaded = load(file)
     if page is not None and page.suffix != ".md":
         raise UserError(f"--write {page}: name a Markdown file, which ends in .md; the JSON is written beside it")
@@ -42,8 +39,6 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
     if dry_run:
         _show_plan(loaded, jobs, as_json)
         return 0
-    from atat_zoo.study import markdown
-    from atat_zoo.study.processes import LocalExecutor, Stopped
     from atat_zoo.study.runner import StudyRunner
 
     def say(text: str) -> None:
@@ -71,9 +66,6 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
 
 
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
-    import attrs
-
-    from atat_zoo.study.processes import threads_for
     from atat_zoo.study.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, plan, total
 
     runner = StudyRunner(study=loaded)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import altair as alt
 
 from atat_zoo.results.naming import POLICY_BOUND
 from atat_zoo.run.atomic import write_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Table = dict[str, Any]
 # Told apart by the colour-blind, and legible on white and on black (Okabe and Ito, 2008; the yellow is left out).

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
@@ -26,9 +27,6 @@ from atat_zoo.results import store
 from atat_zoo.results.format import NONE, joined, uncertain
 from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 Table = dict[str, Any]
 BASE = "mdlm"  # the experiment that the others are variations of

@@ -6,17 +6,14 @@ import json
 import math
 import statistics
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atat_zoo.errors import LeftOut, UserError, clip
 from atat_zoo.parsing import from_json, read
+from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import WEIGHTS, described
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from atat_zoo.run import RunFolder
 
 FORMAT = 1  # of the files in report/
 Table = dict[str, Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,21 +20,18 @@ import attrs
 
 from atat_zoo.errors import NotKept, UserError
 from atat_zoo.estimators import weighs_tokens
-from atat_zoo.experiment import conflicts_with, from_table
+from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.registry import Zoo
 from atat_zoo.report import recorded
 from atat_zoo.results import store
 from atat_zoo.run import RunFolder, write_text
+from atat_zoo.samplers import Sampler
 from atat_zoo.samplers.named import fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from atat_zoo.experiment import Experiment
     from atat_zoo.model import Model
-    from atat_zoo.samplers import Sampler
 
-    Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 
 TEXT, REPLAY, IMPORTANCE, FRONTIER = "text", "replay", "importance", "frontier"
 TEXTS = 6  # held-out texts

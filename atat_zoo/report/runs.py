@@ -6,8 +6,10 @@ Imports no torch and loads no part, so that runs of another version, or of a plu
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -18,10 +20,6 @@ from atat_zoo.results import store
 from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 TRAINING, STOPPED, FINISHED, DAMAGED = STATES = ("training", "stopped", "finished", "damaged")
 _DEEPEST = 4  # folders between the one that is searched and a run

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.parsing import from_json, read
@@ -12,10 +14,6 @@ from atat_zoo.report.collect import TABLES, page_data, settings
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.results.format import NONE, interval, joined, number, place, rounded
 from atat_zoo.results.naming import exponential
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 Table = dict[str, Any]
 _WORDS = {True: "yes", False: "no", None: NONE}

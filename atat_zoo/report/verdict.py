@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from atat_zoo.errors import clip
 from atat_zoo.report.recorded import conditions, curve, first
 from atat_zoo.report.runs import own_bound
 from atat_zoo.results.format import NONE, interval, joined, number, uncertain
 from atat_zoo.results.naming import TABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Table = dict[str, Any]
 _ERROR = "± is one standard error over sequences"

@@ -14,23 +14,19 @@ from contextlib import suppress
 from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from atat_zoo.errors import UserError
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
 from atat_zoo.report.recorded import curve, evaluated, figure, of_training, thin
-from atat_zoo.report.runs import FINISHED, TRAINING, glance, own_bound
+from atat_zoo.report.runs import FINISHED, TRAINING, ListedRun, glance, own_bound
 from atat_zoo.results import store
 from atat_zoo.results.format import lasting, uncertain
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from atat_zoo.report.runs import ListedRun
 
 _RECENT = 10  # lines of metrics.jsonl by which the time that is left is estimated
 _HERE = "127.0.0.1"
