@@ -45,7 +45,10 @@ def evaluate(
     # Mistakes in these are reported before torch is imported.
     policy = given["bound"] == naming.POLICY
     if policy:
-        policy_parts = covered(run, overrides, sampler, step)
+        parts = chosen(run, overrides, sampler, step)[0].parts
+        if why := parts["sampler"].no_policy_bound_because:
+            others = "choose another, such as ancestral"
+            raise UserError(f"--bound policy does not cover sampler {parts['sampler'].name!r}: {why}; {others}")
         given["bound"] = None
     elif overrides or sampler is not None or orders is not None:
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
@@ -73,24 +76,12 @@ def evaluate(
 
             how: dict[str, Any] = {"seed": seed, "orders": orders or 1, "batch_size": spec.batch_size}
             how["progress"] = partial(bars.working, "along the text")
-            policy_value = policy_of_run(model, run, read, *policy_parts, **how)
+            policy_value = policy_of_run(model, run, read, parts["sampler"], parts["guidance"], **how)
     if as_json:
         with_policy = {naming.POLICY: policy_value.to_table()} if policy_value else {}
         print_json({"run": str(run), **evaluation.to_table(), **with_policy})
     else:
         click.echo("\n".join(lines(evaluation) + (policy_lines(policy_value) if policy_value else [])))
-
-
-def covered(run: Path, overrides: tuple[str, ...], sampler: str | None, step: int | None) -> tuple[Any, Any]:
-    """Return a run's sampler and guidance, or others that are named, if the policy bound covers the sampler."""
-    experiment, _ = chosen(run, overrides, sampler, step)
-    spec = experiment.parts["sampler"]
-    if spec.no_policy_bound_because:
-        raise UserError(
-            f"--bound policy does not cover sampler {spec.name!r}: {spec.no_policy_bound_because}; "
-            "choose another, such as ancestral"
-        )
-    return spec, experiment.parts["guidance"]
 
 
 def policy_lines(policy: PolicyValue) -> list[str]:

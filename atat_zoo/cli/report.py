@@ -45,7 +45,9 @@ def report(
     if study and compute:
         raise UserError(f"--compute: {runs[0]} is a study, which records all it has; leave --compute out")
     command = {"out": out, "figures": figures}
-    out = out or _beside(runs, study)
+    if out is None:
+        beside = runs[0] if len(runs) == 1 else Path()
+        out = runs[0].with_suffix(".html") if study == runs[0] else beside / "report.html"
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
         raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
     data = of_study(study) if study else collect(runs, **command)
@@ -69,12 +71,6 @@ def report(
         click.echo(f"{click.format_filename(figures)}: {len(charts.figures(data, figures))} files")
     if show:
         webbrowser.open(out.resolve().as_uri())
-
-
-def _beside(runs: Sequence[Path], study: Path | None) -> Path:
-    if study:
-        return study.with_suffix(".html") if study != runs[0] / "study.json" else runs[0] / "report.html"
-    return runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
 
 
 def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:

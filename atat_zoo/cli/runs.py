@@ -55,18 +55,14 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
     if not chosen:
         click.echo(f"none of the {len(runs)} runs in {folder} is like that" if runs else f"there is no run in {folder}")
         return
-    rows = [
-        [run.name, run.objective or NONE, _steps(run), _bound_text(run.bound), lasting(run.age), run.state]
-        for run in chosen
-    ]
+    rows = []
+    for run in chosen:
+        steps = f"{run.step}/{NONE if run.steps is None else run.steps}"
+        rows.append([run.name, run.objective or NONE, steps, _bound_text(run.bound), lasting(run.age), run.state])
     table(["run", "objective", "step", "bound", "age", "state"], rows)
     for run in chosen:
         if run.problem:
             click.echo(f"{printable(run.name)}: {printable(run.problem)}")
-
-
-def _steps(run: ListedRun) -> str:
-    return f"{run.step}/{NONE if run.steps is None else run.steps}"
 
 
 def _bound_text(bound: RecordedBound | None) -> str:

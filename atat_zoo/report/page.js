@@ -45,12 +45,11 @@ function chart(name, caption) {
   chart.stale = true;
   return el("figure", {}, chart.host, caption ? el("figcaption", {}, caption) : null);
 }
-const rowsOf = (name) => data.tables[given.charts[name].table].filter(shown);
 async function draw(name) {
   const one = charts[name], { table, specs } = given.charts[name];
   const by = specs[state.by] ? state.by : Object.keys(specs)[0];
   one.stale = false;
-  const rows = rowsOf(name), lean = legends(specs[by], rows);
+  const rows = data.tables[table].filter(shown), lean = legends(specs[by], rows);
   if (one.view && one.lean === lean) {
     await one.view.data(table, structuredClone(rows)).runAsync();
     return;
@@ -244,14 +243,14 @@ function oneText(again) {
       if (i !== null) panel.children[i]?.classList.add("chosen");
     }
   };
+  const point = (event) => event.target.dataset.i !== undefined && choose(Number(event.target.dataset.i));
   const panel = (title, key, unit) => {
     const [low, high] = scales[key], values = one[key]?.[place.rate];
     const heat = (value) => (value === null || value === undefined || high <= low ? 0 : (value - low) / (high - low));
     const paragraph = el("p", {
       class: "tokens", role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys choose a token`,
       on: {
-        pointerover: (event) => event.target.dataset.i !== undefined && choose(Number(event.target.dataset.i)),
-        click: (event) => event.target.dataset.i !== undefined && choose(Number(event.target.dataset.i)),
+        pointerover: point, click: point,
         keydown: (event) => {
           const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
           if (!move) return;
@@ -356,10 +355,6 @@ function commands() {
 
 // Denoising replay
 
-function openAt(frames, evaluation) {
-  const next = frames.find((frame) => frame.evaluation > evaluation);
-  return new Map(next ? next.open : []);
-}
 function stateAt(one, evaluation) {
   const tokens = [...one.start], heat = new Map(), fresh = new Set();
   for (const frame of one.frames) {
@@ -372,7 +367,8 @@ function stateAt(one, evaluation) {
     }
     for (const i of frame.hidden) tokens[i] = null;
   }
-  return { tokens, heat, fresh, open: openAt(one.frames, evaluation) };
+  const next = one.frames.find((frame) => frame.evaluation > evaluation);
+  return { tokens, heat, fresh, open: new Map(next ? next.open : []) };
 }
 function replay() {
   const those = having("replay");

@@ -24,9 +24,7 @@ _SELF, _NOTHING = "'self'", "'none'"
 def page(data: Table, *, live: str | None = None) -> str:
     """Return the page of the data of `collect` or `of_study`.
 
-    Args:
-        data: what it shows.
-        live: an address on the same host from which the page fetches new data every few seconds; None for a file.
+    `live` is an address on the same host from which the page fetches new data every few seconds; None for a file.
     """
     library = _library()
     script = _alone(_asset("page.js"))

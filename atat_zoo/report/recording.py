@@ -47,19 +47,10 @@ def compute(
 ) -> dict[str, float]:
     """Compute what a report on a run lacks, and keep it in the run folder.
 
-    What cannot be computed, because there is no model yet for example, is a warning: a report shows what there is.
-
-    Args:
-        run: the run folder; of a run that is not finished, the newest model.
-        frontier: whether to compute the policy bound of every named sampler, too, which takes the longest.
-        device: see `Model.from_run`.
-        progress: called with the name of what is computed, the amount done and the amount to do.
-
-    Returns:
-        Seconds by the name of what was computed; empty when nothing was missing.
-
-    Raises:
-        UserError: when there is no run.
+    Of a run that is not finished it is of the newest model. `frontier` adds the policy bound of every named sampler,
+    which takes the longest. `progress` is called with the name of what is computed, the amount done and that to do.
+    Returns seconds by the name of what was computed. What cannot be computed, because there is no model yet for
+    example, is a warning: a report shows what there is. Where there is no run, it is a UserError.
     """
     folder = RunFolder(Path(run))
     folder.table()

@@ -26,13 +26,7 @@ def commands(
     """Return the commands, all of them to be given in one folder: that of the training, if the runs share it.
 
     They name the runs as they were named here, or with their whole paths if the training was in another folder.
-
-    Args:
-        runs: the run folders.
-        trained: `command` of each.
-        frontier: whether policy bounds of samplers are recorded.
-        out: the page, if it was named.
-        figures: the folder of the charts, if it was named.
+    `trained` is `command` of each run, and `frontier` whether policy bounds of samplers are recorded.
     """
     here = all(_makes(one, run) for one, run in zip(trained, runs, strict=True) if one)
 

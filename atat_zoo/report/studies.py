@@ -12,7 +12,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.parsing import from_json, read
 from atat_zoo.report.collect import TABLES, page_data, settings
 from atat_zoo.report.recorded import figure, first
-from atat_zoo.results.format import NONE, interval, joined, number, place, rounded
+from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded
 from atat_zoo.results.naming import exponential
 
 Table = dict[str, Any]
@@ -120,17 +120,16 @@ def _row(name: str, arm: Table) -> list[str]:
     mean = NONE if None in values else rounded(exponential(statistics.fmean(nats)), at)
     said = ["not finite" if value is None else rounded(value, at) for value in values]
     seeds = ", ".join(f"{run['seed']}: {value}" for run, value in zip(runs, said, strict=True))
-    seconds = NONE if arm["seconds_per_step"] is None else f"{arm['seconds_per_step']:.3g}"
+    costs = cell(arm["seconds_per_step"], ".3g"), f"{arm['parameters']:,}"
     words = " ".join([arm["experiment"], *(each for each in arm["overrides"] if not each.startswith("evaluation."))])
-    return [name, words, runs[0]["bound"], mean, seeds, f"{arm['steps']:,}", seconds, f"{arm['parameters']:,}"]
+    return [name, words, runs[0]["bound"], mean, seeds, f"{arm['steps']:,}", *costs]
 
 
 def _compared(each: Table) -> list[str]:
     if "problem" in each:
         return [each["arm"], each["against"], each["problem"], NONE, NONE, NONE]
-    ratio = each["ratios"]["seconds_per_step"]
     words = [_change(each["over_seeds"]), _change(each["sequences"]), _WORDS[each["not_worse"]]]
-    return [each["arm"], each["against"], *words, NONE if ratio is None else f"{ratio:.2f}"]
+    return [each["arm"], each["against"], *words, cell(each["ratios"]["seconds_per_step"], ".2f")]
 
 
 def _digits(rows: list[Table]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from atat_zoo.errors import clip
 from atat_zoo.report.recorded import conditions, curve, first
 from atat_zoo.report.runs import own_bound
-from atat_zoo.results.format import NONE, interval, joined, number, uncertain
+from atat_zoo.results.format import NONE, cell, interval, joined, number, uncertain
 from atat_zoo.results.naming import TABLE
 
 Table = dict[str, Any]
@@ -176,7 +176,6 @@ def table_of_bounds(runs: list[Table]) -> Table:
         last = run["evaluated"][-1] if run["evaluated"] else None
         name, _, said = _first(run) if last else (NONE, 0.0, NONE)
         step = f"{run['step']:,}" + (f" of {run['steps']:,}" if run["steps"] not in (None, run["step"]) else "")
-        seconds = NONE if run["seconds"] is None else f"{run['seconds']:,.0f}"
-        tokens = NONE if run["tokens"] is None else f"{run['tokens']:,}"
-        rows.append([run["name"], run["objective"], name, said, step, tokens, seconds])
+        costs = cell(run["tokens"], ","), cell(run["seconds"], ",.0f")
+        rows.append([run["name"], run["objective"], name, said, step, *costs])
     return {"columns": ["run", "objective", "bound", "value", "steps", "tokens", "seconds"], "rows": rows}
