@@ -16,13 +16,11 @@ import shlex
 import tempfile
 import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests import forked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE = Path(__file__).parents[1] / "docs" / "bad-input.md"
 
@@ -79,9 +77,13 @@ def _shards(root: Path) -> Path:
     return next(p for p in (root / "shards").iterdir() if p.is_dir())
 
 
-def _rename(folder: Path) -> Path:
-    """Give the shards a name that does not depend on versions."""
-    return folder.rename(folder.parent / "mine")
+def _mine(root: Path) -> Path:
+    """Build the shards in a folder whose name does not depend on versions, and return it."""
+    return _shards(root).rename(root / "shards" / "mine")
+
+
+def _shard(root: Path) -> Path:
+    return next(_mine(root).glob("train*.tar"))
 
 
 def _flip_bit(path: Path, at: int) -> None:
@@ -90,26 +92,18 @@ def _flip_bit(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def _flip(root: Path) -> None:
-    _flip_bit(next(_rename(_shards(root)).glob("train*.tar")), 2000)
-
-
 def _flip_in_place(root: Path) -> None:
     for shard in _shards(root).glob("train*.tar"):
         _flip_bit(shard, 2000)
 
 
 def _truncate(root: Path) -> None:
-    shard = next(_rename(_shards(root)).glob("train*.tar"))
+    shard = _shard(root)
     os.truncate(shard, shard.stat().st_size // 2)
 
 
-def _remove(root: Path) -> None:
-    next(_rename(_shards(root)).glob("train*.tar")).unlink()
-
-
 def _claim(root: Path) -> None:
-    path = _rename(_shards(root)) / "manifest.json"
+    path = _mine(root) / "manifest.json"
     path.write_text(path.read_text().replace('"length": 16', '"length": 1099511627776'))
 
 
@@ -118,10 +112,6 @@ def _huge_id(root: Path) -> None:
 
     text = Tokenizer(models.WordLevel({"we": 0, "the": 1}, unk_token="we")).to_str()
     (root / "words.json").write_text(text.replace('"the":1', '"the":4294967295'))
-
-
-def _bomb(root: Path) -> None:
-    (root / "text.txt.gz").write_bytes(gzip.compress(b"a" * (70 << 20), 1))
 
 
 def _encrypted(root: Path) -> None:
@@ -223,11 +213,8 @@ def _torn_record(root: Path) -> None:
     (root / "runs" / "base" / "metrics.jsonl").write_text('{"step": 1}\n5\n{')
 
 
-class _Code:
-    """Runs a command when it is unpickled."""
-
+class _Code:  # runs a command when it is unpickled
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        """Return the call of the command."""
         return os.system, ("true",)
 
 
@@ -249,13 +236,15 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A plugin that is broken": _broken_plugin,
     "A file that is the base of too many others": _chain,
     "A vocabulary too large for the shards' type": _many_words,
-    "A text that unpacks to more than it can hold": _bomb,
+    "A text that unpacks to more than it can hold": lambda root: (root / "text.txt.gz").write_bytes(
+        gzip.compress(b"a" * (70 << 20), 1)
+    ),
     "An encrypted archive": _encrypted,
     "A tokenizer with one huge id": _huge_id,
     "A manifest that claims more than its shards hold": _claim,
     "A truncated shard": _truncate,
-    "A shard that is missing": _remove,
-    "A manifest that does not match its shards": _flip,
+    "A shard that is missing": lambda root: _shard(root).unlink(),
+    "A manifest that does not match its shards": lambda root: _flip_bit(_shard(root), 2000),
     "A shard that was changed, found while it is read": _flip_in_place,
     "A full disk during a save": _shards,
     "A run folder in use by another process": _hold,

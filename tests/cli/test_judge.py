@@ -16,6 +16,8 @@ def root(tmp_path_factory):
     made = tmp_path_factory.mktemp("judge")
     make_run(made, "judge")
     make_run(made, "writer", "mdlm", sampler={"use": "ancestral", "steps": 4})
+    make_run(made, "other", "mdlm")
+    (make_run(made, "unfinished") / "model" / "model.json").unlink()
     return made
 
 
@@ -76,11 +78,7 @@ def test_what_the_judge_may_be_called(root):
         (("--by", "judge", "--mauve", "--number", "500"), "lower --number to 7"),
     ],
 )
-def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
-    if "other" in words and not (root / "other").exists():
-        make_run(root, "other", "mdlm")
-    if "unfinished" in words and not (root / "unfinished").exists():
-        (make_run(root, "unfinished") / "model" / "model.json").unlink()
+def test_a_mistake_is_said_in_a_sentence(atat, words, sentence):
     code, out, err = atat(*words)
     assert code == 2
     assert "generative" not in out

@@ -25,6 +25,7 @@ draws = 2
 [evaluation.bound]
 use = "exact_k"
 """
+ATAT = "documented/atat"
 HOSTILE = (
     "</script><script>document.title = 'broken'</script>",
     "<img src=x onerror=\"document.title='broken'\">",
@@ -63,16 +64,7 @@ def write_evaluation(run, value, name=NELBO, *, stderr=None, file="", **changed)
 
 
 def make(
-    path,
-    *,
-    experiment="documented/atat",
-    overrides=(),
-    lines=45,
-    estimator=True,
-    words=None,
-    report=True,
-    seed=0,
-    bound="nelbo",
+    path, *, experiment=ATAT, overrides=(), lines=45, estimator=True, words=None, report=True, seed=0, bound="nelbo"
 ):
     """Write a finished run of 450 steps that has recorded everything, and return its folder."""
     run, random_ = RunFolder(path), random.Random(seed)

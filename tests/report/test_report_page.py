@@ -17,8 +17,10 @@ from atat_zoo.report import charts, studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
 from atat_zoo.report.reproduce import command, commands
+from atat_zoo.results.format import interval, uncertain
 from tests.cli.terminal import printed, refused
 from tests.limited import full_disk, limited
+from tests.measure.making import make_run
 from tests.report.run_folders import HOSTILE, make
 
 CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
@@ -258,16 +260,11 @@ def test_the_values_of_samplers_have_the_digits_that_their_intervals_allow(tmp_p
     report = json.loads(CONFIRM.read_text())
     for row in report["samplers"][0]["samplers"]:
         row["values"] = [value * scale for value in row["values"]]
-    path = tmp_path / "study.json"
-    path.write_text(json.dumps(report))
+    (tmp_path / "study.json").write_text(json.dumps(report))
+    path = studies.file_of(tmp_path)  # a folder of a study is a study
+    assert studies.file_of(tmp_path / "elsewhere") is None
     (block,) = (each for each in studies.of_study(path)["blocks"] if each["title"] == "Samplers of bell")
     assert block["rows"][2][3].startswith(f"{said}, ")
-
-
-def test_a_folder_of_a_study_is_a_study(tmp_path):
-    (tmp_path / "study.json").write_bytes(CONFIRM.read_bytes())
-    assert studies.file_of(tmp_path) == tmp_path / "study.json"
-    assert studies.file_of(tmp_path / "elsewhere") is None
 
 
 def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_path, monkeypatch):
@@ -339,3 +336,36 @@ def test_the_page_has_the_options_that_it_was_asked_for_with(atat, tmp_path, mon
     train, *found = given(Path("page.html").read_text())["data"]["commands"]
     assert train == "atat train documented/atat --out runs/it"
     assert found == ["atat eval runs/it", "atat report runs/it --compute --frontier --out page.html"]
+
+
+# `atat report --compute`: what commands print, and nothing else
+
+
+@pytest.mark.slow
+def test_a_page_has_the_numbers_that_commands_print(atat, tmp_path):
+    """Of one objective: `test_recording` computes what the others have."""
+    learned = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
+    run = make_run(tmp_path, "mdlm", objective="mdlm", estimator=learned)
+    said = printed(atat, "report", str(run), "--compute")
+    assert f"{run}: text took " in said
+    assert "; --frontier does that, and takes longest\n" in said
+    bounds = json.loads(printed(atat, "eval", str(run), "--json", "--draws", "1"))["bounds"]
+    data = collect([run])
+    assert [row["value"] for row in data["tables"]["bounds"]] == [bound["value"] for bound in bounds.values()]
+    first = next(iter(bounds.values()))
+    assert uncertain(first["value"], first["stderr"]) in data["verdict"][0]
+    bands = json.loads(printed(atat, "importance", str(run), "--json"))["bands"]
+    rhos = [row["rho"] for row in data["tables"]["bands"] if row["orders by"] == "importance"]
+    assert rhos == [band["importance_spearman"] for band in bands if band["importance_spearman"] is not None]
+
+
+@pytest.mark.slow
+def test_runs_are_compared_and_the_verdict_is_what_compare_prints(atat, tmp_path):
+    one = make_run(tmp_path, "mdlm", objective="mdlm")
+    other = make_run(tmp_path, "mlm", objective="mlm")
+    said = printed(atat, "report", str(one), str(other), "--compute", "--out", str(tmp_path / "page.html"))
+    assert f"{one}: the comparison of all took " in said
+    row = json.loads(printed(atat, "compare", str(one), str(other), "--json"))["runs"][1]
+    difference = next(iter(row["bounds"].values()))["difference"]
+    change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
+    assert any(f"{row['run']} {change}" in sentence for sentence in collect([one, other])["verdict"])
