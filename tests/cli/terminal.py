@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -33,6 +34,19 @@ def spawned(*words, call=CALL, **how):
     return subprocess.run([sys.executable, "-c", call, *words], text=True, check=False, **streams, **how)
 
 
+def received(descriptor):
+    """Yield what a terminal gets until its last writer is gone."""
+    while True:
+        assert select.select([descriptor], [], [], 60)[0], "nothing is written any more"
+        try:
+            piece = os.read(descriptor, 1 << 16)
+        except OSError:  # the terminal is closed
+            return
+        if not piece:
+            return
+        yield piece
+
+
 def on_terminal(*words, cwd=None, interrupt_after=None):
     """Return the exit code, and what the terminal got; Ctrl-C is pressed when that many masks were drawn."""
     main_end, process_end = pty.openpty()
@@ -41,13 +55,7 @@ def on_terminal(*words, cwd=None, interrupt_after=None):
     process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
     os.close(process_end)
     data = b""
-    while True:
-        try:
-            piece = os.read(main_end, 4096)
-        except OSError:  # the terminal is closed when its last writer is gone
-            break
-        if not piece:
-            break
+    for piece in received(main_end):
         data += piece
         if interrupt_after is not None and data.count("▁".encode()) > interrupt_after:
             process.send_signal(signal.SIGINT)

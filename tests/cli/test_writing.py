@@ -7,6 +7,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,37 +17,19 @@ import pytest
 import torch
 
 from atat_zoo.cli.sample import Watch
-from atat_zoo.experiment import from_table
 from atat_zoo.model import Model
-from atat_zoo.objectives.assembly import assemble
-from atat_zoo.registry import Context
 from tests.cli.terminal import CALL, on_terminal, printed, refused, spawned
 from tests.limited import limited
-
-L = 16
+from tests.measure.making import make_run
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """A folder with an untrained run, and one that is not finished."""
     made = tmp_path_factory.mktemp("writing")
-    experiment = from_table(
-        {
-            "name": "run",
-            "tokenizer": "bytes",
-            "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2},
-            "data": {"length": L},
-            "sampler": {"use": "ancestral", "steps": 4},
-        }
-    )
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=258, length=L)
-    module = assemble(experiment, context)
-    model = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
-    model.save(made / "run" / "model")
-    for name in ("run", "unfinished"):
-        (made / name).mkdir(exist_ok=True)
-        (made / name / "resolved.toml").write_text(experiment.to_toml())
+    run = make_run(made, "run", "mdlm", sampler={"use": "ancestral", "steps": 4})
+    (made / "unfinished").mkdir()
+    shutil.copy(run / "resolved.toml", made / "unfinished")
     return made
 
 

@@ -118,14 +118,11 @@ def test_the_importance_is_that_of_the_estimator_at_the_rate(made):
     x, maskable = held_out.tokens, held_out.maskable
     keys = row_keys(4, "report", torch.arange(len(x)))
     for level in (0, 8):
-        masks = list(masks_of(maskable, fold(keys, level), RATES[level], DRAWS))
-
-        def asked(z, t, masked, x):
-            reads = x if model.module.estimator.reads == "x" else z
-            importance = model.module.importance(reads, maskable, (masked.sum(1) / maskable.sum(1)).float())
-            return torch.where(masked, importance.double(), torch.nan)
-
-        at = [asked(x.masked_fill(mask, model.context.mask_id), None, mask, x) for mask in masks]
+        at = []
+        for mask in masks_of(maskable, fold(keys, level), RATES[level], DRAWS):
+            reads = x if model.module.estimator.reads == "x" else x.masked_fill(mask, model.context.mask_id)
+            importance = model.module.importance(reads, maskable, (mask.sum(1) / maskable.sum(1)).float())
+            at.append(torch.where(mask, importance.double(), torch.nan))
         expected = torch.stack(at).nanmean(0).tolist()
         for text, row in zip(found["texts"], expected, strict=True):
             assert text["importance"][level] == pytest.approx(row, abs=2e-4)

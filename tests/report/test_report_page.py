@@ -369,3 +369,15 @@ def test_runs_are_compared_and_the_verdict_is_what_compare_prints(atat, tmp_path
     difference = next(iter(row["bounds"].values()))["difference"]
     change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))
     assert any(f"{row['run']} {change}" in sentence for sentence in collect([one, other])["verdict"])
+
+
+def test_the_terminal_of_docs_report_has_printed_what_these_commands_print():
+    """Small, and of no machine in particular."""
+    recording = pytest.importorskip("benchmarks.recording", reason="the benchmarks are not in a source distribution")
+    svg = recording.FIGURE.read_text(encoding="utf-8")
+    assert len(svg.encode()) < 60_000
+    text = html.unescape(re.sub(r"<[^>]*>", "", svg)).replace("\xa0", " ")
+    assert all(words in text for words in recording.COMMANDS)
+    assert not re.search(r"/(home|root|tmp|Users)\b", text)
+    addresses = re.findall(r"https?://[^\"' ]*", svg.replace("https://www.textualize.io", ""))
+    assert addresses == ["http://www.w3.org/2000/svg"]

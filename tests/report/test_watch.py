@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from atat_zoo.report.collect import collect
 from atat_zoo.report.runs import glance
 from atat_zoo.report.watch import PageServer, frame, now
 from atat_zoo.results.naming import PERPLEXITY
-from tests.cli.terminal import printed, refused
+from tests.cli.terminal import printed, received, refused
 from tests.report.run_folders import write_evaluation, write_run
 
 
@@ -252,32 +251,17 @@ def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path):
     env = os.environ | {"TERM": "xterm", "COLUMNS": "300", "LINES": "24"}
     with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:
         os.close(theirs)
-        shown = read_until(ours, b"step 20/30")
+        shown, pieces = b"", received(ours)
+        while b"step 20/30" not in shown:
+            shown += next(pieces)
         run.resolved.rename(tmp_path / "aside")  # gone for a moment
-        shown += read_until(ours, b"is no run folder")
+        while b"is no run folder" not in shown:
+            shown += next(pieces)
         (tmp_path / "aside").rename(run.resolved)
         run.append_metrics({"step": 30, "loss": 1.25, "tokens_per_second": 64.0})
         run.model.mkdir()
         (run.model / "model.json").touch()
-        shown += read_until(ours, b"finished  step 30/30")
-        while more := read(ours):
-            shown += more
+        shown += b"".join(pieces)
         assert process.wait(60) == 0
+    assert b"finished  step 30/30" in shown
     assert b"\x1b[?1049h" in shown  # what was on the terminal comes back
-
-
-def read(descriptor):
-    assert select.select([descriptor], [], [], 60)[0], "nothing is written any more"
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:  # its other end is closed
-        return b""
-
-
-def read_until(descriptor, text):
-    shown = b""
-    while text not in shown:
-        more = read(descriptor)
-        assert more, shown
-        shown += more
-    return shown
