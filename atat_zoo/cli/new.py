@@ -20,8 +20,6 @@ from atat_zoo.registry.spec import fields_of
 
 _LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
 _CHOSEN = ("objective", "corpus", "tokenizer", "backbone", "masking", "sampler")
-# What stands in the templates for the name: of the distribution, in a class, and of the module and the part.
-_NAMES = ("atat-zoo-placeholder", "Placeholder", "placeholder")
 
 
 class _Kinds(click.Group):
@@ -83,7 +81,8 @@ def write_package(kind: str, name: str, folder: Path) -> Path:
         raise UserError(f"{made.name} is installed here, and would be replaced; choose another name")
     if made.exists():
         raise UserError(f"{made} exists; choose another name, or another folder with --in")
-    replaced = dict(zip(_NAMES, (made.name, "".join(word.capitalize() for word in words), part), strict=True))
+    capitals = "".join(word.capitalize() for word in words)
+    replaced = {"atat-zoo-placeholder": made.name, "Placeholder": capitals, "placeholder": part}
     # The capitals keep tools from taking the template itself for a project.
     replaced |= {"KIND_OF_PART": kind, "MODULE_OF_CONTRACT": KINDS[kind].module, "PYPROJECT": "pyproject"}
 

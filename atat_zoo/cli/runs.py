@@ -14,7 +14,7 @@ import click
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, clip
-from atat_zoo.report.runs import STATES, ListedRun, RecordedBound, SameText, environment, find, glance, side_by_side
+from atat_zoo.report.runs import STATES, ListedRun, RecordedBound, environment, find, glance, side_by_side
 from atat_zoo.results.format import NONE, lasting, uncertain
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import changes
@@ -86,7 +86,8 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
     }
     same = side_by_side(folders)
     if as_json:
-        print_json({"runs": [str(path) for path in runs], **tables, "bounds": [attrs.asdict(each) for each in same]})
+        rows = [{**on, "bounds": list(map(attrs.asdict, bounds))} for on, bounds in same]
+        print_json({"runs": [str(path) for path in runs], **tables, "bounds": rows})
         return
     names = [path.resolve().name for path in runs]
     names = names if names[0] != names[1] else [str(path) for path in runs]
@@ -99,7 +100,7 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
             click.echo(f"the {what}s do not differ")
         click.echo("")
     if same:
-        table(["bound", *names], [[_text(each), *map(_bound_text, each.bounds)] for each in same])
+        table(["bound", *names], [[_text(*each), *map(_bound_text, each[1])] for each in same])
     command = printable(shlex.join(["atat", "compare", *map(str, runs)]))
     click.echo(
         f"`{command}` measures the difference with its interval."
@@ -114,7 +115,7 @@ def _cell(value: Any) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def _text(same: SameText) -> str:
-    masks = f" × {same.draws} draws, seed {same.seed}" if same.draws else ", exact"
-    steps = " and ".join(dict.fromkeys(str(bound.step) for bound in same.bounds))
-    return f"{same.split}, {same.sequences} sequences{masks}, step {steps}"
+def _text(on: dict[str, Any], bounds: list[RecordedBound]) -> str:
+    masks = f" × {on['draws']} draws, seed {on['seed']}" if on["draws"] else ", exact"
+    steps = " and ".join(dict.fromkeys(str(bound.step) for bound in bounds))
+    return f"{on['split']}, {on['sequences']} sequences{masks}, step {steps}"

@@ -120,27 +120,15 @@ def environment(run: RunFolder) -> dict[str, Any]:
     return {key: value for key, value in recorded.environment(run).items() if key not in ("command", "seed")}
 
 
-@attrs.frozen(kw_only=True)
-class SameText:
-    """The same bound of several runs, last recorded on the same text under the same masks."""
-
-    split: str
-    sequences: int
-    draws: int  # 0 for a likelihood, under which nothing is masked
-    seed: int
-    method: str
-    bounds: tuple[RecordedBound, ...]  # one of each run
-
-
-def side_by_side(runs: Sequence[RunFolder]) -> list[SameText]:
-    """Return the bounds that all runs have recorded on the same text under the same masks."""
+def side_by_side(runs: Sequence[RunFolder]) -> list[tuple[dict[str, Any], list[RecordedBound]]]:
+    """Return what all runs have been measured on, the same text under the same masks, with the last bound of each."""
     last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
     for run in runs:
         tables = evaluated(store.tables(run))  # a later step takes the place of an earlier one
         last.append({(name, *conditions(table)): (table, b) for table in tables for name, b in bounds(table).items()})
-    same, shown = [], ("split", "sequences", "draws", "seed", "method")
-    for key, (table, _) in last[0].items():
-        if all(key in of_run for of_run in last):
-            values: dict[str, Any] = {field: table[field] for field in shown}
-            same.append(SameText(**values, bounds=tuple(of_run[key][1] for of_run in last)))
-    return same
+    shown = ("split", "sequences", "draws", "seed", "method")
+    return [
+        ({field: table[field] for field in shown}, [of_run[key][1] for of_run in last])
+        for key, (table, _) in last[0].items()
+        if all(key in of_run for of_run in last)
+    ]

@@ -87,7 +87,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with the page, its data, or nothing."""
         host = None
         with suppress(ValueError):
             host = urlsplit(f"//{self.headers.get('Host', '')}").hostname

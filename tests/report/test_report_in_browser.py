@@ -15,19 +15,12 @@ from atat_zoo.report.page import page as write_page
 from atat_zoo.report.recorded import POINTS
 from tests.cli.terminal import printed
 from tests.measure.making import prose
-from tests.report.browser import chromium
 from tests.report.run_folders import HOSTILE, make
 from tests.study.making import TINY
 
 pytestmark = pytest.mark.slow
 CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
 DRAWN = "html[data-drawn]"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 
 from atat_zoo.run import RunFolder
 from tests import forked
-from tests.report.browser import chromium
 
 pytestmark = pytest.mark.slow
 STEPS = 60
@@ -28,12 +27,6 @@ def wait_for(condition, what, seconds=120):
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.01)
-
-
-@pytest.fixture
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @contextmanager
