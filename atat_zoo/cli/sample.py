@@ -89,7 +89,8 @@ def sample(
             from rich.console import Console
 
             console = Console(markup=False, highlight=False)
-            observers.append(stack.enter_context(Watch(row, number, tokenizer, console)))
+            rows = [list(row) for _ in range(number)]
+            observers.append(stack.enter_context(watching(rows, tokenizer, console)))
         given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix}
         observe = (lambda record: [observer(record) for observer in observers]) if observers else None
         generated = model.sample(number, observe=observe, **given)
@@ -103,57 +104,51 @@ def sample(
         click.echo(printable(numbered) if on_terminal() else numbered)
 
 
-class Watch:
-    """Shows texts on the terminal while they unmask; an observer of `Sampler.sample`."""
+def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
+    """Return texts with dim masks, at most as many as the terminal has lines."""
+    from rich.text import Text
 
-    def __init__(self, row: Sequence[int], number: int, tokenizer: TokenizerModel, console: Console) -> None:
-        self.rows = [list(row) for _ in range(number)]
-        self.tokenizer, self.mask, self.console = tokenizer, tokenizer.vocabulary_size, console
-        self.next = 0.0  # when another step may be shown
+    text = Text()
+    for number, row in enumerate(rows[:height]):
+        if len(rows) > 1:
+            text.append(f"[{number + 1}] ", style="bold")
+        for masked, tokens in itertools.groupby(row, lambda token: token == tokenizer.vocabulary_size):
+            if masked:
+                text.append(HIDDEN * len(list(tokens)), style="dim")
+            else:
+                text.append(printable(tokenizer.decode(tokens)))
+        text.append("\n")
+    return text
 
-    def __enter__(self) -> Watch:
-        from rich.live import Live
 
-        self.live = Live(console=self.console, get_renderable=self.picture, auto_refresh=False, transient=True)
-        try:
-            self.live.start(refresh=True)
-        except BaseException:  # also on an interrupt, to restore the cursor
-            self.live.stop()
-            raise
-        return self
+@contextmanager
+def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console) -> Iterator[Callable[..., None]]:
+    """Show texts on the terminal while they unmask: yield an observer, which applies each step to their `rows`."""
+    from rich.live import Live
 
-    def __exit__(self, *_: object) -> None:
-        self.live.stop()
+    shown = time.monotonic() - STEP
 
-    def __call__(self, record: dict[str, Any]) -> None:
-        """Apply a step and show it."""
-        if masked := record.get("hidden"):
-            self._put(masked, [self.mask] * len(masked["rows"]))
+    def observer(record: dict[str, Any]) -> None:
+        nonlocal shown
+        hidden = record.get("hidden") or {"rows": (), "positions": ()}
+        for row, position in zip(hidden["rows"], hidden["positions"], strict=True):
+            rows[row][position] = tokenizer.vocabulary_size
         if "tokens" in record:
-            self._put(record, record["tokens"])
-        time.sleep(max(0.0, self.next - time.monotonic()))
-        self.next = time.monotonic() + STEP
-        self.live.refresh()
+            for row, position, token in zip(record["rows"], record["positions"], record["tokens"], strict=True):
+                rows[row][position] = token
+        time.sleep(max(0.0, shown + STEP - time.monotonic()))
+        shown = time.monotonic()
+        live.refresh()
 
-    def picture(self) -> Text:
-        """Return the current texts with dim masks, at most as many as the terminal has lines."""
-        from rich.text import Text
+    def current() -> Text:
+        return picture(rows, tokenizer, console.height)
 
-        text = Text()
-        for number, row in enumerate(self.rows[: self.console.height]):
-            if len(self.rows) > 1:
-                text.append(f"[{number + 1}] ", style="bold")
-            for masked, tokens in itertools.groupby(row, lambda token: token == self.mask):
-                if masked:
-                    text.append(HIDDEN * len(list(tokens)), style="dim")
-                else:
-                    text.append(printable(self.tokenizer.decode(tokens)))
-            text.append("\n")
-        return text
-
-    def _put(self, where: dict[str, Any], tokens: Sequence[int]) -> None:
-        for row, position, token in zip(where["rows"], where["positions"], tokens, strict=True):
-            self.rows[row][position] = token
+    live = Live(console=console, get_renderable=current, auto_refresh=False, transient=True)
+    try:
+        live.start(refresh=True)
+        yield observer
+    finally:  # also on an interrupt, to restore the cursor
+        live.stop()
 
 
 @contextmanager

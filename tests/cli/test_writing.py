@@ -16,7 +16,7 @@ import time
 import pytest
 import torch
 
-from atat_zoo.cli.sample import Watch
+from atat_zoo.cli.sample import picture, watching
 from atat_zoo.model import Model
 from tests.cli.terminal import CALL, on_terminal, printed, refused, spawned
 from tests.limited import limited
@@ -182,17 +182,19 @@ def test_what_is_watched_is_what_happens(root):
     from rich.console import Console
 
     row = [*b"We", *[258] * 4, *b"us"]
-    screen = io.StringIO()
-    watch = Watch(row, 2, model.tokenizer, Console(file=screen, force_terminal=True, width=60))
-    assert watch.picture().plain == "[1] We▁▁▁▁us\n[2] We▁▁▁▁us\n"
-    with watch:
-        watch({"step": 0, "rows": [0, 1, 1], "positions": [2, 3, 5], "tokens": [*b"ab\x1b"]})
-        assert watch.picture().plain == "[1] Wea▁▁▁us\n[2] We▁b▁\ufffdus\n"
-        watch({"step": 1, "hidden": {"rows": [0], "positions": [2]}})
-        assert watch.picture().plain == "[1] We▁▁▁▁us\n[2] We▁b▁\ufffdus\n"
+    rows, screen = [list(row), list(row)], io.StringIO()
+
+    def shown():
+        return picture(rows, model.tokenizer, 7).plain
+
+    assert shown() == "[1] We▁▁▁▁us\n[2] We▁▁▁▁us\n"
+    with watching(rows, model.tokenizer, Console(file=screen, force_terminal=True, width=60)) as observer:
+        observer({"step": 0, "rows": [0, 1, 1], "positions": [2, 3, 5], "tokens": [*b"ab\x1b"]})
+        assert shown() == "[1] Wea▁▁▁us\n[2] We▁b▁\ufffdus\n"
+        observer({"step": 1, "hidden": {"rows": [0], "positions": [2]}})
+        assert shown() == "[1] We▁▁▁▁us\n[2] We▁b▁\ufffdus\n"
     assert "\x1b[2m▁" in screen.getvalue()
-    many = Watch(row, 500, model.tokenizer, Console(file=screen, height=7))
-    assert many.picture().plain.count("▁▁▁▁") == 7
+    assert picture([row] * 500, model.tokenizer, 7).plain.count("▁▁▁▁") == 7
 
 
 @pytest.mark.slow
