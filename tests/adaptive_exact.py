@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from atat_zoo.diffusion.adaptive import Look, log1mexp
+from atat_zoo.diffusion.adaptive import log1mexp
 from atat_zoo.diffusion.calibration import power_time
 
 
-def subsets(length: int) -> Tensor:
+def subsets(length):
     """Return every mask by its number, bool [S, L]."""
     return (torch.arange(2**length)[:, None] >> torch.arange(length) & 1).bool()
 
 
-def look_everywhere(look: Look, x: Tensor, mask_id: int) -> tuple[Tensor, Tensor]:
+def look_everywhere(look, x, mask_id):
     """Return CE and log ŵ under every mask, each float64 [B, S, L], zero where nothing is masked; t is not given."""
     B, L = x.shape
     ce, log_reverse = torch.zeros(2, B, 2**L, L, dtype=torch.float64)
@@ -32,7 +32,7 @@ def look_everywhere(look: Look, x: Tensor, mask_id: int) -> tuple[Tensor, Tensor
     return ce, log_reverse
 
 
-def log_shares(log_w: Tensor) -> Tensor:
+def log_shares(log_w):
     """Return log(w_i / W_M) for every mask, [..., S, L], −∞ at visible tokens, from log w [..., 1 or S, L]."""
     here = subsets(log_w.shape[-1])
     log_w = torch.where(here, log_w.double(), -torch.inf)
@@ -41,7 +41,7 @@ def log_shares(log_w: Tensor) -> Tensor:
     return log_w - total
 
 
-def log_last(log_w: Tensor) -> Tensor:
+def log_last(log_w):
     """Return log P(M is what is left when |M| tokens are), float64 [B, S], for the order with weights w [B, L]."""
     # P(M) = Σ_{i ∉ M} P(M ∪ {i}) w_i/W_{M ∪ {i}}, from the full set down
     L = log_w.shape[-1]
@@ -53,7 +53,7 @@ def log_last(log_w: Tensor) -> Tensor:
     return torch.stack([found[m] for m in range(2**L)], 1)
 
 
-def order_form(log_w: Tensor, ce: Tensor, log_reverse: Tensor, *, bracket: bool = True) -> Tensor:
+def order_form(log_w, ce, log_reverse, *, bracket=True):
     """Return the order form for each sequence, nats, float64 [B]; differentiable.
 
     From log w [B, L], −log p_θ(x_i | z_M) and log ŵ, [B, S, L] each. Without the bracket of ŵ this is no bound.
@@ -64,7 +64,7 @@ def order_form(log_w: Tensor, ce: Tensor, log_reverse: Tensor, *, bracket: bool 
     return (log_last(log_w).exp() * torch.where(here, shares.exp() * cost, 0.0).sum(-1)).sum(-1)
 
 
-def order_likelihood(ce: Tensor, log_reverse: Tensor) -> Tensor:
+def order_likelihood(ce, log_reverse):
     """Return log p_θ(x) of the reverse process itself, float64 [B]: every order, summed from the full mask down."""
     shares = log_shares(log_reverse)
     found: dict[int, Tensor] = {0: torch.zeros_like(ce[:, 0, 0])}
@@ -87,14 +87,14 @@ class Path:
     log_rate: Tensor  # log A_i in that measure, [T, B, L]
 
     @property
-    def log_probability(self) -> Tensor:
+    def log_probability(self):
         """Log-probability of every mask, [T, B, S]."""
         here = subsets(self.log_masked.shape[-1])
         log_masked = self.log_masked.unsqueeze(-2)
         return torch.where(here, log_masked, log1mexp(log_masked)).sum(-1)
 
 
-def _nodes(points: int) -> tuple[Tensor, Tensor]:
+def _nodes(points):
     """Return v and the weight dv of a double-exponential rule: v = π sinh y, t = σ(v) (Takahasi and Mori, 1974).
 
     Its nodes crowd at both ends of (0, 1) faster than any power, whatever singularity t^{w−1} has there.
@@ -103,7 +103,7 @@ def _nodes(points: int) -> tuple[Tensor, Tensor]:
     return math.pi * y.sinh(), math.pi * y.cosh() * (y[1] - y[0])
 
 
-def own_time(log_w: Tensor, points: int = 120) -> Path:
+def own_time(log_w, points=120):
     """Return the power path in its own time, 1 − α_i = t^{w_i}, in the measure dt/t, where A_i is w_i; log w [B, L]."""
     v, dv = _nodes(points)
     log_w = log_w.double()
@@ -113,7 +113,7 @@ def own_time(log_w: Tensor, points: int = 120) -> Path:
     return Path(weight=logsigmoid(-v).exp() * dv, log_masked=log_masked.clamp(max=-1e-300), log_rate=rate)
 
 
-def calibrated(log_w: Tensor, points: int = 120) -> Path:
+def calibrated(log_w, points=120):
     """Return the power path with its mask rate r as the time of every sequence: t = τ(r; x), in the measure dr."""
     v, dv = _nodes(points)
     log_w = log_w.double()
@@ -128,7 +128,7 @@ def calibrated(log_w: Tensor, points: int = 120) -> Path:
     return Path(weight=weight, log_masked=log_masked.clamp(max=-1e-300), log_rate=log_rate)
 
 
-def timed_form(path: Path, ce: Tensor, log_reverse: Tensor, *, bracket: bool = True) -> Tensor:
+def timed_form(path, ce, log_reverse, *, bracket=True):
     """Return the timed form for each sequence, nats, float64 [B]; differentiable.
 
     From −log p_θ(x_i | z, t) and log Â in the measure of the path, [B, S, L], or [T, B, S, L] for a model that sees
@@ -144,7 +144,7 @@ def timed_form(path: Path, ce: Tensor, log_reverse: Tensor, *, bracket: bool = T
     return (path.weight[:, None, None] * path.log_probability.exp() * inside).sum((0, 2))
 
 
-def optimum(p: Tensor, states: Tensor, log_mask: Tensor, log_rate: Tensor) -> tuple[Tensor, Tensor]:
+def optimum(p, states, log_mask, log_rate):
     """Return CE and log Â of the best model for a forward process: Â = E[A | z], p_θ the A-weighted posterior.
 
     From the probability of each sequence, [B], all of them, int64 [B, L], log P(M | x), [..., B, S], and log A,

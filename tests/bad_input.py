@@ -71,50 +71,50 @@ SECTION = re.compile(
 CASES = [Case(*found) for found in SECTION.findall(PAGE.read_text(encoding="utf-8"))]
 
 
-def _shards(root: Path) -> Path:
+def _shards(root):
     """Build the shards and return their folder."""
     forked.run(["data", "build", "base.toml"], root).check_returncode()
     return next(p for p in (root / "shards").iterdir() if p.is_dir())
 
 
-def _mine(root: Path) -> Path:
+def _mine(root):
     """Build the shards in a folder whose name does not depend on versions, and return it."""
     return _shards(root).rename(root / "shards" / "mine")
 
 
-def _shard(root: Path) -> Path:
+def _shard(root):
     return next(_mine(root).glob("train*.tar"))
 
 
-def _flip_bit(path: Path, at: int) -> None:
+def _flip_bit(path, at):
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
 
 
-def _flip_in_place(root: Path) -> None:
+def _flip_in_place(root):
     for shard in _shards(root).glob("train*.tar"):
         _flip_bit(shard, 2000)
 
 
-def _truncate(root: Path) -> None:
+def _truncate(root):
     shard = _shard(root)
     os.truncate(shard, shard.stat().st_size // 2)
 
 
-def _claim(root: Path) -> None:
+def _claim(root):
     path = _mine(root) / "manifest.json"
     path.write_text(path.read_text().replace('"length": 16', '"length": 1099511627776'))
 
 
-def _huge_id(root: Path) -> None:
+def _huge_id(root):
     from tokenizers import Tokenizer, models
 
     text = Tokenizer(models.WordLevel({"we": 0, "the": 1}, unk_token="we")).to_str()
     (root / "words.json").write_text(text.replace('"the":1', '"the":4294967295'))
 
 
-def _encrypted(root: Path) -> None:
+def _encrypted(root):
     with zipfile.ZipFile(root / "text8.zip", "w") as archive:
         archive.writestr("text8", "we the people")
     data = bytearray((root / "text8.zip").read_bytes())
@@ -123,7 +123,7 @@ def _encrypted(root: Path) -> None:
     (root / "text8.zip").write_bytes(data)
 
 
-def _many_words(root: Path) -> None:
+def _many_words(root):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(70_000)}, unk_token="w0"))
@@ -131,7 +131,7 @@ def _many_words(root: Path) -> None:
     tokenizer.save(str(root / "words.json"))
 
 
-def _hold(root: Path) -> object:
+def _hold(root):
     (root / "runs" / "base").mkdir(parents=True)
     lock = (root / "runs" / "base" / ".lock").open("w")
     lock.write("process 4711 on another-machine\n")
@@ -140,7 +140,7 @@ def _hold(root: Path) -> object:
     return lock
 
 
-def _broken_plugin(root: Path) -> None:
+def _broken_plugin(root):
     info = root / "plugins" / "spirals-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: atat-zoo-spirals\nVersion: 1.0\n")
@@ -148,18 +148,18 @@ def _broken_plugin(root: Path) -> None:
     (root / "plugins" / "spirals.py").write_text("import a_library_that_is_missing\n")
 
 
-def _chain(root: Path) -> None:
+def _chain(root):
     for number in range(1, 34):
         (root / f"{number}.toml").write_text(f'extends = "{number - 1 if number > 1 else "base"}.toml"\n')
 
 
-def _begun(root: Path, name: str = "base", file: str = "base.toml") -> None:
+def _begun(root, name="base", file="base.toml"):
     (root / "runs" / name).mkdir(parents=True)
     resolved = forked.run(["resolve", file], root)
     (root / "runs" / name / "resolved.toml").write_text(resolved.stdout)
 
 
-def _finished(root: Path) -> None:
+def _finished(root):
     """Write what a finished run says of its model; the weights are not looked at."""
     _begun(root)
     model = root / "runs" / "base" / "model"
@@ -172,7 +172,7 @@ def _finished(root: Path) -> None:
         (model / name).touch()
 
 
-def _model(root: Path, file: str = "base.toml") -> None:
+def _model(root, file="base.toml"):
     """Write a run whose model is whole and was never trained."""
     from atat_zoo.experiment import load
     from atat_zoo.model import Model
@@ -188,13 +188,13 @@ def _model(root: Path, file: str = "base.toml") -> None:
     made.save(root / "runs" / "base" / "model")
 
 
-def _damage(root: Path) -> None:
+def _damage(root):
     """Flip a bit of the weights."""
     _model(root)
     _flip_bit(root / "runs" / "base" / "model" / "model.safetensors", -100)
 
 
-def _diverged(root: Path) -> None:
+def _diverged(root):
     """Write a weight that is not finite, and its hash."""
     from safetensors.torch import load_file, save_file
 
@@ -208,17 +208,17 @@ def _diverged(root: Path) -> None:
     (model / "model.json").write_text(json.dumps(said))
 
 
-def _torn_record(root: Path) -> None:
+def _torn_record(root):
     _model(root)
     (root / "runs" / "base" / "metrics.jsonl").write_text('{"step": 1}\n5\n{')
 
 
 class _Code:  # runs a command when it is unpickled
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return os.system, ("true",)
 
 
-def _planted(root: Path) -> None:
+def _planted(root):
     """Write a checkpoint that runs a command, with its hash."""
     import torch
 
@@ -268,7 +268,7 @@ ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not 
 FILE_LIMIT = {"A full disk during a save": 160000, "A full disk during a trace": 4000}
 
 
-def produce(case: Case) -> tuple[int, str, str]:
+def produce(case):
     """Prepare a folder, run the command in it, and return its exit code and what it printed: message and output."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -290,10 +290,10 @@ def produce(case: Case) -> tuple[int, str, str]:
     return done.returncode, message, done.stdout
 
 
-def main() -> None:
+def main():
     """Write what each case prints into its section of the page."""
 
-    def produced(section: re.Match[str]) -> str:
+    def produced(section):
         case = Case(*section.groups(""))
         began = f"$ atat {case.command}\n"
         return section[0].replace(f"{began}{case.message}", f"{began}{produce(case)[1]}\n", 1)

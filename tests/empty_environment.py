@@ -14,7 +14,6 @@ import sysconfig
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from atat_zoo.registry import KINDS
 
@@ -42,7 +41,7 @@ for folder in sys.argv[1:]:
 class Environment:
     """A virtual environment, and a folder for what is done in it."""
 
-    def __init__(self, folder: Path, borrow: bool) -> None:
+    def __init__(self, folder, borrow):
         self.folder, self.python, self.borrow = folder, str(folder / "env" / "bin" / "python"), borrow
         self.run(sys.executable, "-m", "venv", str(folder / "env"))
         dist = folder / "dist"
@@ -56,7 +55,7 @@ class Environment:
         where = self.run(self.python, "-c", "import atat_zoo; print(atat_zoo.__file__)")
         assert where.startswith(str(folder)), where
 
-    def run(self, *words: str, cwd: Path | None = None, code: int = 0, only: bool = False) -> str:
+    def run(self, *words, cwd=None, code=0, only=False):
         """Run a command to its end, and return what it prints; with `only`, on standard output."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ATAT_", "PYTEST_"))}
         env |= {"OMP_NUM_THREADS": "1", "WDS_SECURE": "1"}
@@ -66,20 +65,20 @@ class Environment:
         assert done.returncode == code, f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + ("" if only else done.stderr)
 
-    def install(self, *what: str, needs: bool = False) -> None:
+    def install(self, *what, needs=False):
         """Install with pip: where libraries are borrowed, what is needed only if `needs` says so."""
         flags = ["--no-build-isolation", "--no-deps"] if self.borrow and not needs else []
         flags += ["--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
         self.run(self.python, "-m", "pip", "install", *flags, *what)
 
-    def atat(self, *words: str, **how: Any) -> str:
+    def atat(self, *words, **how):
         return self.run(str(Path(self.python).with_name("atat")), *words, **how)
 
-    def check(self, kinds: list[str]) -> None:
+    def check(self, kinds):
         """Take a package of each kind through its life, one stage after another."""
         begun = time.monotonic()
 
-        def done(stage: str) -> None:
+        def done(stage):
             print(f"{time.monotonic() - begun:4.0f} s: {stage}", flush=True)
 
         parts = {kind: f"my-{kind.replace('_', '-')}" for kind in kinds}
@@ -104,7 +103,7 @@ class Environment:
         done("they are uninstalled, and missed by name")
 
 
-def main() -> None:
+def main():
     words = sys.argv[1:]
     kinds = [word for word in words if not word.startswith("-")] or list(KINDS)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,10 +3,8 @@
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang", "drip")
 
@@ -14,24 +12,24 @@ FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang", "drip")
 class Server:
     """What is served, the faults that wait for each file (one for each request), and what was asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.asked = folder, list[str]()
         self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
         self.ended = threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 server.answer(self)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_):
                 """Say nothing on the terminal."""
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.address = f"http://127.0.0.1:{self.http.server_port}"
 
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
+    def answer(self, request):
         name = request.path.lstrip("/")
         self.asked.append(name)
         fault = self.faults[name].popleft() if self.faults[name] else None
@@ -57,7 +55,7 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder):
     server = Server(folder)
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()

@@ -3,7 +3,6 @@
 import gzip
 import json
 import zipfile
-from pathlib import Path
 
 import zstandard
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -17,7 +16,7 @@ _NAMES = ("land", "sea", "hill", "harbour", "tower", "bridge", "garden", "market
 _VERBS = ("holds", "shows", "meets", "finds", "builds", "leaves", "follows", "keeps")
 
 
-def sentences(number: int, seed: int = 0) -> list[str]:
+def sentences(number, seed=0):
     """Return sentences in ordinary spelling, all different."""
     made = []
     for i in range(seed, seed + number):
@@ -27,14 +26,14 @@ def sentences(number: int, seed: int = 0) -> list[str]:
     return made
 
 
-def _spaced(text: str) -> str:
+def _spaced(text):
     """As the benchmarks of sentences have it: a space before and after every sign."""
     for sign in ",.;\"'":
         text = text.replace(sign, f" {sign} ")
     return " ".join(text.split())
 
 
-def _articles(number: int, seed: int) -> str:
+def _articles(number, seed):
     """As WikiText has it."""
     made = []
     for i, text in enumerate(sentences(number, seed)):
@@ -43,7 +42,7 @@ def _articles(number: int, seed: int) -> str:
     return "".join(made)
 
 
-def write_all(folder: Path) -> None:
+def write_all(folder):
     root = folder / "corpora"
     _json_lines(root / "openwebtext/train/0.jsonl.zst", sentences(400))
     _json_lines(root / "openwebtext/validation/0.jsonl.zst", sentences(40, 1000))
@@ -71,19 +70,19 @@ def write_all(folder: Path) -> None:
     _word_pieces(root / "bert-base-uncased/tokenizer.json")
 
 
-def _text(path: Path, text: str) -> None:
+def _text(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
-def _json_lines(path: Path, texts: list[str], key: str = "text") -> None:
+def _json_lines(path, texts, key="text"):
     path.parent.mkdir(parents=True, exist_ok=True)
     data = "".join(json.dumps({key: text}) + "\n" for text in texts).encode()
     pack = {".zst": zstandard.compress, ".gz": gzip.compress}.get(path.suffix, bytes)
     path.write_bytes(pack(data))
 
 
-def _byte_pairs(path: Path) -> None:
+def _byte_pairs(path):
     """A tokenizer.json as GPT-2's is, but for its size."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -95,7 +94,7 @@ def _byte_pairs(path: Path) -> None:
     _text(path, made.to_str())
 
 
-def _word_pieces(path: Path) -> None:
+def _word_pieces(path):
     """A tokenizer.json as BERT's is, but for its size."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -14,10 +14,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 # What the commands import only when they need it.
 _SERVER = multiprocessing.get_context("forkserver")
@@ -32,15 +30,15 @@ class Atat:
 
     def __init__(
         self,
-        words: Sequence[str],
-        cwd: Path,
+        words,
+        cwd,
         *,
-        env: Mapping[str, str] | None = None,  # variables besides those of this process
-        code: str | None = None,  # Python that runs in place of `atat`, with the same arguments
-        file_limit: int | None = None,  # bytes that a file may have: how a full disk looks to a writer
-        space: int | None = None,  # bytes of addresses that it may have: what it asks for beyond them fails at once
-        merged: bool = False,  # whether standard error goes where standard output goes
-    ) -> None:
+        env=None,  # variables besides those of this process
+        code=None,  # Python that runs in place of `atat`, with the same arguments
+        file_limit=None,  # bytes that a file may have: how a full disk looks to a writer
+        space=None,  # bytes of addresses that it may have: what it asks for beyond them fails at once
+        merged=False,  # whether standard error goes where standard output goes
+    ):
         self.words, self.merged = list(words), merged
         self.memory = 0  # bytes, at most, once it has ended by itself
         self._printed = tempfile.TemporaryDirectory()
@@ -56,42 +54,42 @@ class Atat:
         self.pid = self._process.pid
 
     @property
-    def returncode(self) -> int | None:
+    def returncode(self):
         """The exit code; negative for the signal that ended it, None while it runs."""
         with _ONE_READER:
             return self._process.exitcode
 
-    def poll(self) -> int | None:
+    def poll(self):
         return self.returncode
 
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout):
         wait([self._process.sentinel], timeout)
         return self.returncode is not None
 
-    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+    def communicate(self, timeout=300):
         late = not self.wait(timeout)
         out, err = self.kill() if late else self._read()
         assert not late, f"atat {' '.join(self.words)} takes more than {timeout} s: {out}{err}"
         return out, err
 
-    def _read(self) -> tuple[str, str]:
+    def _read(self):
         with self._printed:
             files = [Path(name) for name in self._files]
             out, err, memory = (file.read_text("utf-8", "backslashreplace") if file.exists() else "" for file in files)
         self.memory = int(memory or 0)
         return out, "" if self.merged else err
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         os.kill(self.pid, number)
 
-    def kill(self) -> tuple[str, str]:
+    def kill(self):
         """Kill it with all that it started; returns what it had printed."""
         os.killpg(self.pid, signal.SIGKILL)
         wait([self._process.sentinel])
         return self._read()
 
 
-def run(words: Sequence[str], cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
+def run(words, cwd, **how):
     """Run `atat …` to its end; `how` is as for `Atat`."""
     process = Atat(words, cwd, **how)
     out, err = process.communicate()
@@ -99,9 +97,7 @@ def run(words: Sequence[str], cwd: Path, **how: Any) -> subprocess.CompletedProc
     return subprocess.CompletedProcess(["atat", *words], process.returncode, out, err)
 
 
-def ranks(
-    number: int, words: Sequence[str], cwd: Path, *, env: Mapping[str, str] | None = None, **how: Any
-) -> list[Atat]:
+def ranks(number, words, cwd, *, env=None, **how):
     """Begin `atat …` on several ranks, told of each other as a launcher tells them; `how` is as for `Atat`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -112,7 +108,7 @@ def ranks(
     return [Atat(words, cwd, env=variables, merged=True, **how) for variables in told]
 
 
-def _run(words: list[str], folder: str, env: dict[str, str], code: str | None, limits: dict, files: list[str]) -> None:
+def _run(words, folder, env, code, limits, files):
     """Become the process that was asked for; runs in the child."""
     multiprocessing.set_start_method(None, force=True)  # what it starts, it starts as it would by itself
     os.setsid()

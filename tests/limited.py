@@ -1,13 +1,12 @@
 """Less memory, and less room on the disk, for tests of what asks for too much."""
 
 import resource
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def _limit(kind: int, size: int) -> Iterator[None]:
+def _limit(kind, size):
     soft, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (size, hard))
     try:
@@ -16,12 +15,12 @@ def _limit(kind: int, size: int) -> Iterator[None]:
         resource.setrlimit(kind, (soft, hard))
 
 
-def limited(more: int = 512 << 20) -> AbstractContextManager[None]:
+def limited(more=512 << 20):
     """Let this process reserve only so many bytes more than it has: what asks for more gets a `MemoryError`."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     return _limit(resource.RLIMIT_AS, used + more)
 
 
-def full_disk(size: int) -> AbstractContextManager[None]:
+def full_disk(size):
     """No file may be larger, as on a disk that is full."""
     return _limit(resource.RLIMIT_FSIZE, size)

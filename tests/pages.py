@@ -38,20 +38,20 @@ class Block(NamedTuple):
     printed: str | None
 
     @property
-    def file(self) -> str | None:
+    def file(self):
         """The file that the first line names."""
         name = re.match(r"# (\S+\.(?:toml|py))\n", self.text)
         return name[1] if name else None
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page):
     """Return the code blocks of a page, in its order."""
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"^```(.*)\n((?:.*\n)*?)```\n(?:\n```text\n((?:.*\n)*?)```)?", text, re.MULTILINE)
     return [Block(language, code, printed or None) for language, code, printed in found]
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder):
     """Leave in a folder what the pages begin with: the quickstart's run, corpora, and a folder of stories."""
     run(["atat", "train", "quickstart", *SMALL], folder)
     fixtures.write_all(folder)
@@ -59,7 +59,7 @@ def prepare(folder: Path) -> None:
     (folder / "stories" / "all.txt").write_text("\n\n".join(fixtures.sentences(600)))
 
 
-def carry_out(page: Path, folder: Path) -> None:
+def carry_out(page, folder):
     """Carry out the blocks of a page; raises AssertionError where one does not do what it says."""
     for number, block in enumerate(blocks(page)):
         path = folder / (block.file or f"block{number}.{block.language}")
@@ -80,7 +80,7 @@ def carry_out(page: Path, folder: Path) -> None:
                     run(_fitted(line[2:]), folder)
 
 
-def _fitted(command: str) -> list[str]:
+def _fitted(command):
     """Return a command with the few steps of a test."""
     words = shlex.split(command.replace("--step 400", "--step 4").replace("-n 8", "-n 2"), comments=True)
     if "owt-small/atat" in words and words[1] != "check":
@@ -91,7 +91,7 @@ def _fitted(command: str) -> list[str]:
     return words + SMALL if {"train", "atat_zoo.train"} & {*words} else words
 
 
-def run(words: list[str], folder: Path) -> None:
+def run(words, folder):
     """Run a command in a folder; it succeeds."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if words[0] == "atat":

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.empty_environment import ROOT, Environment
 
 
-def main() -> None:
+def main():
     words = sys.argv[1:]
     folders = {folder.name: folder for folder in sorted((ROOT / "plugins").glob("atat-zoo-*"))}
     names = [word for word in words if not word.startswith("-")] or list(folders)

@@ -12,24 +12,22 @@ Needs hypothesis.
 import math
 import types
 import typing
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
-from atat_zoo.registry.spec import Field, fields_of
+from atat_zoo.registry.spec import fields_of
 
 # The range of a number above its minimum or default, if it has no upper bound.
 _NUMBERS, _REACH = 11, 3.0
 _WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
-def specs(kind: str, zoo: Zoo | None = None) -> SearchStrategy[Any]:
+def specs(kind, zoo=None):
     """Return a strategy of specifications of a kind, from all that is installed.
 
     Parameters that a part must be given, and texts and tables, keep their defaults or make a part be left out. What a
@@ -37,14 +35,14 @@ def specs(kind: str, zoo: Zoo | None = None) -> SearchStrategy[Any]:
     """
     zoo = zoo or Zoo.load()
 
-    def made(table: dict[str, Any]) -> Any:
+    def made(table):
         with suppress(UserError):
             return zoo.spec(kind, table)
 
     return _tables(kind, zoo).map(made).filter(lambda spec: spec is not None)
 
 
-def _tables(kind: str, zoo: Zoo) -> SearchStrategy[dict[str, Any]]:
+def _tables(kind, zoo):
     tables = []
     for name in zoo.names(kind):
         fields = fields_of(zoo.describe(kind, name).load())
@@ -54,7 +52,7 @@ def _tables(kind: str, zoo: Zoo) -> SearchStrategy[dict[str, Any]]:
     return st.one_of(tables)
 
 
-def _value(field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
+def _value(field, zoo):
     """Return a strategy, or None for types without one."""
     if field.kind:
         return st.deferred(lambda: _tables(field.kind, zoo))
@@ -66,7 +64,7 @@ def _value(field: Field, zoo: Zoo) -> SearchStrategy[Any] | None:
     return values(tp, field.bounds, near=True) if simple else None
 
 
-def values(tp: Any, bounds: Mapping[str, float], near: bool = False) -> SearchStrategy[Any]:
+def values(tp, bounds, near=False):
     """Return a strategy of a type's values as TOML has them, within bounds; `near` keeps numbers near the lower one."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:

@@ -6,12 +6,10 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from atat_zoo import experiment as experiments
-from tests.tiny import Tiny
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "cluster"
 # Stand-ins for SLURM's commands. A node is a process on this machine; one after the other, or they would share a port.
@@ -26,7 +24,7 @@ RECORDS = 'printf "%s " "$@" >> said; echo >> said; exit "${CODE:-0}"'
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "any", "SLURM_GPUS_ON_NODE": "8"}
 
 
-def submit(folder: Path, script: str, *words: str, commands: dict[str, str], **env: str) -> tuple[int, str]:
+def submit(folder, script, *words, commands, **env):
     """Run a script as SLURM does, in a folder with the stand-ins; `commands` are further ones."""
     there = folder / "bin"
     there.mkdir(exist_ok=True)
@@ -39,22 +37,22 @@ def submit(folder: Path, script: str, *words: str, commands: dict[str, str], **e
     return done.returncode, done.stdout + done.stderr
 
 
-def said(folder: Path, *words: str, **how: Any) -> tuple[int, list[str]]:
+def said(folder, *words, **how):
     """Submit a script, and return its exit code and what the stand-ins have said."""
     code, _ = submit(folder, *words, **how)
     return code, (folder / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize("script", sorted(FOLDER.iterdir()), ids=lambda path: path.name)
-def test_bash_can_read_it(script: Path) -> None:
+def test_bash_can_read_it(script):
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-def test_they_are_no_experiments() -> None:
+def test_they_are_no_experiments():
     assert not [name for name in experiments.names() if name.startswith("cluster")]
 
 
-def test_every_node_has_a_launcher_with_its_number(tmp_path: Path) -> None:
+def test_every_node_has_a_launcher_with_its_number(tmp_path):
     words = ("train.sbatch", "owt-small/atat", "runs/mine", "train.steps=5", 'corpus.train=["a b"]')
     rest = '-m atat_zoo.train owt-small/atat --out runs/mine train.steps=5 corpus.train=["a b"] '
     launched = "-n 8 --world_size 16 --node_rank {} --master_addr first --master_port 20007 " + rest
@@ -67,7 +65,7 @@ def test_every_node_has_a_launcher_with_its_number(tmp_path: Path) -> None:
     ("code", "restarts", "goes_on"),
     [("1", "0", True), ("143", "19", True), ("137", "20", False), ("2", "0", False)],
 )
-def test_a_failure_goes_back_to_the_queue(tmp_path: Path, code: str, restarts: str, goes_on: bool) -> None:
+def test_a_failure_goes_back_to_the_queue(tmp_path, code, restarts, goes_on):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "resolved.toml").touch()
     settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "NPROC": "2"}
@@ -96,20 +94,20 @@ signal.pause()
 LAUNCHES = f"{sys.executable} -c '{RANK}'\ncode=$?\necho the rank ended with $code >> said\nexit $code"
 
 
-def test_the_launcher_outlives_the_signal_at_the_end_of_the_time(tmp_path: Path) -> None:
+def test_the_launcher_outlives_the_signal_at_the_end_of_the_time(tmp_path):
     ended = said(tmp_path, "train.sbatch", "a", "mine", commands={"srun": TERMS, "composer": LAUNCHES})
     assert ended == (0, ["the rank ended with 143"])
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
-def test_a_slice_of_the_shards_is_a_task_of_an_array(tmp_path: Path) -> None:
+def test_a_slice_of_the_shards_is_a_task_of_an_array(tmp_path):
     task = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "16"}
     found = said(tmp_path, "build.sbatch", "a", "data.length=8", commands={"atat": RECORDS}, **task)
     assert found == (0, ["data build a data.length=8 --slice 3/16 "])
 
 
 @pytest.mark.slow
-def test_a_begun_run_goes_on_with_the_launcher(tiny: Tiny, uninterrupted: Path) -> None:
+def test_a_begun_run_goes_on_with_the_launcher(tiny, uninterrupted):
     run = tiny.root / "cluster"
     shutil.copytree(uninterrupted, run)
     shutil.rmtree(run / "model")

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -28,13 +27,13 @@ CURVES = {"noise": 1, "rates": 1, "masking": 5, "position_bias": 1, "curriculum"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("pages")
     pages.prepare(made)
     return made
 
 
-def test_the_readme_names_every_part_and_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_names_every_part_and_where_it_is(monkeypatch):
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     zoo, named = Zoo.load(), dict[str, set[str]]()
@@ -46,7 +45,7 @@ def test_the_readme_names_every_part_and_where_it_is(monkeypatch: pytest.MonkeyP
     assert named == {kind: set(zoo.names(kind)) for kind in KINDS}
 
 
-def test_the_tree_of_contributing_is_there() -> None:
+def test_the_tree_of_contributing_is_there():
     """The annotated tree names what exists, and all of the top level."""
     tree = next(block.text for block in pages.blocks(ROOT / "CONTRIBUTING.md") if block.language == "text")
     named = {line.split()[0] for line in tree.splitlines() if line and not line.startswith(" ")}
@@ -56,26 +55,26 @@ def test_the_tree_of_contributing_is_there() -> None:
 
 
 @pytest.mark.slow
-def test_every_command_and_block_of_the_readme_runs(tmp_path: Path) -> None:
+def test_every_command_and_block_of_the_readme_runs(tmp_path):
     pages.prepare(tmp_path)
     pages.carry_out(ROOT / "README.md", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WORKING, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_do_what_they_say(page: Path, folder: Path) -> None:
+def test_the_blocks_of_a_page_do_what_they_say(page, folder):
     pages.carry_out(page, folder)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
-def test_links_to_files_lead_somewhere(page: Path) -> None:
+def test_links_to_files_lead_somewhere(page):
     """On GitHub, too, where a page that is written when the site is built is not."""
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
         assert "parts/" not in target, f"{target} is no file of the repository"
 
 
-def test_the_page_of_study_files_has_every_key() -> None:
+def test_the_page_of_study_files_has_every_key():
     text = (DOCS / "study-files.md").read_text(encoding="utf-8")
     for spec in (study_file._Plain, study_file.ArmSpec, *study_file._TABLES.values()):
         assert not [field.name for field in fields_of(spec) if f"`{field.name}`" not in text], spec
@@ -83,13 +82,13 @@ def test_the_page_of_study_files_has_every_key() -> None:
 
 
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("plugins/atat-zoo-*/README.md")), ids=lambda path: path.parent.name)
-def test_a_plugin_is_installed_from_the_checkout(readme: Path) -> None:
+def test_a_plugin_is_installed_from_the_checkout(readme):
     asked = re.findall(r"pip install (?:-e )?\S+", readme.read_text(encoding="utf-8"))
     assert f"pip install -e plugins/{readme.parent.name}" in asked
     assert all("-e " in words for words in asked if "atat-zoo-" in words)
 
 
-def test_the_messages_of_troubleshooting_are_messages() -> None:
+def test_the_messages_of_troubleshooting_are_messages():
     """Each is a line of the page of bad input, or is said in the package."""
     said = (DOCS / "bad-input.md").read_text(encoding="utf-8")
     said += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "atat_zoo").rglob("*.py"))
@@ -100,7 +99,7 @@ def test_the_messages_of_troubleshooting_are_messages() -> None:
 
 
 @pytest.mark.slow
-def test_every_part_is_on_the_page_of_its_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_part_is_on_the_page_of_its_kind(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(DOCS))
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
     kinds = import_module("kinds")
@@ -121,7 +120,7 @@ def test_every_part_is_on_the_page_of_its_kind(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning(tmp_path):
     for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
         pytest.importorskip(name, reason="pip install -c constraints.txt -e '.[docs]'")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(tmp_path / "doctrees")]

@@ -27,7 +27,7 @@ SMALL = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evalu
 TABLE = {"mdlm", "bell", "atat", "importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
 
-def test_the_table_is_there_at_every_size_and_every_experiment_is_trained() -> None:
+def test_the_table_is_there_at_every_size_and_every_experiment_is_trained():
     others = {p for p in ALL if p.parent.name in ("finetuning", "guidance")}
     assert set(ALL) == {*CPU, *LARGE, *others}
     for folder in (ROOT, *(ROOT / size for size in SIZES)):
@@ -35,14 +35,14 @@ def test_the_table_is_there_at_every_size_and_every_experiment_is_trained() -> N
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda p: str(p.relative_to(ROOT)))
-def test_it_validates_and_resolves_to_itself(path: Path) -> None:
+def test_it_validates_and_resolves_to_itself(path):
     made = load(str(path))
     assert made.name == "-".join(path.relative_to(ROOT).with_suffix("").parts)
     assert from_table(made.to_table()) == made
 
 
 @pytest.mark.parametrize("size", ["", *SIZES])
-def test_at_every_size_masks_by_importance_are_corrected_and_the_curriculum_is_gentle(size: str) -> None:
+def test_at_every_size_masks_by_importance_are_corrected_and_the_curriculum_is_gentle(size):
     for name in sorted(TABLE - {"mdlm", "bell"}):
         made = load(str(ROOT / size / f"{name}.toml"))
         assert made.parts["objective"].correction == "horvitz_thompson", name
@@ -50,13 +50,13 @@ def test_at_every_size_masks_by_importance_are_corrected_and_the_curriculum_is_g
 
 
 @pytest.mark.parametrize("size", ["owt-small", "lm1b"])
-def test_no_training_text_is_held_out_where_there_is_a_published_set(size: str) -> None:
+def test_no_training_text_is_held_out_where_there_is_a_published_set(size):
     corpus = load(f"{size}/mdlm").parts["corpus"]
     assert corpus.validation
     assert corpus.test_share == 0
 
 
-def test_the_documented_ones_are_as_the_report_has_them() -> None:
+def test_the_documented_ones_are_as_the_report_has_them():
     found = {path.stem: load(str(path)) for path in sorted((ROOT / "documented").glob("*.toml"))}
     assert all(made.parts["target"].name == "was_masked" for made in found.values())
     assert all(made.parts["estimator"].own_embedding for made in found.values())
@@ -71,13 +71,13 @@ def test_the_documented_ones_are_as_the_report_has_them() -> None:
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     return tmp_path_factory.mktemp("shards")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CPU, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
+def test_the_cpu_sized_train(path, shards, tmp_path):
     experiment = load(str(path), [*SMALL, f'data.root="{shards}"'])
     result = train(experiment, tmp_path / "run")
     assert result.finished
@@ -86,7 +86,7 @@ def test_the_cpu_sized_train(path: Path, shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpora(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")
     fixtures.write_all(folder)
     return folder
@@ -94,7 +94,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", LARGE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_large_are_built_and_train(path, corpora, tmp_path, monkeypatch) -> None:
+def test_the_large_are_built_and_train(path, corpora, tmp_path, monkeypatch):
     monkeypatch.chdir(corpora)
     experiment = load(str(path), fixtures.FEW)
     assert missing(experiment) == []
@@ -107,7 +107,7 @@ def test_the_large_are_built_and_train(path, corpora, tmp_path, monkeypatch) -> 
 
 
 @pytest.mark.slow
-def test_the_finetunings_and_the_guidance_train(shards: Path, tmp_path: Path) -> None:
+def test_the_finetunings_and_the_guidance_train(shards, tmp_path):
     few = [*SMALL, "evaluation.samples=0", f'data.root="{shards}"']
     source = train(load("finetuning/source", few), tmp_path / "source")
     assert source.finished
@@ -118,7 +118,7 @@ def test_the_finetunings_and_the_guidance_train(shards: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards: Path, tmp_path: Path) -> None:
+def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards, tmp_path):
     # So small a norm that every step is clipped.
     together, apart = "train.clip=0.01", "train.algorithms=[{use='gradient_clipping', by='part', threshold=0.01}]"
     runs = {
@@ -142,7 +142,7 @@ def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_the_arms_of_a_study_train(path: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arms_of_a_study_train(path, shards, tmp_path, monkeypatch):
     """All validate, and one of those with the same classes of parts is trained."""
     # The second corpus, small.
     monkeypatch.chdir(tmp_path)

@@ -38,7 +38,7 @@ def test_a_part_is_named_after_its_kind(kind):
             assert entry.path.endswith(ending), entry.path
 
 
-def branches_on_a_name(text: str, names: set[str]) -> list[int]:
+def branches_on_a_name(text, names):
     """Return the lines that compare an attribute called `name`, of anything, with the name of a part."""
 
     def is_name(node):

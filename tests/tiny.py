@@ -4,12 +4,9 @@ import json
 import random
 import shutil
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 
-from atat_zoo.experiment import Experiment
 from tests import forked
 
 # What a clock or the memory says of a step.
@@ -33,14 +30,14 @@ TINY = {
 }
 
 
-def lines(count: int, draw: random.Random) -> str:
+def lines(count, draw):
     return "".join(" ".join(draw.choices(WORDS, k=12)) + "\n" for _ in range(count))
 
 
-def tiny_toml(root: str | Path = ".") -> str:
+def tiny_toml(root="."):
     """Return the tiny experiment with its corpus and shards in `root`."""
 
-    def written(value: Any) -> str:
+    def written(value):
         if isinstance(value, dict):
             return "{ " + ", ".join(f"{key} = {written(inner)}" for key, inner in value.items()) + " }"
         return json.dumps(value)
@@ -56,24 +53,24 @@ def tiny_toml(root: str | Path = ".") -> str:
 class Tiny:
     """A folder with a corpus and an experiment, and the command line run on it, each time in another process."""
 
-    def __init__(self, root: Path, named: str | None = None) -> None:
+    def __init__(self, root, named=None):
         """Write them; the experiment names its folder `named`, or in full."""
         self.root, self.path, draw = root, root / "tiny.toml", random.Random(0)
         for name, count in (("train", 600), ("validation", 60)):
             (root / f"{name}.txt").write_text(lines(count, draw))
         self.path.write_text(tiny_toml(named or root))
 
-    def atat(self, *words: str, check: bool = True, code: str | None = None, **env: str) -> CompletedProcess[str]:
+    def atat(self, *words, check=True, code=None, **env):
         """Run `atat …`, or Python `code` with the words as its arguments."""
         done = forked.run(words, self.root, code=code, env=env)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def train(self, run: str, *words: str, **env: str) -> Path:
+    def train(self, run, *words, **env):
         self.atat("train", str(self.path), "--out", run, *words, **env)
         return self.root / run
 
-    def losses(self, run: Path | str) -> dict[int, dict[str, Any]]:
+    def losses(self, run):
         """Return the recorded figures by step, without the clock's and the memory's."""
         text = (self.root / run / "metrics.jsonl").read_text()
         lines = [{k: v for k, v in json.loads(line).items() if k not in CLOCK} for line in text.splitlines()]
@@ -81,28 +78,28 @@ class Tiny:
         assert len(by_step) == len(lines), "a step was recorded twice"
         return by_step
 
-    def weights(self, run: Path | str) -> bytes:
+    def weights(self, run):
         return (self.root / run / "model" / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+def tiny(tmp_path_factory):
     """Return the tiny experiment; its shards are built once."""
     return Tiny(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(tiny: Tiny) -> Path:
+def uninterrupted(tiny):
     return tiny.train("uninterrupted")
 
 
 @pytest.fixture(scope="session")
-def trained(tiny: Tiny, uninterrupted: Path) -> Path:
+def trained(tiny, uninterrupted):
     """Return a copy of that run, for tests that leave something behind in it."""
     return Path(shutil.copytree(uninterrupted, tiny.root / "trained"))
 
 
-def folder_of(experiment: Experiment) -> Path:
+def folder_of(experiment):
     """Return the folder for the shards of an experiment whose text is there, built or not."""
     from atat_zoo.data.build import Build, ShardSource
 

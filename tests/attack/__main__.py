@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 
-def main() -> int:
+def main():
     from tests.attack import KINDS, __doc__, driver
 
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__.splitlines()[0])

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from tests.attack import moments
 from tests.attack.damage import damage, forge
-from tests.attack.driver import FAILED, Ended, Verdict, atat, judge, one_by_one
+from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
 from tests.tiny import Tiny
 
 TRAIN = [
@@ -34,18 +33,18 @@ REFUSES = frozenset(
 Result = Callable[[str, Path], Any]
 
 
-def printed(out: str, work: Path) -> str:
+def printed(out, work):
     return out
 
 
-def parsed(read: Callable[[Any], Any]) -> Result:
+def parsed(read):
     return lambda out, work: read(json.loads(out))
 
 
-def page(out: str) -> Result:
+def page(out):
     """Return what reads the runs of a page; nothing guards the numbers that it shows of them."""
 
-    def result(_: str, work: Path) -> Any:
+    def result(_, work):
         text = (work / out).read_text(encoding="utf-8")
         given = text.partition('<script type="application/json" id="given">')[2].partition("</script>")[0]
         return [run["name"] for run in json.loads(given)["data"]["runs"]]
@@ -53,7 +52,7 @@ def page(out: str) -> Result:
     return result
 
 
-def weights(run: str) -> Result:
+def weights(run):
     return lambda _, work: hashlib.sha256((work / run / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
@@ -99,7 +98,7 @@ READERS = {
 }
 
 
-def prepare(base: Path) -> None:
+def prepare(base):
     """Train two runs, interrupt a third, and keep what each command says of them."""
     files = base / "files"
     files.mkdir()
@@ -128,25 +127,25 @@ def prepare(base: Path) -> None:
     (base / "results.json").write_text(json.dumps(results))
 
 
-def words_of(name: str, place: Path) -> list[str]:
+def words_of(name, place):
     shards = next((place / "shards").glob("files-*[0-9a-f]"))
     return [str(shards.relative_to(place)) if word == "SHARDS" else word for word in COMMANDS[name][0]]
 
 
-def ended_by(name: str, place: Path) -> Ended:
+def ended_by(name, place):
     words = words_of(name, place)
     return atat(words, place, code=PAGE if words[0] == "report" else None)
 
 
 @functools.cache
-def listing(files: Path, folder: str) -> list[Path]:
+def listing(files, folder):
     """Return the files of a folder, relative to all: one shard of a split, and the model several times."""
     found = sorted(path.relative_to(files) for path in (files / folder).rglob("*") if path.is_file())
     found = [path for path in found if path.suffix != ".tar" or "000000" in path.name]
     return found + [path for path in found if path.parent.name in ("model", "shards")] * 3
 
 
-def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+def attack(draw, number, seed, base, work):
     shutil.copytree(base / "files", work, dirs_exist_ok=True)
     folder = draw.choice(list(READERS))
     name = draw.choice(READERS[folder])

@@ -1,17 +1,14 @@
 """Random words for every command: good values, hostile ones, options that are not there."""
 
 import functools
-import random
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from atat_zoo.cli import atat as group
 from tests import forked
 from tests.attack import hostile
-from tests.attack.driver import Verdict, atat, judge, one_by_one
+from tests.attack.driver import atat, judge, one_by_one
 from tests.tiny import Tiny
 
 CODES = (0, 2, 130)
@@ -60,7 +57,7 @@ LEFT_OUT = frozenset({"write", "page", "where"})
 Command = tuple[tuple[str, ...], tuple[click.Parameter, ...]]
 
 
-def prepare(base: Path) -> None:
+def prepare(base):
     """Make a run that is finished, one that is not, and a folder of shards."""
     Tiny(base, ".")
     (base / "study.toml").write_text(STUDY)
@@ -73,8 +70,8 @@ def prepare(base: Path) -> None:
 
 
 @functools.cache
-def commands() -> tuple[Command, ...]:
-    def inside(command: click.Command, words: tuple[str, ...]) -> Iterator[Command]:
+def commands():
+    def inside(command, words):
         if isinstance(command, click.Group):
             context = click.Context(command)
             for name in command.list_commands(context):
@@ -90,7 +87,7 @@ def commands() -> tuple[Command, ...]:
     return found + tuple(command for command in found if command[0][0] != "zoo") * 3
 
 
-def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+def attack(draw, number, seed, base, work):
     shutil.copytree(base, work, dirs_exist_ok=True)
     words = command_line(draw)
     verdict = judge(atat(words, work, seconds=SECONDS), CODES)
@@ -98,7 +95,7 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
     return verdict._replace(why=f"{verdict.why}\n  atat {shown}" if verdict.why else "")
 
 
-def command_line(draw: random.Random) -> list[str]:
+def command_line(draw):
     of_command, parameters = draw.choice(commands())
     words = list(of_command)
     if draw.random() < 0.03:
@@ -125,7 +122,7 @@ def command_line(draw: random.Random) -> list[str]:
     return words + [word for each in rest for word in each]
 
 
-def value(draw: random.Random, parameter: click.Parameter, strange: float) -> str:
+def value(draw, parameter, strange):
     """Return a value for a parameter, hostile in this share of the cases."""
     if draw.random() < strange:
         word = draw.choice((*hostile.TEXTS, *hostile.NUMBERS))

@@ -6,7 +6,6 @@ import json
 import random
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import zstandard
@@ -31,7 +30,7 @@ CHARACTERS = 'use = "characters"'
 TOKENIZERS = ('use = "bytes"', 'use = "bpe"\nvocabulary_size = 300', f'{CHARACTERS}\nunknown = "space"', CHARACTERS)
 
 
-def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+def attack(draw, number, seed, base, work):
     story = f"\n  {compose(draw, work)}"
     ended = atat(["data", "build", "x.toml"], work)
     verdict = judge(ended, (0, 2, 130))  # 130: too large for the time there is, and stopped
@@ -50,7 +49,7 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
     return Verdict(FAILED, why + story, ended.memory) if why else verdict
 
 
-def compose(draw: random.Random, work: Path) -> str:
+def compose(draw, work):
     """Write an experiment and its corpus; returns what it is."""
     kind = draw.choice(("files", "files", "files", "json", "text8"))
     texts = LINES if kind == "json" else TEXTS
@@ -91,7 +90,7 @@ def compose(draw: random.Random, work: Path) -> str:
     return f"{', '.join(story)}; {corpus!r}; {tokenizer!r}"
 
 
-def packed(data: bytes, suffix: str) -> bytes:
+def packed(data, suffix):
     if suffix == ".gz":
         return gzip.compress(data, mtime=0)
     if suffix == ".zip":
@@ -102,7 +101,7 @@ def packed(data: bytes, suffix: str) -> bytes:
     return zstandard.compress(data)
 
 
-def bomb(suffix: str) -> bytes:
+def bomb(suffix):
     """Return a few megabytes that hold 2.5 GB."""
     piece, pieces = b"a" * (64 << 20), 40
     if suffix == ".gz":
@@ -118,20 +117,20 @@ def bomb(suffix: str) -> bytes:
 # The texts, each a function of the source
 
 
-def plain(draw: random.Random, lines: int = 300) -> bytes:
+def plain(draw, lines=300):
     return "\n".join(" ".join(draw.choices(WORDS, k=draw.randrange(30))) for _ in range(lines)).encode()
 
 
-def line_of(draw: random.Random) -> bytes:
+def line_of(draw):
     return plain(draw).replace(b"\n", b" ") * draw.choice((1, 30)) + b"x" * 200_000
 
 
-def encoded(draw: random.Random) -> bytes:
+def encoded(draw):
     codec = draw.choice(("latin-1", "utf-16", "utf-32", "utf-8-sig", "cp037"))
     return plain(draw).decode().replace("e", "é").encode(codec)
 
 
-def signs(draw: random.Random) -> bytes:
+def signs(draw):
     """Signs from all of Unicode, with those that mean something to tokenizers."""
     special = ["<bos>", "<eos>", "[MASK]", "<|endoftext|>", "\ufeff", "\u202e", "e\u0301" * 50]
     found = []
@@ -157,7 +156,7 @@ TEXTS: dict[str, Make] = {
 }
 
 
-def json_lines(draw: random.Random) -> bytes:
+def json_lines(draw):
     odd: tuple[Any, ...] = (
         *("5", "null", "[]", '"text"', "{}", '{"text": 5}', '{"text": null}', '{"text": {"text": "x"}}', "NaN"),
         *('{"text": "\\ud800"}', '{"text": "a", "text": "b"}', '{"text": "x"', "[" * 50_000, "9" * 5000),

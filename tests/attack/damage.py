@@ -7,7 +7,6 @@ import pickle
 import random
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 SHAPES = (
@@ -20,11 +19,11 @@ NUMBERS = (
 )
 
 
-def truncated(draw: random.Random, data: bytes) -> bytes:
+def truncated(draw, data):
     return data[: draw.randrange(len(data) + 1)]
 
 
-def flipped(draw: random.Random, data: bytes) -> bytes:
+def flipped(draw, data):
     """Flip one bit to eight of them; in the first bytes, where the headers are, as often as elsewhere."""
     changed = bytearray(data)
     reach = min(len(data), draw.choice((16, 600, len(data))))
@@ -33,30 +32,30 @@ def flipped(draw: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def zeroed(draw: random.Random, data: bytes) -> bytes:
+def zeroed(draw, data):
     """Fill a stretch with zeros, or with ones, which are no number in a file of weights."""
     start, size = draw.randrange(len(data)), draw.choice((1, 64, 4096))
     return data[:start] + draw.choice((b"\0", b"\0", b"\xff")) * len(data[start : start + size]) + data[start + size :]
 
 
-def inserted(draw: random.Random, data: bytes) -> bytes:
+def inserted(draw, data):
     at = draw.randrange(len(data) + 1)
     return data[:at] + bytes(draw.randrange(256) for _ in range(draw.choice((1, 7, 512)))) + data[at:]
 
 
-def doubled(draw: random.Random, data: bytes) -> bytes:
+def doubled(draw, data):
     return data * 2
 
 
-def garbage(draw: random.Random, data: bytes) -> bytes:
+def garbage(draw, data):
     return draw.randbytes(draw.choice((1, 100, 10_000)))
 
 
-def shaped(draw: random.Random, data: bytes) -> bytes:
+def shaped(draw, data):
     return draw.choice(SHAPES)
 
 
-def nines(draw: random.Random, data: bytes) -> bytes:
+def nines(draw, data):
     """Let a number that stands in a header as text claim the most that its digits can."""
     digits = list(re.finditer(rb"\d+", data[:4096]))
     if not digits:
@@ -65,7 +64,7 @@ def nines(draw: random.Random, data: bytes) -> bytes:
     return data[: found.start()] + b"9" * len(found.group()) + data[found.end() :]
 
 
-def numbered(draw: random.Random, data: bytes) -> bytes:
+def numbered(draw, data):
     digits = list(re.finditer(rb"(?<![\w.])-?\d[\d.e+-]*", data))
     if not digits:
         return shaped(draw, data)
@@ -73,7 +72,7 @@ def numbered(draw: random.Random, data: bytes) -> bytes:
     return data[: found.start()] + draw.choice(NUMBERS) + data[found.end() :]
 
 
-def reshaped(draw: random.Random, data: bytes) -> bytes:
+def reshaped(draw, data):
     """Remove a key of JSON, or put a value of another type in its place."""
     try:
         table: Any = json.loads(data)
@@ -102,14 +101,14 @@ OTHERS = ("delete", "swap", "folder", "dangling link", "link to itself", "pickle
 class Planted:
     """Loaded as a pickle, it leaves a mark."""
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark):
         self.mark = mark
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, (self.mark,)
 
 
-def damage(draw: random.Random, path: Path, others: list[Path], mark: Path) -> str:
+def damage(draw, path, others, mark):
     """Damage a file, by a change of its bytes or in another way; returns how."""
     data = path.read_bytes()
     if draw.random() < 0.75:
@@ -134,7 +133,7 @@ def damage(draw: random.Random, path: Path, others: list[Path], mark: Path) -> s
     return how
 
 
-def forge(path: Path, before: bytes) -> bool:
+def forge(path, before):
     """Let the notes beside a file say its new hash and size; returns whether any spoke of it."""
     if not path.is_file():
         return False

@@ -56,23 +56,21 @@ class Kind(NamedTuple):
     batch: int = 1
 
 
-def one_by_one(name: str, share: int, attack: Callable[..., Verdict], *prepare: Callable[[Path], None]) -> Kind:
+def one_by_one(name, share, attack, *prepare):
     """Return a kind whose cases are attacked alone: with source, number, seed, prepared folder and one of their own."""
 
-    def attack_all(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+    def attack_all(numbers, seed, base, work):
         return [attack(source(name, seed, number), number, seed, base, work) for number in numbers]
 
     return Kind(name, share, attack_all, *prepare)
 
 
-def source(kind: str, seed: int, number: int) -> random.Random:
+def source(kind, seed, number):
     """Return the source of everything that is random in a case."""
     return random.Random(f"{kind} {seed} {number}")
 
 
-def atat(
-    words: Sequence[str], cwd: Path, *, env: dict[str, str] | None = None, seconds: float = SECONDS, **how: object
-) -> Ended:
+def atat(words, cwd, *, env=None, seconds=SECONDS, **how):
     """Run `atat …` to its end.
 
     One that takes longer than `seconds` is asked to stop as a person would, by Ctrl-C, once and again: work that takes
@@ -87,7 +85,7 @@ def atat(
     return Ended(None, *process.kill(), process.memory)
 
 
-def judge(ended: Ended, codes: Sequence[int] = (0, 2)) -> Verdict:
+def judge(ended, codes=(0, 2)):
     """Judge how a process ended by what holds for all of them."""
     said = f"{ended.out}\n{ended.err}"
     refused = ended.code not in (0, 130, 143, -signal.SIGTERM)
@@ -105,7 +103,7 @@ def judge(ended: Ended, codes: Sequence[int] = (0, 2)) -> Verdict:
     return Verdict(FAILED if why else REFUSED if refused else FINE, why, ended.memory)
 
 
-def unreadable(message: str) -> str:
+def unreadable(message):
     """Say what makes a message no list of sentences, or return an empty text."""
     if not message.strip():
         return "refused without a word"
@@ -117,7 +115,7 @@ def unreadable(message: str) -> str:
     return ""
 
 
-def last_words(text: str) -> str:
+def last_words(text):
     """Return the exception at the end of a traceback and the line of the zoo that it came from."""
     places = re.findall(r'File "[^"]*?(atat_zoo/[^"]+)", line (\d+), in (\S+)', text)
     ends = re.findall(r"^(?:[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|TooLong)\b.*)$", text, re.MULTILINE)
@@ -131,15 +129,15 @@ class Tally:
     verdicts: dict[int, Verdict] = attrs.field(factory=dict)
     seconds: float = 0.0
 
-    def count(self, outcome: str) -> int:
+    def count(self, outcome):
         return sum(verdict.outcome == outcome for verdict in self.verdicts.values())
 
     @property
-    def failures(self) -> dict[int, str]:
+    def failures(self):
         return {n: verdict.why for n, verdict in sorted(self.verdicts.items()) if verdict.outcome == FAILED}
 
     @property
-    def row(self) -> str:
+    def row(self):
         memory = max((verdict.memory for verdict in self.verdicts.values()), default=0) / 2**30
         counts = "".join(f"{self.count(outcome):>10,}" for outcome in (REFUSED, FINE, FAILED))
         return f"{self.name:<14}{len(self.verdicts):>8,}{counts}{memory:>9.2f} GB{self.seconds:>8.0f} s"
@@ -148,7 +146,7 @@ class Tally:
 HEAD = f"{'kind':<14}{'cases':>8}{'sentence':>10}{'fine':>10}{'failures':>10}{'memory':>12}{'time':>10}"
 
 
-def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: Path | None = None) -> Tally:
+def run(kind, numbers, seed, *, jobs=1, keep=None):
     """Run cases of a kind, `jobs` at a time; with `keep`, their files stay there."""
     tally, began = Tally(kind.name), time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"attack-{kind.name}-") as place:
@@ -156,7 +154,7 @@ def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: P
         base.mkdir()
         kind.prepare(base)
 
-        def attack(some: Sequence[int]) -> None:
+        def attack(some):
             # The commands run one folder further down: what they put beside their folder stays in ours.
             outer = keep / f"{kind.name}-{some[0]}" if keep else Path(place) / str(some[0])
             work = outer / "here"
@@ -178,5 +176,5 @@ def run(kind: Kind, numbers: Sequence[int], seed: int, *, jobs: int = 1, keep: P
     return tally
 
 
-def reproduction(kind: str, seed: int, number: int) -> str:
+def reproduction(kind, seed, number):
     return f"python -m tests.attack {kind} --seed {seed} --only {number}"

@@ -1,9 +1,7 @@
 """One training that is killed twenty times, continued each time, and compared with one that was left alone."""
 
-import random
 import shutil
 from functools import partial
-from pathlib import Path
 
 from tests.attack import kills, moments
 from tests.attack.driver import REFUSED, Verdict, one_by_one
@@ -15,14 +13,14 @@ EACH = 4  # kills at each of the five stages
 VARIANTS = ("one", "two ranks")
 
 
-def order(draw: random.Random) -> list[tuple[str, int]]:
+def order(draw):
     """Return the stages at which to kill, each with which of its moments; the model is saved at the end only."""
     early = [stage for stage in BEFORE_THE_END for _ in range(EACH)]
     draw.shuffle(early)
     return [*((stage, draw.randrange(BEFORE_THE_END[stage])) for stage in early), *[("save", 0)] * EACH]
 
 
-def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+def attack(draw, number, seed, base, work):
     """Kill a training again and again; an even number has one rank, an odd one two."""
     variant, begin = VARIANTS[number % 2], partial(kills.train, extra=LONG)
     shutil.rmtree(work)

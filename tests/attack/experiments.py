@@ -4,7 +4,6 @@ import copy
 import functools
 import json
 import os
-import random
 import resource
 import shutil
 import signal
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import tomllib
 import traceback
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ SECONDS = 10  # for one experiment
 TRAINED = 0.02  # of those that are accepted and tiny
 
 
-def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Verdict]:
+def attack(numbers, seed, base, work):
     """Check the experiments in as few processes as possible: one that has died or grown is followed by another."""
     verdicts: dict[int, Verdict] = {}
     while left := [number for number in numbers if number not in verdicts]:
@@ -53,7 +51,7 @@ def attack(numbers: Sequence[int], seed: int, base: Path, work: Path) -> list[Ve
     return [verdicts[number] for number in numbers]
 
 
-def trained(seed: int, number: int, work: Path) -> Verdict:
+def trained(seed, number, work):
     folder = work / f"training-{number}"
     name, overrides = compose(driver.source("experiments", seed, number), folder)
     small = ["train.steps=1", "--out", "run"]
@@ -69,11 +67,11 @@ class TooLong(BaseException):
     """An experiment takes too long to read."""
 
 
-def stop(*_: object) -> None:
+def stop(*_):
     raise TooLong(f"takes more than {SECONDS} s")
 
 
-def child() -> None:
+def child():
     told = json.loads(os.environ["ATTACK"])
     signal.signal(signal.SIGALRM, stop)
     for number in told["numbers"]:
@@ -88,7 +86,7 @@ def child() -> None:
             sys.exit(0)  # the next one begins in a process that is small again
 
 
-def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
+def check(seed, number, folder):
     """Check one experiment; returns the verdict and whether it is small enough to be trained."""
     name, overrides = compose(driver.source("experiments", seed, number), folder)
     os.chdir(folder)
@@ -112,7 +110,7 @@ def check(seed: int, number: int, folder: Path) -> tuple[Verdict, bool]:
     return Verdict(FAILED if why else outcome, why, memory), tiny
 
 
-def small(table: Table) -> bool:
+def small(table):
     numbers = [value for path, value in leaves(table) if type(value) is int and path != ("seed",)]
     own = table["corpus"]["use"] == "files" and not table["train"]["compile"] and "init_from" not in table
     few = table["data"]["workers"] <= 2 and table.get("backbone", {}).get("layers", 1) <= 4
@@ -122,7 +120,7 @@ def small(table: Table) -> bool:
 # The mutations
 
 
-def compose(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
+def compose(draw, folder):
     """Write a mutated experiment into a folder; returns its name and overrides."""
     folder.mkdir(parents=True)
     for split in ("train", "validation"):
@@ -140,7 +138,7 @@ def compose(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
 
 
 @functools.cache
-def originals() -> tuple[str, ...]:
+def originals():
     files = sorted(path for path in SHIPPED.rglob("*.toml") if path.parent.name != "studies")
     written = [path.read_text() for path in files]
     names = [path.relative_to(SHIPPED) for path in files]
@@ -154,7 +152,7 @@ def originals() -> tuple[str, ...]:
     return (*written, *full, *golden, *golden, *[tiny_toml(), bad] * 8)
 
 
-def leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def leaves(table, path=()):
     """Yield every value of nested tables and lists with its path, the outer ones too."""
     items = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
     for key, value in items:
@@ -162,7 +160,7 @@ def leaves(table: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
         yield from leaves(value, (*path, key))
 
 
-def mutated_table(draw: random.Random, text: str) -> str:
+def mutated_table(draw, text):
     table = tomllib.loads(text)
     raw: dict[str, str] = {}
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
@@ -192,7 +190,7 @@ def mutated_table(draw: random.Random, text: str) -> str:
     return text
 
 
-def mutated_text(draw: random.Random, data: bytes) -> bytes:
+def mutated_text(draw, data):
     """Change the text of an experiment: a line of it, its encoding or line ends, or bytes as files are damaged."""
     lines = data.splitlines(keepends=True)
     at = draw.randrange(len(lines) + 1)
@@ -211,10 +209,10 @@ def mutated_text(draw: random.Random, data: bytes) -> bytes:
     return draw.choice(CHANGES)(draw, data)
 
 
-def extending(draw: random.Random, folder: Path) -> bytes:
+def extending(draw, folder):
     """Write files that extend each other in a strange way, and return the line that extends the first."""
 
-    def chain(length: int, line: str) -> None:
+    def chain(length, line):
         for number in range(length):
             (folder / f"{number}.toml").write_text(line.format((number + 1) % length))
 
@@ -233,7 +231,7 @@ def extending(draw: random.Random, folder: Path) -> bytes:
     return b'extends = "0.toml"\n'
 
 
-def override(draw: random.Random, text: str) -> str:
+def override(draw, text):
     """Return an override for an experiment: of one of its keys, or nonsense."""
     if draw.random() < 0.2:
         return draw.choice(hostile.TEXTS)

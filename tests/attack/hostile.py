@@ -1,7 +1,6 @@
 """Values that nobody should give, for experiments and for command lines."""
 
 import functools
-import random
 from typing import Any
 
 from atat_zoo import Zoo
@@ -36,13 +35,13 @@ TEXTS = (
 )
 
 
-def snippet(draw: random.Random) -> str:
+def snippet(draw):
     choices: Any = draw.choice((NUMBERS, NUMBERS, STRINGS, SHAPES, part_names()))
     chosen: str = draw.choice(choices)
     return chosen
 
 
 @functools.cache
-def part_names() -> tuple[str, ...]:
+def part_names():
     names = [name for kind in KINDS for name in Zoo.load().names(kind)]
     return tuple(f'"{name}"' for name in names) + tuple(f'{{use = "{name}"}}' for name in names)

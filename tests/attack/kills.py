@@ -5,9 +5,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from tests import forked
 from tests.attack import moments
@@ -37,7 +35,7 @@ STOPPED = {
 ATTEMPTS = 4
 
 
-def prepare(base: Path, variants: Sequence[str] = tuple(VARIANTS), extra: Sequence[str] = ()) -> None:
+def prepare(base, variants=tuple(VARIANTS), extra=()):
     """Train each variant without an interruption, and write down its moments."""
     for variant in variants:
         folder = base / variant
@@ -46,15 +44,13 @@ def prepare(base: Path, variants: Sequence[str] = tuple(VARIANTS), extra: Sequen
         assert ended.code == 0, f"the training that is left alone: {ended}"
 
 
-def begun(folder: Path) -> None:
+def begun(folder):
     """Make a folder with the corpus and the experiment; its paths are relative, so that all runs may be the same."""
     folder.mkdir(parents=True)
     Tiny(folder, ".")
 
 
-def train(
-    variant: str, folder: Path, env: dict[str, str], file_limit: int | None = None, extra: Sequence[str] = ()
-) -> Ended:
+def train(variant, folder, env, file_limit=None, extra=()):
     """Begin the training, with `extra` words, or continue it if it was begun."""
     words, ranks = VARIANTS[variant]
     words = RESUME if (folder / "run" / "resolved.toml").exists() else [*BEGIN, *words, *extra]
@@ -76,7 +72,7 @@ def train(
     return Ended(0 if not any(codes) else -signal.SIGKILL, said[0], "", max(rank.memory for rank in together))
 
 
-def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) -> Verdict:
+def attack(draw, number, seed, base, work):
     variant = TEN[number % 10]
     rank = draw.randrange(VARIANTS[variant][1])
     known = moments.read(base / variant / "moments", rank)
@@ -109,7 +105,7 @@ def attack(draw: random.Random, number: int, seed: int, base: Path, work: Path) 
     return failure(why, story, ended, memory) if why else Verdict(REFUSED if len(story) > 1 else FINE, "", memory)
 
 
-def wrong(ended: Ended, act: str, variant: str) -> str:
+def wrong(ended, act, variant):
     """Say what is wrong with the end of a process at which `act` was done."""
     if variant == "two ranks":
         return "" if ended.code in STOPPED[act] else f"does not continue: {ended.out[-300:]!r}"
@@ -118,18 +114,18 @@ def wrong(ended: Ended, act: str, variant: str) -> str:
     return judge(ended, STOPPED[act]).why or (unreadable(ended.err) if ended.code == 2 else "")
 
 
-def failure(why: str, story: list[str], ended: Ended, memory: int) -> Verdict:
+def failure(why, story, ended, memory):
     return Verdict(FAILED, "\n  ".join([why, *story, f"{ended.out[-500:]}{ended.err[-1500:]}"]), memory)
 
 
-def tear_record(draw: random.Random, metrics: Path) -> None:
+def tear_record(draw, metrics):
     """Leave half a line at the end of the record, as a kill within a write does."""
     if metrics.exists():
         with metrics.open("ab") as file:
             file.write(json.dumps({"step": 10**6, "loss": 3.5}).encode()[: draw.randrange(1, 20)])
 
 
-def difference(one: Path, other: Path) -> str:
+def difference(one, other):
     """Name the first file of two trainings that differs, or return an empty text."""
     for path in sorted((one / "run").rglob("*")):
         inside = path.relative_to(one)
@@ -148,11 +144,11 @@ def difference(one: Path, other: Path) -> str:
     return ""
 
 
-def alike(one: Path, other: Path) -> bool:
+def alike(one, other):
     return other.is_file() and one.read_bytes() == other.read_bytes()
 
 
-def records(path: Path) -> list[dict[str, object]]:
+def records(path):
     """Return the lines of a record without what a clock or the memory says."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in CLOCK} for line in lines]

@@ -18,10 +18,8 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 CODE = "from tests.attack.moments import main; main()"
 VARIABLE = "ATTACK"
@@ -36,7 +34,7 @@ STAGES = {
 DURABLE = ("fsync", "replace", "rename", "unlink")
 
 
-def plan(act: str = "", at: int = -1, log: Path | None = None, rank: int = 0, stage: str = "") -> dict[str, str]:
+def plan(act="", at=-1, log=None, rank=0, stage=""):
     """Return the environment of a process that is to do `act` at a moment, and to write the moments until then.
 
     `at` counts all moments from 0, or those of a stage.
@@ -47,7 +45,7 @@ def plan(act: str = "", at: int = -1, log: Path | None = None, rank: int = 0, st
 class Moments:
     """Counts the moments of this process and acts at one of them."""
 
-    def __init__(self, act: str, at: int, log: str, rank: int, stage: str) -> None:
+    def __init__(self, act, at, log, rank, stage):
         mine = int(os.environ.get("RANK", "0")) == rank
         self.act, self.at, self.stage = act, at if mine else -1, stage
         self.log, self.owner = Path(f"{log}-{os.environ.get('RANK', '0')}"), os.getpid()
@@ -60,17 +58,17 @@ class Moments:
             place = functools.reduce(getattr, outer, importlib.import_module(module))
             setattr(place, last, self.watched(getattr(place, last), lambda *_, stage=stage, **__: self.moment(stage)))
 
-    def watched(self, call: Callable[..., Any], before: Callable[..., None]) -> Callable[..., Any]:
+    def watched(self, call, before):
 
         @functools.wraps(call)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args, **kwargs):
             if os.getpid() == self.owner:
                 before(*args, **kwargs)
             return call(*args, **kwargs)
 
         return watched
 
-    def durable(self, call: str, what: Any, *args: Any, **kwargs: Any) -> None:
+    def durable(self, call, what, *args, **kwargs):
         path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
         named = re.sub(r"\.\d+\.part$", ".part", os.path.basename(path))
         if len(self.seen) == self.at and self.act == "tear" and call == "fsync" and os.path.isfile(path):
@@ -79,7 +77,7 @@ class Moments:
         if self.act == "full" and -1 < self.at < len(self.seen) and call != "unlink":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    def moment(self, name: str) -> None:
+    def moment(self, name):
         if self.stage not in ("", name):
             return
         number = len(self.seen)
@@ -97,20 +95,20 @@ class Moments:
         ):
             os.kill(os.getpid(), signal.SIGINT)
 
-    def write(self) -> None:
+    def write(self):
         """Write the names of the moments until now, unless the disk is full for them too."""
         with suppress(OSError):
             self.log.write_text(json.dumps(self.seen))
 
 
-def read(log: Path, rank: int = 0) -> list[str]:
+def read(log, rank=0):
     """Return the moments that a process wrote; none if it did not come to its moment."""
     path = Path(f"{log}-{rank}")
     moments: list[str] = json.loads(path.read_text() or "[]") if path.exists() else []
     return moments
 
 
-def main() -> None:
+def main():
     moments = Moments(**json.loads(os.environ[VARIABLE]))
     from atat_zoo.cli import main as atat
 

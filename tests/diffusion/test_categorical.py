@@ -16,7 +16,7 @@ WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=9).filter(any)
 LOGITS = torch.randn(40, 7, generator=torch.Generator().manual_seed(0)) * 3
 
 
-def key_of(u: Fraction) -> int:
+def key_of(u):
     """Return the int64 key whose uniform is u, a multiple of 2^-53."""
     bits = int(u * 2**64)
     return bits - 2**64 if bits >= 2**63 else bits

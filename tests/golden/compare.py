@@ -12,16 +12,14 @@ own way: elsewhere its run is compared to a hundredth, and its weights by their 
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 TOLERANCE = 1e-4
 SAME_TEXTS = 0.75
 IN_BF16 = {"training.everything": 1e-2}
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def differences(old, new):
     """Return a line for each difference of two records."""
     found = list(_walk(old["shards"], new["shards"], "shards"))
     # By name, each with what it shares with the others.
@@ -43,7 +41,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return found + list(_walk(old.get("drawn", {}), drawn, "drawn"))
 
 
-def _texts(texts: dict[str, dict[str, list[Any]]]) -> Iterator[tuple[str, list[int]]]:
+def _texts(texts):
     """Yield each text by model, sampler, seed and row, and how many seeds a sampler has."""
     for model, each in texts.items():
         for part, seeds in each.items():
@@ -52,12 +50,12 @@ def _texts(texts: dict[str, dict[str, list[Any]]]) -> Iterator[tuple[str, list[i
                 yield from ((f"texts.{model}.{part}[{i}][{j}]", row) for j, row in enumerate(rows))
 
 
-def same_machine(old: dict[str, str], new: dict[str, str]) -> bool:
+def same_machine(old, new):
     """Return whether numbers of the two must be equal to the bit; what a record does not say is not compared."""
     return all(old[key] == new[key] for key in old.keys() & new.keys())
 
 
-def _walk(old: Any, new: Any, path: str, tolerance: float = 0) -> list[str]:
+def _walk(old, new, path, tolerance=0):
     tolerance = tolerance and IN_BF16.get(path, tolerance)
     if isinstance(old, dict) and isinstance(new, dict):
         found = [f"{path}.{key} is gone" for key in old if key not in new]

@@ -1,7 +1,6 @@
 """The tiny experiments of the golden record: one of every objective, with every optimizer and schedule between them."""
 
 import random
-from pathlib import Path
 
 from tests.tiny import lines
 
@@ -66,7 +65,7 @@ RUNS: dict[str, list[str]] = {
 }
 
 
-def write_corpus(folder: Path) -> None:
+def write_corpus(folder):
     """Write the text that all of them read: 200 lines of twelve words, drawn from twelve."""
     draw = random.Random(0)
     (folder / "corpus").mkdir()

@@ -42,7 +42,7 @@ CLOCK = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
 SINCE = ("curriculum_strength", "mask_rates")
 
 
-def machine() -> dict[str, str]:
+def machine():
     """Return what the numbers depend on to the bit: the processor, its instructions and torch."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -55,7 +55,7 @@ def machine() -> dict[str, str]:
     }
 
 
-def record() -> dict[str, Any]:
+def record():
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_corpus(Path())
@@ -71,7 +71,7 @@ def record() -> dict[str, Any]:
         }
 
 
-def _train(name: str) -> dict[str, Any]:
+def _train(name):
     """Train one of the runs in `runs/`; return its metrics and its weights."""
     Path("golden.toml").write_text(BASE)
     out = Path("runs") / name
@@ -95,11 +95,11 @@ def _train(name: str) -> dict[str, Any]:
     }
 
 
-def _digest(data: bytes) -> str:
+def _digest(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def _shards() -> dict[str, str]:
+def _shards():
     found = sorted(Path("shards").rglob("*.tar"))
     splits = sorted({path.name.partition("-")[0] for path in found})
     return {
@@ -107,7 +107,7 @@ def _shards() -> dict[str, str]:
     }
 
 
-def _wanted() -> list[tuple[str, str, Any]]:
+def _wanted():
     """Return model, name and value of every named sampler, and of every part that a sampler can have."""
     named = Zoo.load().names("sampler")
     wanted: list[tuple[str, Any]] = [(OWN_MODEL.get(name, "mdlm"), name) for name in named]
@@ -119,7 +119,7 @@ def _wanted() -> list[tuple[str, str, Any]]:
     ]
 
 
-def _texts() -> dict[str, dict[str, list[Any]]]:
+def _texts():
     """Return what every named sampler writes, by model, sampler and seed; nothing where the sampler is refused."""
     found: dict[str, dict[str, list[Any]]] = {}
     for name, part, sampler in _wanted():
@@ -130,7 +130,7 @@ def _texts() -> dict[str, dict[str, list[Any]]]:
     return found
 
 
-def drawn() -> dict[str, list[Any]]:
+def drawn():
     """Return what every sampler draws from logits that are a hash in float64, the same on every processor."""
     found: dict[str, list[Any]] = {}
     for _, name, sampler in _wanted():
@@ -139,7 +139,7 @@ def drawn() -> dict[str, list[Any]]:
     return found
 
 
-def bounds(run: Path) -> dict[str, dict[str, float]]:
+def bounds(run):
     """Return the bounds of one run by every method that its objective and noise take."""
     model, found = Model.from_run(run), {}
     for method in BOUNDS:
@@ -152,7 +152,7 @@ def bounds(run: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def _resolved() -> dict[str, Any]:
+def _resolved():
     """Return every shipped experiment, resolved: what most share once, and by name what differs."""
     folder = Path(__file__).parents[2] / "experiments"
     tables = {}
@@ -169,7 +169,7 @@ def _resolved() -> dict[str, Any]:
     }
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table, prefix=""):
     """Return a nested table as key paths and values; lists of tables are counted."""
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -182,10 +182,10 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def written(record: dict[str, Any]) -> str:
+def written(record):
     """Return a record as JSON: a line for each thing that can differ, and none for a number."""
 
-    def lines(value: Any, depth: int) -> str:
+    def lines(value, depth):
         if depth and isinstance(value, dict) and value:
             inside = (f"{json.dumps(key)}: {lines(item, depth - 1)}" for key, item in value.items())
             return "{\n" + ",\n".join(inside) + "\n}"

@@ -13,12 +13,12 @@ RECORD = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
-def test_nothing_that_is_computed_has_changed() -> None:
+def test_nothing_that_is_computed_has_changed():
     found = differences(RECORD, make.record())
     assert not found, "\n".join(found[:40])
 
 
-def test_a_difference_is_seen() -> None:
+def test_a_difference_is_seen():
     other = json.loads(json.dumps(RECORD))
     other["texts"]["mdlm"]["a new sampler"] = [[[1]]]
     other["resolved"]["each"]["a/new experiment"] = {"seed": 1}
@@ -36,7 +36,7 @@ def test_a_difference_is_seen() -> None:
     assert [line.partition(":")[0] for line in differences(RECORD, other)] == ["training.mdlm.metrics[2].loss"]
 
 
-def test_on_another_processor_most_texts_are_the_same_and_all_that_are_drawn_from_given_logits() -> None:
+def test_on_another_processor_most_texts_are_the_same_and_all_that_are_drawn_from_given_logits():
     other = json.loads(json.dumps(RECORD))
     other["machine"]["processor"] = "another"
     names = list(other["texts"]["mdlm"])
@@ -51,5 +51,5 @@ def test_on_another_processor_most_texts_are_the_same_and_all_that_are_drawn_fro
     assert len(differences(RECORD, other)) > len(names)
 
 
-def test_what_every_sampler_draws_from_given_logits() -> None:
+def test_what_every_sampler_draws_from_given_logits():
     assert make.drawn() == RECORD["drawn"]

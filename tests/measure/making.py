@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import torch
 
 from atat_zoo.data.build import build
@@ -17,7 +14,7 @@ from atat_zoo.run import RunFolder, write_text
 WORDS = ["the", "old", "man", "saw", "a", "sea", "of", "green", "and", "gold", "under", "no", "sky", "at", "night"]
 
 
-def prose(sentences: int, seed: int) -> str:
+def prose(sentences, seed):
     """Return sentences of five words, one a line."""
     state, words = seed, []
     for _ in range(5 * sentences):
@@ -26,9 +23,7 @@ def prose(sentences: int, seed: int) -> str:
     return "".join(" ".join(words[i : i + 5]) + "\n" for i in range(0, len(words), 5))
 
 
-def make_run(
-    root: Path, name: str, objective: str = "autoregressive", *, blank: bool = False, length: int = 16, **changes: Any
-) -> Path:
+def make_run(root, name, objective="autoregressive", *, blank=False, length=16, **changes):
     """Write a run folder as a training leaves it, with random weights, or blank ones: then it predicts all alike."""
     texts = root / "texts"
     texts.mkdir(parents=True, exist_ok=True)
@@ -66,7 +61,7 @@ def make_run(
     return folder.path
 
 
-def make_gpt2(folder: Path, *, length: int = 24, bos: bool = True, unknown: bool = False) -> Path:
+def make_gpt2(folder, *, length=24, bos=True, unknown=False):
     """Write a tiny GPT-2 and its tokenizer as the Hugging Face library does, with random weights."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

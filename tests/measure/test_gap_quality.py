@@ -16,19 +16,19 @@ from tests.measure.making import make_run
 
 
 @pytest.fixture(scope="module")
-def joint() -> Joint:
+def joint():
     generator = torch.Generator().manual_seed(4)
     return Joint(torch.rand(3**5, generator=generator, dtype=torch.float64) ** 3 + 1e-3, length=5, vocabulary_size=3)
 
 
-def probability(joint: Joint, tokens: torch.Tensor, shown: list[int]) -> torch.Tensor:
+def probability(joint, tokens, shown):
     """Return P of the tokens at some positions, for each row."""
     agrees = (joint.states[None, :, shown] == tokens[:, None, shown]).all(2)
     return (agrees * joint.p).sum(1)
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_the_chain_is_the_conditional_of_the_joint(joint: Joint, right: bool) -> None:
+def test_the_chain_is_the_conditional_of_the_joint(joint, right):
     tokens, given_ = joint.states, [0, 4] if right else [0]
     expected = probability(joint, tokens, sorted([*given_, 1, 2, 3])).log() - probability(joint, tokens, given_).log()
     found = log_likelihood(joint.denoiser, tokens, torch.ones_like(tokens[:, 0]), 3, mask_id=3, right=right)
@@ -37,7 +37,7 @@ def test_the_chain_is_the_conditional_of_the_joint(joint: Joint, right: bool) ->
 
 
 @given(st.integers(0, 2**32), st.integers(1, 7), st.data())
-def test_gaps_hold_text_alone(seed: int, gap: int, data: st.DataObject) -> None:
+def test_gaps_hold_text_alone(seed, gap, data):
     rows = st.tuples(st.lists(st.integers(0, 3), min_size=8, max_size=8), st.integers(0, 8))
     texts, lengths = zip(*data.draw(st.lists(rows, min_size=1, max_size=6)), strict=True)
     tokens, maskable = torch.tensor(texts), torch.arange(8) < torch.tensor(lengths)[:, None]
@@ -50,7 +50,7 @@ def test_gaps_hold_text_alone(seed: int, gap: int, data: st.DataObject) -> None:
     assert torch.equal(place_gaps(tokens[:1], maskable[:1], [3], gap, seed), starts[:1])
 
 
-def test_every_place_is_as_likely() -> None:
+def test_every_place_is_as_likely():
     tokens = torch.zeros(6000, 8, dtype=torch.int64)
     starts = place_gaps(tokens, torch.ones_like(tokens, dtype=torch.bool), [], 3, seed=1)
     counts = starts.bincount(minlength=5)

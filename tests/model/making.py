@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def tiny_model(*, scale: float = 0.1, without: tuple[str, ...] = (), **changes: Any) -> Model:
+def tiny_model(*, scale=0.1, without=(), **changes):
     """Return a model of `TABLE` with changes, its weights noise of this scale."""
     table = {key: value for key, value in (TABLE | changes).items() if key not in without}
     experiment = from_table(table)

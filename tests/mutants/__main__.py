@@ -42,7 +42,7 @@ do_not_mutate_patterns = {patterns}
 """
 
 
-def folder_of(room: str) -> Path:
+def folder_of(room):
     """Make the folder where mutmut works on a room: links to the tree, and its configuration."""
     folder = ROOT / "build" / "mutants" / room
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def folder_of(room: str) -> Path:
     return folder
 
 
-def undecorated(package: Path, copy: Path) -> None:
+def undecorated(package, copy):
     """Copy a package without `@override`: mutmut leaves a decorated function alone."""
     if copy.is_symlink():
         copy.unlink()
@@ -73,7 +73,7 @@ def undecorated(package: Path, copy: Path) -> None:
         gone.unlink()
 
 
-def mutants_of(room: str) -> dict[str, tuple[Path, cst.Module]]:
+def mutants_of(room):
     """Return the mutants of a room by name: the file, and its text with all of them."""
     found = {}
     for path in sorted(Path("atat_zoo", room).glob("*.py")):
@@ -83,7 +83,7 @@ def mutants_of(room: str) -> dict[str, tuple[Path, cst.Module]]:
     return found
 
 
-def difference(name: str, module: cst.Module) -> tuple[str, str]:
+def difference(name, module):
     """Return the lines that a mutant changes, as they are and as it has them."""
     name = name.rpartition(".")[2]
     both = (cst.Module([read(module, name)]).code for read in (read_original_function, read_mutant_function))
@@ -92,16 +92,16 @@ def difference(name: str, module: cst.Module) -> tuple[str, str]:
     return was, now
 
 
-def is_equivalent(path: Path, was: str, now: str, equivalent: list[dict[str, str]]) -> bool:
+def is_equivalent(path, was, now, equivalent):
     """Return whether a mutant changes nothing that is computed here, or is listed by file, line before and after."""
 
-    def unplaced(code: str) -> str:
+    def unplaced(code):
         return re.sub(r"[\s,]+(?=[,)]|$)", "", re.sub(UNCOMPUTED, "", code))
 
     return unplaced(was) == unplaced(now) or {"file": str(path), "was": was, "is": now} in equivalent
 
 
-def test(room: str, number: int | None, seed: int, jobs: int, equivalent: list[dict[str, str]]) -> tuple[int, int, int]:
+def test(room, number, seed, jobs, equivalent):
     """Test a sample, print its row and its survivors; returns all mutants of the room, and of the sample: n, killed."""
     mutants = mutants_of(room)
     names = sorted(mutants)
@@ -110,7 +110,7 @@ def test(room: str, number: int | None, seed: int, jobs: int, equivalent: list[d
     changes = {name: difference(name, mutants[name][1]) for name in names}
     names = [name for name in names if not is_equivalent(mutants[name][0], *changes[name], equivalent)]
 
-    def results() -> dict[str, str]:
+    def results():
         found = {}
         for path in {mutants[name][0] for name in names}:
             data = SourceFileMutationData(path=path)
@@ -133,7 +133,7 @@ def test(room: str, number: int | None, seed: int, jobs: int, equivalent: list[d
     return len(mutants), len(names), killed
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"{', '.join(ROOMS)}; all when absent")
     parser.add_argument("--number", default="200", help='mutants in all, as many of each room, or "all"')

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
-from typing import Any
 
 from tests import forked
 from tests.study.quick import CODE, SLOW
@@ -38,7 +36,7 @@ RUNS = ["fast-seed18", "fast-seed19", "plain-seed18", "plain-seed19"]
 class Place:
     """The folder, and `atat study` run in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root, self.folder = root, root / "study"
         draw = random.Random(0)
         words = ["the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states"]
@@ -48,27 +46,27 @@ class Place:
         (root / "tiny.toml").write_text(TINY)
         self.write(STUDY)
 
-    def write(self, text: str) -> None:
+    def write(self, text):
         (self.root / "study.toml").write_text(text)
 
-    def begin(self, *words: str, slow: float = 0.0) -> forked.Atat:
+    def begin(self, *words, slow=0.0):
         env = {SLOW: str(slow)} if slow else {}
         return forked.Atat(["study", "study.toml", *words], self.root, code=CODE, env=env)
 
-    def study(self, *words: str, code: int = 0) -> tuple[str, str]:
+    def study(self, *words, code=0):
         process = self.begin(*words)
         out, err = process.communicate()
         assert process.returncode == code, out + err
         assert "Traceback" not in out + err
         return out, err
 
-    def report(self) -> dict[str, Any]:
+    def report(self):
         return json.loads((self.folder / "study.json").read_text())
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self):
         """Return the results without times and memory, and without how it was trained."""
 
-        def kept(value: Any) -> Any:
+        def kept(value):
             if isinstance(value, list):
                 return [kept(each) for each in value]
             left_out = {"git", "seconds", "seconds_per_step", "peak_memory", "trained_with", "machine"}
@@ -76,8 +74,8 @@ class Place:
 
         return kept(self.report())
 
-    def trainings(self) -> list[dict[str, Any]]:
+    def trainings(self):
         return [json.loads(line) for line in (self.folder / "trainings.jsonl").read_text().splitlines()]
 
-    def runs(self) -> list[str]:
+    def runs(self):
         return sorted(path.parent.name for path in self.folder.glob("*/resolved.toml"))

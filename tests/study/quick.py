@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 CODE = "from tests.study.quick import main; main()"
 # Seconds that every step takes longer, for a training that is to be caught in the middle.
@@ -17,18 +15,18 @@ SLOW = "STUDY_SLOW"
 class Forked:
     """A training in a process of its own, which has what its parent has imported."""
 
-    def __init__(self, words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, words, log, env):
         self.process = multiprocessing.get_context("fork").Process(target=train, args=(words, log, env))
         self.process.start()
 
-    def poll(self) -> int | None:
+    def poll(self):
         return self.process.exitcode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         os.kill(self.process.pid or 0, number)
 
 
-def train(words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+def train(words, log, env):
     from atat_zoo.cli import main
 
     os.setsid()
@@ -42,19 +40,19 @@ def train(words: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
     main()
 
 
-def slow_down(seconds: float) -> None:
+def slow_down(seconds):
     from atat_zoo.training.lifecycle import Progress
 
     before = Progress.batch_start
 
-    def batch_start(self: Progress, *words: object) -> None:
+    def batch_start(self, *words):
         time.sleep(seconds)
         before(self, *words)  # type: ignore[arg-type]
 
     Progress.batch_start = batch_start  # type: ignore[assignment,method-assign]
 
 
-def main() -> None:
+def main():
     """Run `atat`."""
     from atat_zoo.cli import main as atat
     from atat_zoo.study import processes

@@ -5,7 +5,6 @@ import math
 import re
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,12 +22,12 @@ MARK = re.compile(r"^<!-- table of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_page_is_written_from_its_results(name: str) -> None:
+def test_a_page_is_written_from_its_results(name):
     assert (ROOT / f"docs/studies/{name}.md").read_text(encoding="utf-8") == markdown.page(RESULTS[name])
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_results_are_of_the_study_that_ships(name: str) -> None:
+def test_results_are_of_the_study_that_ships(name):
     made, report = study.load(Path(name)), RESULTS[name]
     assert report["study"] == name
     assert report["half"] == made.held_out.half
@@ -39,7 +38,7 @@ def test_results_are_of_the_study_that_ships(name: str) -> None:
         assert [run["seed"] for run in found["runs"]] == list(made.seeds[arm]), arm
 
 
-def row_of(report: dict[str, Any], arm: str) -> list[str]:
+def row_of(report, arm):
     """What a table says of an arm: its value, for several seeds each; against the counts; against the baseline."""
     runs = report["arms"][arm]["runs"]
     bounds = [run["bounds"][run["bound"]] for run in runs]
@@ -53,11 +52,11 @@ def row_of(report: dict[str, Any], arm: str) -> list[str]:
     ]
 
 
-def cells(table: str) -> list[list[str]]:
+def cells(table):
     return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def test_a_table_says_what_was_measured() -> None:
+def test_a_table_says_what_was_measured():
     tables = MARK.findall((ROOT / "docs/study.md").read_text(encoding="utf-8"))
     assert tables
     for name, text in tables:
@@ -69,7 +68,7 @@ def test_a_table_says_what_was_measured() -> None:
 SAMPLERS = re.compile(r"^<!-- samplers of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
 
-def test_a_table_of_samplers_says_what_was_measured() -> None:
+def test_a_table_of_samplers_says_what_was_measured():
     text = (ROOT / "docs/study.md").read_text(encoding="utf-8")
     tables = dict(SAMPLERS.findall(text))
     assert tables.keys() == {name for name, report in RESULTS.items() if report["samplers"]}
@@ -82,7 +81,7 @@ def test_a_table_of_samplers_says_what_was_measured() -> None:
     assert study_samples.table_of(json.loads(study_samples.RESULT.read_text(encoding="utf-8"))) in text
 
 
-def figures(value: Any) -> list[float]:
+def figures(value):
     """Every number in a JSON value."""
     if isinstance(value, dict | list):
         return [found for inner in (value.values() if isinstance(value, dict) else value) for found in figures(inner)]
@@ -90,7 +89,7 @@ def figures(value: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_other_figure_is_in_the_results(path: Path) -> None:
+def test_every_other_figure_is_in_the_results(path):
     # In the README, the section on what was measured.
     text = path.read_text(encoding="utf-8")
     text = SAMPLERS.sub("", MARK.sub("", text.partition("what was measured\n")[2].partition("\n## ")[0] or text))
@@ -102,7 +101,7 @@ def test_every_other_figure_is_in_the_results(path: Path) -> None:
         assert any(abs(result - value) <= near for result in results), f"{figure} is in no result"
 
 
-def test_the_figure_is_drawn_from_the_results() -> None:
+def test_the_figure_is_drawn_from_the_results():
     assert study_figure.digest() in study_figure.FIGURE.read_text(encoding="utf-8")
 
 

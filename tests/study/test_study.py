@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> Place:
+def done(tmp_path_factory):
     """Return a study that was never interrupted."""
     place = Place(tmp_path_factory.mktemp("study"))
     place.study("--jobs", "2", "--write", "page/study.md")
@@ -23,12 +23,12 @@ def done(tmp_path_factory) -> Place:
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
+def place(tmp_path):
     return Place(tmp_path)
 
 
 @pytest.fixture
-def copy(done, tmp_path) -> Place:
+def copy(done, tmp_path):
     return Place(Path(shutil.copytree(done.root, tmp_path / "copy")))
 
 
