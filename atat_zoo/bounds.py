@@ -41,11 +41,8 @@ class Bound(Protocol):
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
         """Yield masks with their weights, `draws` for each sequence.
 
-        Args:
-            maskable: bool [B, L].
-            keys: one key per sequence, int64 [B]; every mask is a function of it, so two models see the same masks.
-            draws: masks per sequence.
-            noise: the schedule. p_θ is evaluated at t = time_at(masked/maskable), so it is a function of z.
+        Maskable is bool [B, L]. There is one key per sequence, int64 [B]; every mask is a function of it, so two models
+        see the same masks. By the noise, p_θ is evaluated at t = time_at(masked/maskable), so it is a function of z.
 
         Raises:
             UserError: when the bound follows a schedule that does not go from α = 1 to α = 0.
@@ -61,10 +58,9 @@ class FollowsNoise(Bound):
     def problems(self, noise: Noise) -> Iterator[Problem]:
         """Yield one for such a schedule."""
         if not noise.complete:
+            why = f"{self.name} follows the noise schedule, and {noise.name!r} does not go all the way from α = 1"
             yield Problem(
-                "evaluation.bound",
-                f"{self.name} follows the noise schedule, and {noise.name!r} does not go all the way "
-                "from α = 1 to α = 0, so it would give no bound; use exact_k, which follows none",
+                "evaluation.bound", f"{why} to α = 0, so it would give no bound; use exact_k, which follows none"
             )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:

@@ -43,17 +43,12 @@ class NoiseLevels:
 class StatefulPart(Protocol):
     """A part whose state follows the training: an `nn.Module` with its state in buffers.
 
-    The trainer sums `statistics` over micro-batches and ranks and passes the sum
-    to `update` once per step, so the state does not depend on either.
+    The trainer sums `statistics` over micro-batches and ranks and passes the sum to `update` once per step, so the
+    state does not depend on either.
     """
 
     def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
-        """Return the statistics of a micro-batch, which are summed.
-
-        Args:
-            noised: the batch under its masks.
-            loss: cross-entropy in nats, float32 [B, L], zero where nothing is masked.
-        """
+        """Return the statistics of a micro-batch by its cross-entropy in nats, float32 [B, L], 0 where not masked."""
 
     def update(self, total: Tensor, progress: float) -> None:
         """Update the state with the sum over the global batch; progress of the training in [0, 1]."""
@@ -146,7 +141,7 @@ class Denoiser(Protocol):
 
 
 def _unable(what: str) -> NotImplementedError:
-    return NotImplementedError(f"this denoiser {what}")
+    return NotImplementedError(f"this denoiser {what}")  # raised by its name, it would make a method abstract
 
 
 class BlockDecoder(Denoiser, Protocol):

@@ -129,15 +129,18 @@ class Contrast:
         there = self.conditioned(tokens)
         # Later ones may not begin with it: of a long text a window is seen, which no longer includes the prompt.
         if not (self.seen or bool(there.any())):
-            raise UserError(
-                f"guidance.condition: no text begins with {self.text!r}; let every text begin with it, "
-                f"as atat sample does by --prompt {self.text!r}"
-            )
+            problem = f"guidance.condition: no text begins with {self.text!r}; let every text begin with it"
+            raise UserError(f"{problem}, as atat sample does by --prompt {self.text!r}")
         self.seen = True
         rows, positions = pairs(where)
-        bare = self.without(tokens, there)
-        if self.dropped:
+        end = self.begin + len(self.ids)
+        if self.dropped:  # rows that do not have it are all masks
             where = rows, (positions - len(self.ids)).clamp(min=0)
+            bare = torch.cat([tokens[:, : self.begin], tokens[:, end:]], dim=1)
+            bare = bare.masked_fill(~there[:, None], self.mask_id)
+        else:
+            bare = tokens.clone()
+            bare[:, self.begin : end] = self.mask_id
         # log p of a token that only the condition makes possible would be −∞ here, and its guided log p infinite.
         empty = self.denoiser(bare, None, where).clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
         scores = log_probs + self.strength * (log_probs - empty.to(log_probs))
@@ -150,16 +153,6 @@ class Contrast:
         if first.shape[1] < len(self.ids):
             return torch.zeros_like(tokens[:, 0], dtype=torch.bool)
         return (first == self.ids).all(1)
-
-    def without(self, tokens: Tensor, there: Tensor) -> Tensor:
-        """Return the rows without the condition; if tokens are dropped, rows that do not have it are all masks."""
-        end = self.begin + len(self.ids)
-        if self.dropped:
-            bare = torch.cat([tokens[:, : self.begin], tokens[:, end:]], dim=1)
-            return bare.masked_fill(~there[:, None], self.mask_id)
-        bare = tokens.clone()
-        bare[:, self.begin : end] = self.mask_id
-        return bare
 
 
 _AT_ONCE = 1 << 22  # tokens that the classifier scores at once

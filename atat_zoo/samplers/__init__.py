@@ -66,8 +66,8 @@ class Sampler(Protocol):
     def no_policy_bound_because(self) -> str | None:
         """Why the policy bound does not cover it, as a clause; None, if it does, and then it has `score_text`.
 
-        The bound is that of docs/mathematics.md, "What a sampler writes". Covered are choices of positions that
-        read z and random numbers of their own, and no token that is drawn for them.
+        Covered are choices of positions that read z and random numbers of their own, and no token that is drawn for
+        them: docs/mathematics.md, "What a sampler writes".
         """
         return "it does not say that it chooses positions by visible tokens alone"
 
@@ -142,12 +142,10 @@ def shifted(
     if observe is None:
         return None
 
-    def moved(filled: dict[str, Any]) -> dict[str, Any]:
-        shifted_rows = [row + rows for row in filled["rows"]]
-        return filled | {"rows": shifted_rows, "positions": [i * apart + positions for i in filled["positions"]]}
-
     def tell(record: dict[str, Any]) -> None:
-        changed = {"hidden": moved(record["hidden"])} if "hidden" in record else moved(record)
-        observe(record | changed | {"step": record["step"] + steps})
+        found = record.get("hidden", record)
+        moved = {"rows": [row + rows for row in found["rows"]]}
+        moved["positions"] = [i * apart + positions for i in found["positions"]]
+        observe(record | ({"hidden": moved} if "hidden" in record else moved) | {"step": record["step"] + steps})
 
     return tell

@@ -57,9 +57,10 @@ def run(
         raise UserError("\n".join(map(str, problems)))
     with torch.no_grad():
         fill = torch.ones_like(tokens, dtype=torch.bool) if fill is None else fill
-        return _Run(parts, denoiser, tokens, seeds, fill, source or TokenSource(), observe).sample()
+        return _Run(parts, denoiser, tokens.clone(), seeds, fill, source or TokenSource(), observe).sample()
 
 
+@attrs.define(eq=False, slots=False)
 class _Run:
     """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
 
@@ -67,33 +68,31 @@ class _Run:
     `closed` masks that this run does not fill, `most` steps that the pace allows, and `nfe` evaluations.
     """
 
-    def __init__(
-        self,
-        parts: SamplerParts,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        fill: Tensor,
-        source: TokenSource,
-        observe: Observer | None,
-    ) -> None:
-        self.parts, self.denoiser, self.mask_id, self.observe = parts, denoiser, denoiser.mask_id, observe
-        self.z, self.seeds, self.source = tokens.clone(), seeds, source
+    parts: SamplerParts
+    denoiser: Denoiser
+    z: Tensor
+    seeds: Tensor
+    fill: Tensor
+    source: TokenSource
+    observe: Observer | None
+
+    def __attrs_post_init__(self) -> None:
+        parts, denoiser, tokens = self.parts, self.denoiser, self.z
+        self.mask_id = denoiser.mask_id
         masked = tokens == self.mask_id
-        self.free = masked & fill
+        self.free = masked & self.fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
         self.memory: dict[str, Tensor] = {}
         # Rows that a stop has finished: the remask does not mask their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
 
-        facts = torch.stack([seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
+        facts = torch.stack([self.seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
         self.host_seeds, self.total, masks, gaps = to_host(facts)
         if gaps.any():
             raise UserError(BLOCKS if denoiser.stride is None else CLASSES)
         self.closed, self.remaining, self.nfe = masks - self.total, self.total.clone(), torch.zeros_like(self.total)
         longest = int(self.total.max()) if len(tokens) else 0
-        most = [parts.pace.most(n) if longest else 0 for n in self.total.tolist()]
-        self.most = torch.tensor(most, dtype=torch.int64)
+        self.most = torch.tensor([parts.pace.most(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64)
         self.steps = parts.pace.most(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
         if self.steps > _MANY * (100 + longest):
@@ -241,7 +240,7 @@ class _Run:
         masked = self.z == self.mask_id
         open_, fresh = masked & self.free, everyone.open & ~masked
         after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
-        self.provider.after(after)
+        after.confidence = self.provider.confidence if self.provider.remembers else None
         remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
         self.z = self.z.masked_fill(remasked, self.mask_id)
         self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))

@@ -126,8 +126,7 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
-        problems = list(self.incompatibilities())
-        yield from problems or self.within.check(experiment)
+        yield from list(self.incompatibilities()) or self.within.check(experiment)
 
     def incompatibilities(self) -> Iterator[Problem]:
         """Yield a problem if the sampler within cannot fill a block."""
@@ -154,15 +153,6 @@ class SemiAutoregressiveSampler(FillingSampler):
     def deterministic(self) -> bool:
         return self.within.deterministic
 
-    def parts_of(self, block: int, blocks: int) -> SamplerParts:
-        """Return the parts that fill a block, with its share of the steps."""
-        within: Any = self.within
-        if self.steps is not None:
-            share = self.steps * (block + 1) // blocks - self.steps * block // blocks
-            within = attrs.evolve(within, steps=max(1, share))
-        parts: SamplerParts = within.parts()
-        return parts
-
     @override
     def fill(
         self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
@@ -177,9 +167,8 @@ class SemiAutoregressiveSampler(FillingSampler):
             raise UserError(str(problem))
         own = denoiser.block_size
         if own is not None and self.size is not None and own % self.size:
-            raise UserError(
-                f"sampler.size = {self.size} does not divide the model's blocks of {own} tokens; leave it out"
-            )
+            wrong = f"sampler.size = {self.size} does not divide the model's blocks of {own} tokens"
+            raise UserError(f"{wrong}; leave it out")
         view = _Window(denoiser, self.size, tokens.shape[1])
         masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
         z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0
@@ -188,11 +177,14 @@ class SemiAutoregressiveSampler(FillingSampler):
                 continue
             model, row, first = view.show(z, block)
             here = slice(block.start - first, block.stop - first)
-            within = torch.zeros_like(row, dtype=torch.bool)
-            within[:, here] = True
-            parts = self.parts_of(number, len(view.blocks))
-            observer = shifted(observe, positions=first, steps=steps)
-            sample = run(parts, model, row, fold(seeds, number), fill=within, source=source.at(first), observe=observer)
+            fill = torch.zeros_like(row, dtype=torch.bool)
+            fill[:, here] = True
+            within: Any = self.within
+            if self.steps is not None:
+                share = self.steps * (number + 1) // len(view.blocks) - self.steps * number // len(view.blocks)
+                within = attrs.evolve(within, steps=max(1, share))
+            parts, observer = within.parts(), shifted(observe, positions=first, steps=steps)
+            sample = run(parts, model, row, fold(seeds, number), fill=fill, source=source.at(first), observe=observer)
             z[:, block.start : block.stop] = sample.tokens[:, here]
             nfe, most = nfe + sample.nfe, most + sample.max_nfe
             steps += parts.pace.most(block.stop - block.start)
@@ -280,9 +272,8 @@ class StridedSampler(FillingSampler):
                     sample = run(parts, denoiser, z, keys, fill=turn == c, source=source, observe=observer)
                     z = sample.tokens
                 else:
-                    observer = shifted(observe, positions=c, apart=classes, steps=most)
-                    part = source.at(c, classes)
-                    sample = run(parts, decoder, z[:, of_class], keys, source=part, observe=observer)
+                    observer, text = shifted(observe, positions=c, apart=classes, steps=most), source.at(c, classes)
+                    sample = run(parts, decoder, z[:, of_class], keys, source=text, observe=observer)
                     z[:, of_class] = sample.tokens
                 nfe, most = nfe + sample.nfe, most + sample.max_nfe
             if decoder is not None and c < last:

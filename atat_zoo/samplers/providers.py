@@ -80,13 +80,8 @@ class Provider:
     def written(self, step: Step, log_probs: Tensor, drawn: Tensor, where: tuple[Tensor, Tensor]) -> None:
         """Read the drawn tokens and the log-probabilities that they were drawn from."""
         if self.remembers:
-            row, position = where
             own = log_probs.gather(1, drawn.unsqueeze(1)).squeeze(1)
-            self.confidence[step.rows[row], position] = own.exp().float()
-
-    def after(self, step: Step) -> None:
-        """Provide for the remask, in a step of the complete batch."""
-        step.confidence = self.confidence if self.remembers else None
+            self.confidence[step.rows[where[0]], where[1]] = own.exp().float()
 
     def remasked(self, remasked: Tensor) -> None:
         """Read which positions the remask has masked again, bool [B, L]."""

@@ -202,9 +202,8 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
                 error = (weigh(step, sure, progress) - told).abs()
                 holds(error <= 1e-5 * told, "importance 1 weighs exp(strength) times importance 0")
 
-    def outcome(ready: Any, drawn: Rows) -> Tensor:
-        weights: Tensor = ready.weights(masked_step(drawn)[0], drawn.importance, 0.5)
-        return weights
+    def outcome(ready: Any, drawn: Rows) -> Any:
+        return ready.weights(masked_step(drawn)[0], drawn.importance, 0.5)
 
     check_adaptive(curriculum, outcome, examples)
 
@@ -223,10 +222,9 @@ def check_target(target: Any, examples: int = 50) -> None:
             holds(step.maskable[counted], "only maskable tokens count")
             assert not wanted.requires_grad, "targets carry no gradient"
 
-    def outcome(ready: Any, drawn: Rows) -> Tensor:
+    def outcome(ready: Any, drawn: Rows) -> Any:
         drawn.generator.manual_seed(0)  # the same step each time it is asked for
-        targets: Tensor = ready(*masked_step(drawn))[0]
-        return targets
+        return ready(*masked_step(drawn))[0]
 
     check_adaptive(target, outcome, examples)
 
@@ -284,12 +282,10 @@ def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: 
         part, (step, loss) = built(spec), masked_step(drawn)
         before = {name: value.clone() for name, value in part.state_dict().items()}
         total = part.statistics(step, loss)
-        by_rows = [
-            part.statistics(
-                NoisedBatch(**{name: value[some] for name, value in attrs.asdict(step).items()}), loss[some]
-            )
-            for some in (slice(0, 3), slice(3, None))
-        ]
+        by_rows = []
+        for some in (slice(0, 3), slice(3, None)):
+            micro_batch = {name: value[some] for name, value in attrs.asdict(step).items()}
+            by_rows.append(part.statistics(NoisedBatch(**micro_batch), loss[some]))
         close(torch.stack(by_rows).sum(0), total, 1e-3, "statistics of micro-batches add up to those of the batch")
         for name, value in part.state_dict().items():
             close(value, before[name], 0, f"statistics() leaves {name} alone")

@@ -6,7 +6,7 @@ S states of the joint, V tokens, L positions; the mask is id V.
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +20,14 @@ ENTROPY = 1.910914
 
 
 class FunctionDenoiser(Denoiser):
-    """A denoiser of a function of tokens, t and where, with any of the facts of `Denoiser`."""
+    """A denoiser of a function of tokens, t and where, with any of the facts of `Denoiser`, and an importance."""
 
-    def __init__(
-        self,
-        function: Callable[[Tensor, Tensor | None, Where], Tensor],
-        mask_id: int,
-        *,
-        reads_time: bool = False,
-        window: int | None = None,
-        importance: Callable[[Tensor, Tensor], Tensor] | None = None,
-        importance_reads: Literal["x", "z"] = "x",
-    ) -> None:
-        self.importance_reads = importance_reads
-        self.function, self.mask_id, self.reads_time, self.window = function, mask_id, reads_time, window
-        self.weigh, self.estimates_importance = importance, importance is not None
+    def __init__(self, function: Callable[..., Tensor], mask_id: int, *, importance: Any = None, **facts: Any) -> None:
+        self.function, self.mask_id, self.weigh = function, mask_id, importance
+        self.estimates_importance = importance is not None
+        for name, fact in facts.items():
+            assert hasattr(self, name), f"a denoiser has no {name}"
+            setattr(self, name, fact)
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return the result of the function; see `Denoiser`."""
@@ -46,13 +39,11 @@ class FunctionDenoiser(Denoiser):
 
 
 class Joint:
-    """A joint distribution over V^L sequences, its exact denoiser and its entropy.
+    """A joint distribution over V^L sequences, its exact denoiser and its entropy."""
 
-    Attributes:
-        states: all sequences, in the order of counting, int64 [S, L].
-        p: their probabilities, float64 [S].
-        denoiser: the exact p(x_i | z).
-    """
+    states: Tensor  #: all sequences, in the order of counting, int64 [S, L]
+    p: Tensor  #: their probabilities, float64 [S]
+    denoiser: Denoiser  #: the exact p(x_i | z)
 
     def __init__(self, weights: Tensor | list[float], length: int, vocabulary_size: int) -> None:
         """Normalise `weights` [S], one for each sequence: 0…00, 0…01, … in base V."""
@@ -110,13 +101,7 @@ class ExactBackbone(nn.Module):
         self.embedding = nn.Embedding(V + 1, V, dtype=torch.float64)
 
     def forward(
-        self,
-        tokens: Tensor,
-        t: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-        attention: Any = None,
-        cache: Any = None,
+        self, tokens: Tensor, t: Any = None, *, positions: Any = None, attention: Any = None, cache: Any = None
     ) -> Tensor:
         """Return hidden states [B, L, V]."""
         m, L, shifted = self.joint.mask_id, self.joint.length, self.shifted or isinstance(attention, str)
@@ -146,7 +131,7 @@ class Hashed(FunctionDenoiser):
     def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0, **facts: Any) -> None:
         """Draw logits from [0, sharpness); `facts` are those of a `FunctionDenoiser`."""
         super().__init__(self.hashed, vocabulary_size, **facts)
-        self.vocabulary_size, self.sharpness, self.seed = vocabulary_size, sharpness, seed
+        self.sharpness, self.seed = sharpness, seed
         self.calls = self.evaluated = self.asked = 0
 
     def hashed(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
@@ -163,7 +148,7 @@ class Hashed(FunctionDenoiser):
         key = torch.full_like(tokens[:, 0], self.seed)
         for i in range(tokens.shape[1]):
             key = fold(key, tokens[:, i])
-        logits = uniform(fold(key[row], position), self.vocabulary_size, torch.float64) * self.sharpness
+        logits = uniform(fold(key[row], position), self.mask_id, torch.float64) * self.sharpness
         return logits.log_softmax(-1)
 
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
