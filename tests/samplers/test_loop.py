@@ -92,8 +92,7 @@ ALONE = {"use": "combination", "order": "left_to_right", "pace": "one_at_a_time"
 
 
 def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
-    asked = []
-    hashed = Hashed(5)
+    asked, hashed = [], Hashed(5)
 
     def denoise(tokens, t, where):
         first = (tokens == 5).int().argmax(1)

@@ -32,8 +32,8 @@ def test_the_text_is_that_of_a_loop_without_a_cache(use):
 class Windows(Hashed):
     """Keeps what it was shown."""
 
-    def __init__(self, window):
-        super().__init__(9, window=window)
+    def __init__(self, window, **facts):
+        super().__init__(9, window=window, **facts)
         self.shown = []
 
     def __call__(self, tokens, t, where):
@@ -47,16 +47,11 @@ def test_it_is_a_sampler_whatever_is_within(within):
     check_sampler(SemiAutoregressiveSampler(size=3, within=within), 8)
 
 
-def framed(denoiser, frame):
-    denoiser.frame = frame
-    return denoiser
-
-
 @pytest.mark.parametrize(
     ("frame", "low"), [(((), ()), [0, 0, 0, 2, 4, 5]), (((1,), (2,)), [0, 0, 2, 4, 6, 7])], ids=["bare", "framed"]
 )
 def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
-    denoiser, begin = framed(Windows(6), frame), len(frame[0])
+    denoiser, begin = Windows(6, frame=frame), len(frame[0])
     z = torch.full((1, 11), 9)
     sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
     made = sampler.sample(denoiser, z, torch.tensor([4]))
@@ -70,7 +65,7 @@ def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
         assert tokens[0].tolist() == [*frame[0], *finished, *[9] * (6 - 2 * begin - len(finished)), *frame[1]]
     # The policy NLL of each token is that under the window that was shown.
     forced, steps = TeacherForcing(made.tokens), []
-    sampler.score_text(framed(Hashed(9, window=6), frame), z, torch.tensor([4]), forced, observe=steps.append)
+    sampler.score_text(Hashed(9, window=6, frame=frame), z, torch.tensor([4]), forced, observe=steps.append)
     assert [i for step in steps for i in step["positions"]] == list(range(11))
     assert [step["step"] for step in steps] == list(range(6))
     for first, (tokens, asked) in zip(low, denoiser.shown, strict=True):
@@ -78,7 +73,7 @@ def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
         nll = -Hashed(9)(tokens, None, where).gather(1, made.tokens[0, text, None])[:, 0]
         torch.testing.assert_close(forced.nats[0, text], nll)
     # Within the training length it sees the whole text, and the ends are the text's own.
-    denoiser, z = framed(Windows(8), frame), torch.full((1, 6), 9)
+    denoiser, z = Windows(8, frame=frame), torch.full((1, 6), 9)
     z[0, 5] = 3
     sampler.sample(denoiser, z, torch.tensor([4]))
     assert all(tokens.shape[1] == 6 and tokens[0, 5] == 3 for tokens, _ in denoiser.shown)
@@ -87,8 +82,7 @@ def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
 @pytest.mark.parametrize("size", [L - 1, L + 1])
 def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size):
     z = torch.full((2, 2 * L), 9)
-    denoiser = framed(Hashed(9), ((1,), (2,)))
-    denoiser.window = L
+    denoiser = Hashed(9, window=L, frame=((1,), (2,)))
     made, as_it_fits = (
         SemiAutoregressiveSampler(size=s, within=GREEDY).sample(denoiser, z, torch.arange(2)) for s in (size, L - 2)
     )
@@ -103,7 +97,9 @@ def test_with_cached_keys_a_full_row_is_followed_by_one_with_half_of_its_text(us
     sampler = SemiAutoregressiveSampler(within=GREEDY)
     z = torch.full((3, length), V)
     z[:, 0] = torch.tensor([0, 3, 4])
-    made = sampler.sample(framed(built.denoiser(), ((1,), (2,))), z, torch.arange(3))
+    denoiser = built.denoiser()
+    denoiser.frame = (1,), (2,)
+    made = sampler.sample(denoiser, z, torch.arange(3))
     text, room = z.clone(), L - 2
     low = 0
     while (text == V).any():

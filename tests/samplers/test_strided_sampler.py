@@ -38,6 +38,14 @@ def anew(denoiser, z, stride):
     return z
 
 
+def filled(sampler, z):
+    """Return the result, and each position that was filled, as (step, row, position), sorted."""
+    made, trace = traced(sampler, Hashed(int(z.max())), z, torch.arange(len(z)))
+    return made, sorted(
+        (record["step"], *pair) for record in trace for pair in zip(record["rows"], record["positions"], strict=True)
+    )
+
+
 @settings(deadline=None, max_examples=min(30, settings.default.max_examples))
 @given(data=st.data(), length=st.integers(1, 13))
 def test_logits_with_the_cache_are_those_without(data, length):
@@ -142,10 +150,8 @@ def test_guidance_sees_the_text_so_far():
 @given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
 def test_every_step_fills_what_is_open_of_one_class(stride, length, seed):
     z = noisy(5, length, 4, seed)
-    for sampler in (
-        StridedSampler(stride=stride),
-        assemble(order=StridedOrder(stride=stride), pace=StridedPace(stride=stride)),
-    ):
+    of_parts = assemble(order=StridedOrder(stride=stride), pace=StridedPace(stride=stride))
+    for sampler in (StridedSampler(stride=stride), of_parts):
         made, trace = traced(sampler, Hashed(4), z, torch.arange(5))
         for record in trace:
             assert {position % stride for position in record["positions"]} == {record["step"]}
@@ -159,18 +165,12 @@ def test_every_step_fills_what_is_open_of_one_class(stride, length, seed):
 def test_with_a_random_offset_every_text_has_classes_of_its_own(stride, length, seed):
     z = noisy(5, length, 4, seed)
     classes = min(stride, length)
-    made, trace = traced(StridedSampler(stride=stride, offset="random"), Hashed(4), z, torch.arange(5))
-    filled = [
-        (row, position, record["step"])
-        for record in trace
-        for row, position in zip(record["rows"], record["positions"], strict=True)
-    ]
-    assert sorted((row, position) for row, position, _ in filled) == [(int(r), int(i)) for r, i in (z == 4).nonzero()]
+    made, steps = filled(StridedSampler(stride=stride, offset="random"), z)
+    assert sorted(pair for _, *pair in steps) == (z == 4).nonzero().tolist()
     for row in range(5):
-        mine = [(position, step) for r, position, step in filled if r == row]
-        offsets = {(step - position) % classes for position, step in mine}
-        assert len(offsets) <= 1
-        assert int(made.nfe[row]) == len({step for _, step in mine})
+        mine = [(step, position) for step, r, position in steps if r == row]
+        assert len({(step - position) % classes for step, position in mine}) <= 1
+        assert int(made.nfe[row]) == len({step for step, _ in mine})
 
 
 def test_every_offset_is_as_frequent():
@@ -182,15 +182,7 @@ def test_every_offset_is_as_frequent():
 
 
 def test_the_order_draws_the_offset_that_the_sampler_draws():
-    z, seeds = torch.full((6, 12), 5), torch.arange(6)
-
-    def classes(sampler):
-        _, trace = traced(sampler, Hashed(5), z, seeds)
-        return sorted(
-            (step["step"], *pair) for step in trace for pair in zip(step["rows"], step["positions"], strict=True)
-        )
-
-    order = StridedOrder(stride=4, offset="random")
-    drawn = classes(assemble(order=order, pace=FixedPace(steps=4)))
-    assert drawn == classes(StridedSampler(stride=4, offset="random")) != classes(StridedSampler(stride=4))
+    z, order = torch.full((6, 12), 5), StridedOrder(stride=4, offset="random")
+    _, drawn = filled(assemble(order=order, pace=FixedPace(steps=4)), z)
+    assert drawn == filled(StridedSampler(stride=4, offset="random"), z)[1] != filled(StridedSampler(stride=4), z)[1]
     assert not order.deterministic
