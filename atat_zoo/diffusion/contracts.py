@@ -34,8 +34,7 @@ class NoiseLevels:
 
     t: Tensor  #: diffusion time, float32 [B]: that of the noise schedule for the rate, in [0, 1]
     rate: Tensor  #: mask rate r, float32 [B], in (0, 1]; 0 where it is rounded away
-    #: 1/(r·f(r)), float32 [B], where f is the density from which r is drawn: the weight of the cross-entropy in the
-    #: NELBO
+    #: 1/(r·f(r)), float32 [B], with f the density from which r is drawn: the weight of the cross-entropy in the NELBO
     weight: Tensor
 
 
@@ -86,10 +85,9 @@ class Denoiser(Protocol):
         Args:
             tokens: z, int64 [B, L].
             t: diffusion time [B]; if None, it follows from the share of masked tokens.
-            where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order. Both
-                index the N entries of an x [B, L, …] as `x[where]`; a denoiser uses it in no other way. All N positions
-                are masked, and none has a mask in an earlier block or class, see `turn`. With pairs the caller checks
-                this once, because a check would wait for the device at every step.
+            where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order; used only
+                as an index `x[where]`. All N positions are masked, and none has a mask in an earlier block or class,
+                see `turn`. With pairs the caller checks this once, as a check would wait for the device at every step.
 
         Returns:
             float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.

@@ -126,14 +126,16 @@ class Contrast:
 
     def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return guided log-probabilities [N, V]; a `Change`."""
-        there = self.conditioned(tokens)
+        self.ids, end = self.ids.to(tokens.device), self.begin + len(self.ids)
+        first, there = tokens[:, self.begin : end], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+        if first.shape[1] == len(self.ids):
+            there = (first == self.ids).all(1)
         # Later ones may not begin with it: of a long text a window is seen, which no longer includes the prompt.
         if not (self.seen or bool(there.any())):
             problem = f"guidance.condition: no text begins with {self.text!r}; let every text begin with it"
             raise UserError(f"{problem}, as atat sample does by --prompt {self.text!r}")
         self.seen = True
         rows, positions = pairs(where)
-        end = self.begin + len(self.ids)
         if self.dropped:  # rows that do not have it are all masks
             where = rows, (positions - len(self.ids)).clamp(min=0)
             bare = torch.cat([tokens[:, : self.begin], tokens[:, end:]], dim=1)
@@ -145,14 +147,6 @@ class Contrast:
         empty = self.denoiser(bare, None, where).clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
         scores = log_probs + self.strength * (log_probs - empty.to(log_probs))
         return torch.where(there[rows, None], normalised(scores, log_probs), log_probs)
-
-    def conditioned(self, tokens: Tensor) -> Tensor:
-        """Return which rows begin with the condition, bool [B]."""
-        self.ids = self.ids.to(tokens.device)
-        first = tokens[:, self.begin : self.begin + len(self.ids)]
-        if first.shape[1] < len(self.ids):
-            return torch.zeros_like(tokens[:, 0], dtype=torch.bool)
-        return (first == self.ids).all(1)
 
 
 _AT_ONCE = 1 << 22  # tokens that the classifier scores at once

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from atat_zoo.diffusion.contracts import Denoiser
-from atat_zoo.errors import Problem
+from atat_zoo.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,8 +110,6 @@ class Sampler(Protocol):
         z, int64 [B, L], is `forced.tokens` with some of them masked. The policy NLL of each is written into `forced`. A
         sampler with a `no_policy_bound_because` raises `UserError`.
         """
-        from atat_zoo.errors import UserError
-
         raise UserError(f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose another")
 
 

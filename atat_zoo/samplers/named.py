@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from atat_zoo.experiment import conflicts_with
+from atat_zoo.experiment import Experiment, conflicts_with
 from atat_zoo.registry import Zoo
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from atat_zoo.experiment import Experiment
-
-    Row = tuple[str, int | None, Any]  # name, steps, specification
-
+Row = tuple[str, int | None, Any]  # name, steps, specification
 UNNAMED = frozenset({"combination"})  # no sampler by itself: its parts must be named
 REFERENCE = "ancestral"  # the sampler that the others are compared with
 

@@ -76,11 +76,11 @@ class SamplerParts:
                     "end; set sampler.pace.steps, or choose a pace that has steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
-            yield Problem(
-                "sampler",
-                f"the order {self.order.name} and the remask {self.remask.name} each want more of the same evaluation "
-                "of the model than it can give at once; choose another order or another remask",
+            both = (
+                f"the order {self.order.name} and the remask {self.remask.name} each want more of the same "
             )
+            end = "evaluation of the model than it can give at once; choose another order or another remask"
+            yield Problem("sampler", both + end)
 
     def max_nfe(self, n: int) -> int:
         """Return the most network evaluations for a row with n open positions."""

@@ -185,8 +185,7 @@ def check_bound(bound: Any) -> None:
         near = (mean - exact).abs() <= _ERRORS * error + 1e-9
         holds(near, "the mean of the estimates is the bound", mean / exact)
     maskable[::2, 1] = False
-    estimate = _estimated(bound, hashed, x, maskable, keys)
-    again = _estimated(bound, hashed, x, maskable, keys)
+    estimate, again = (_estimated(bound, hashed, x, maskable, keys) for _ in range(2))
     assert torch.equal(again.contribution, estimate.contribution), "the same keys give the same estimate"
     some = slice(3, 5)
     alone = _estimated(bound, hashed, x[some], maskable[some], keys[some])

@@ -205,8 +205,7 @@ def check_pace(pace: Pace, examples: int = 50) -> None:
     step = example_step(pace.needs)
     step.ranking = step.open.double().sort(dim=1, descending=True, stable=True).indices
     step.rates = pace.rates(step.number % most[0])
-    taken = pace.take(step)
-    if taken.dtype == torch.bool:
+    if (taken := pace.take(step)).dtype == torch.bool:
         is_tensor(taken, "which positions", torch.bool, step.open.shape)
     else:
         is_tensor(taken, "how many, one number a row", torch.int64, step.rows.shape)
