@@ -76,9 +76,7 @@ class SamplerParts:
                     "end; set sampler.pace.steps, or choose a pace that has steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
-            both = (
-                f"the order {self.order.name} and the remask {self.remask.name} each want more of the same "
-            )
+            both = f"the order {self.order.name} and the remask {self.remask.name} each want more of the same "
             end = "evaluation of the model than it can give at once; choose another order or another remask"
             yield Problem("sampler", both + end)
 
