@@ -13,8 +13,8 @@ class Cache:
         grows: whether tokens that are read now are added to the cache.
     """
 
-    def __init__(self) -> None:
-        self.grows = False
+    def __init__(self, grows: bool = False) -> None:
+        self.grows = grows
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def __len__(self) -> int:

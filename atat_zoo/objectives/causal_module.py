@@ -1,6 +1,6 @@
-"""The training steps of block and autoregressive, and their denoisers.
+"""The training steps of block, autoregressive and strided, and their denoisers.
 
-B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
+B rows of a micro-batch, L tokens in K blocks of S or in s classes of n, D width, V predictable tokens, N positions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives import Batch, Objective
 from atat_zoo.objectives.causal import BlockObjective
-from atat_zoo.objectives.denoising import (
-    DenoisingModule,
-    HeadInputs,
-    Predictor,
-    StatefulParts,
-    golden_stride,
-    metrics,
-)
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, StatefulParts, golden_stride, metrics
 from atat_zoo.registry import Context
 
 
@@ -54,7 +47,7 @@ class BlockModule(DenoisingModule):
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: BlockObjective) -> None:
         super().__init__(context, parts, batch_size)
-        self.size, self.weight = objective.size, objective.weight
+        self.objective, self.size = objective, objective.size
         self.stateful = StatefulParts(rates=self.rates)
         # As in the base, over the blocks of the global batch.
         self.strata = batch_size * (context.length // self.size)
@@ -99,31 +92,29 @@ class BlockModule(DenoisingModule):
         rate = p.sum(1) / maskable.sum(1).clamp(min=1)
         return self.noised(batch, masked, levels.t.mean(1), p, rate), levels
 
-    def by_block(self, noised: NoisedBatch, levels: NoiseLevels) -> NoisedBatch:
-        """Return a batch of B·K rows, the blocks, each with its own rate and time."""
-        by_token = ("x", "z", "masked", "maskable", "p")
-        blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
-        return NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten())
-
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         self.begin(batch)
         noised, levels = self.mask(batch)
-        weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
+        weight = levels.weight if self.objective.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
         if self.training:
-            self.stateful.observe(self.by_block(noised, levels), ce.view(-1, self.size))
+            # As B·K rows, the blocks, each with its own rate and time.
+            by_token = ("x", "z", "masked", "maskable", "p")
+            blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
+            rows = NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten())
+            self.stateful.observe(rows, ce.view(-1, self.size))
         return {**metrics(noised, ce, loss), "rates": levels.rate}
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
         """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""
-        refuse_method(method, "block", "every block is bounded by exact-k")
+        refuse_method(method, self.objective.name, "every block is bounded by exact-k")
         return block_masks(maskable, keys, draws, self.size)
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | z) at positions of the first block that has masks."""
-        return BlockPredictor(self, self.size, "block")
+        return BlockPredictor(self, self.size)
 
 
 def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
@@ -147,13 +138,10 @@ def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterat
 class AutoregressiveModule(DenoisingModule):
     """A denoiser that reads only the preceding text."""
 
-    name = "autoregressive"
-
-    def __init__(
-        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: Objective | None = None
-    ) -> None:
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: Objective) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
+        self.objective: Any = objective
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
@@ -184,29 +172,45 @@ class AutoregressiveModule(DenoisingModule):
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
-        refuse_method(method, self.name, "the likelihood is exact and nothing is estimated")
+        refuse_method(method, self.objective.name, "the likelihood is exact and nothing is estimated")
         return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
 
     def denoiser(self) -> Denoiser:
         """Return p_θ(x_i | x_<i) at positions that have no mask before them."""
-        return AutoregressivePredictor(self, 1, "autoregressive")
+        return AutoregressivePredictor(self, 1)
 
 
-class BlockPredictor(Predictor):
+class OrderedPredictor(Predictor):
+    """p_θ of a module that reads turn by turn; `sees` and `advice` are for the message about a gap."""
+
+    module: BlockModule | AutoregressiveModule
+    sees: str
+    advice: str
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier turn raises `UserError`."""
+        if isinstance(where, Tensor):
+            turn = self.turn(torch.arange(tokens.shape[1], device=tokens.device))
+            assert turn is not None
+            first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
+            if bool((where & (turn > first[:, None])).any()):
+                raise UserError(
+                    f"objective {self.module.objective.name!r} predicts a token from {self.sees}, and the sampler "
+                    f"asked for one behind a gap; {self.advice}"
+                )
+        return super().__call__(tokens, t, where)
+
+
+class BlockPredictor(OrderedPredictor):
     """p_θ of a module that reads block by block."""
 
     block_size: int
+    sees = "the text before it"
+    advice = "use a causal sampler, such as left_to_right, or semi_autoregressive"
 
-    def __init__(self, module: DenoisingModule, block_size: int, objective: str) -> None:
+    def __init__(self, module: DenoisingModule, block_size: int) -> None:
         super().__init__(module)
-        self.block_size, self.objective = block_size, objective
-
-    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return SUBS log-probabilities; with `where` a mask, a position behind a gap raises `UserError`."""
-        if isinstance(where, Tensor):
-            advice = "use a causal sampler, such as left_to_right, or semi_autoregressive"
-            refuse_gaps(self, tokens, where, self.objective, "the text before it", advice)
-        return super().__call__(tokens, t, where)
+        self.block_size = block_size
 
     @override
     def begin(self, batch: int, window: int) -> CachedBlocks:
@@ -229,7 +233,6 @@ class CachedBlocks(Predictor, BlockDecoder):
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return what the head reads of the next block, [B, S], which sees itself and the blocks read before."""
         self.cache.grows = False
         return HeadInputs(self.pass_through(tokens), self.neighbours(tokens))
 
@@ -281,8 +284,7 @@ class AutoregressivePredictor(BlockPredictor):
     def begin(self, batch: int, window: int) -> CachedTokens:
         # Reads the start.
         decoder = CachedTokens(self.module, 1, window, batch)
-        start = torch.full((batch, 1), self.mask_id, device=self.module.backbone.embedding.weight.device)
-        decoder.read(start)
+        decoder.read(torch.full((batch, 1), self.mask_id, device=self.module.backbone.embedding.weight.device))
         return decoder
 
 
@@ -291,7 +293,6 @@ class CachedTokens(CachedBlocks):
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return what the head reads of the token to predict, [B, 1]: the hidden state of the one before it."""
         return HeadInputs(self.last, self.neighbours(tokens))
 
     @override
@@ -313,13 +314,84 @@ def refuse_method(method: Bound, objective: str, why: str) -> None:
         )
 
 
-def refuse_gaps(denoiser: Denoiser, tokens: Tensor, where: Tensor, objective: str, sees: str, advice: str) -> None:
-    """Refuse to predict positions, `where` [B, L], that have a mask of z [B, L] in an earlier turn."""
-    turn = denoiser.turn(torch.arange(tokens.shape[1], device=tokens.device))
-    assert turn is not None
-    first = torch.where(tokens == denoiser.mask_id, turn, tokens.shape[1]).amin(1)
-    if bool((where & (turn > first[:, None])).any()):
-        raise UserError(
-            f"objective {objective!r} predicts a token from {sees}, and the sampler asked for one behind a gap; "
-            + advice
-        )
+class StridedModule(AutoregressiveModule):
+    """A denoiser that reads only the tokens of earlier classes."""
+
+    @override
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D]; position i reads the z_k of earlier classes, as position k + 1 shows."""
+        c = torch.arange(z.shape[1], device=z.device) % self.objective.stride
+        before = z.roll(1, dims=1).masked_fill(c == 0, self.context.mask_id)
+        return self.backbone(before, attention=c[:, None] >= c)
+
+    @override
+    def neighbours(self, z: Tensor, reach: int) -> Tensor:
+        # Those of earlier classes.
+        c, absent = torch.arange(z.shape[1], device=z.device)[None] % self.objective.stride, self.context.mask_id
+        theirs = neighbours_of(c, reach, -1)
+        return neighbours_of(z, reach, absent).masked_fill(theirs >= c[..., None], absent)
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | z) at positions of the first class that has masks."""
+        return StridedPredictor(self)
+
+
+class StridedPredictor(OrderedPredictor):
+    """p_θ of a module that reads class by class."""
+
+    stride: int
+    sees = "the tokens of earlier classes"
+    advice = 'choose the sampler "strided"'
+
+    def __init__(self, module: StridedModule) -> None:
+        super().__init__(module)
+        self.stride = module.objective.stride
+
+    @override
+    def begin(self, batch: int, window: int) -> CachedClasses:
+        # Reads the mask at the positions of class 0.
+        decoder = CachedClasses(self.module, self.stride, window, batch)
+        positions = -(-window // self.stride)
+        decoder.read(torch.full((batch, positions), self.mask_id, device=self.module.backbone.embedding.weight.device))
+        return decoder
+
+
+class CachedClasses(Predictor, BlockDecoder):
+    """Texts whose finished classes are cached as keys and values of every layer.
+
+    Reading the tokens of a class predicts the next one: reading costs a pass of the network over the next class,
+    predicting only the head. The logits are those of a pass over the whole text.
+    """
+
+    def __init__(self, module: DenoisingModule, stride: int, length: int, batch: int) -> None:
+        super().__init__(module)
+        self.classes, self.length, self.batch = stride, length, batch
+        self.cache, self.start = Cache(grows=True), -1
+        self.text = torch.full((batch, length), self.mask_id, device=module.backbone.embedding.weight.device)
+
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        # Of the class to predict, [B, n].
+        if self.module.prior is None:
+            return HeadInputs(self.last)
+        near = neighbours_of(self.text, self.module.prior.reach, self.mask_id)
+        return HeadInputs(self.last, near[:, self.start :: self.classes])
+
+    @override
+    def read(self, tokens: Tensor) -> None:
+        # Position i reads the token before it, so the network does not read the last of a text.
+        if self.start >= 0:
+            self.text[:, self.start :: self.classes] = tokens
+        self.start += 1
+        positions = torch.arange(self.start, self.length, self.classes, device=tokens.device)
+        before = tokens[:, : len(positions)]
+        self.last = self.module.backbone(before, positions=positions, cache=self.cache)
+
+    @override
+    def of(self, rows: Tensor) -> CachedClasses:
+        # It predicts one class and does not read further.
+        if len(rows) == self.batch:
+            return self
+        decoder = CachedClasses(self.module, self.classes, self.length, len(rows))
+        decoder.last, decoder.text, decoder.start = self.last[rows], self.text[rows], self.start
+        return decoder

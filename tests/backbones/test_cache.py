@@ -30,8 +30,7 @@ def text(rows=3, length=L):
 @torch.no_grad()
 def in_pieces(model, tokens, sizes):
     """Hidden states when the pieces are read one after the other, each kept."""
-    cache, found, start = Cache(), [], 0
-    cache.grows = True
+    cache, found, start = Cache(grows=True), [], 0
     for size in sizes:
         positions = torch.arange(start, start + size)
         seen = one_stream(start + size, SIZE, tokens.device)[start:]
@@ -62,8 +61,7 @@ def test_what_is_not_to_be_kept_is_not():
 
 
 def test_rows_and_the_last_tokens():
-    cache = Cache()
-    cache.grows = True
+    cache = Cache(grows=True)
     keys = torch.arange(24.0).view(3, 1, 4, 2)
     cache.join(0, keys, -keys)
     some = cache.of(torch.tensor([2, 0]))

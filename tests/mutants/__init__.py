@@ -18,5 +18,5 @@ again, it tests what was not tested, and what survived.
 
 ROOMS = ("diffusion", "rates", "masking", "objectives", "samplers")
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
-SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$", r"\brefuse_gaps\(self")
+SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
 UNCOMPUTED = r"\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?|\.to\(([\w.]+\.device|None)\)|\bcast\((None|\"\w+\")"
