@@ -9,8 +9,7 @@ from torch import Tensor
 class Cache:
     """Keys and values of every layer, [B, H, C, D/H], of tokens that later ones attend to.
 
-    Attributes:
-        grows: whether tokens that are read now are added to the cache.
+    Tokens that are read are added to it while it `grows`.
     """
 
     def __init__(self, grows: bool = False) -> None:
@@ -24,10 +23,7 @@ class Cache:
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer's keys and values, followed by those of the new tokens; a cache that grows stores them.
 
-        Args:
-            layer: counted from 0; a backbone goes through its layers in turn.
-            keys: of the new tokens, turned to their positions, [B, H, L, D/H].
-            values: of the new tokens.
+        The layers come in turn, from 0; the keys [B, H, L, D/H] are turned to their positions.
         """
         if layer < len(self.layers):
             old_keys, old_values = self.layers[layer]

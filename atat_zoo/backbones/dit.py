@@ -78,7 +78,6 @@ class DiTBackbone(Backbone):
     output_bias: Literal["none", "zero", "unigram"] = param(
         "none", help="bias of the head: none, from zero, or from the log frequencies of the training tokens"
     )
-
     checkpoint_activations: bool = param(
         False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
     )
@@ -114,9 +113,8 @@ class DiTBackbone(Backbone):
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
         """Return the FLOPs of a pass without what is done once a row, for t; attention counts in full under a mask."""
         layers, width, _ = self.shape
-        return (
-            2 * rows * length * (self.matrices + 2 * layers * length * width) + 2 * positions * vocabulary_size * width
-        )
+        of_layers = rows * length * (self.matrices + 2 * layers * length * width)
+        return 2 * of_layers + 2 * positions * vocabulary_size * width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, heads that do not divide the width, or shards that cannot be counted."""

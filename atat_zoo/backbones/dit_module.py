@@ -28,16 +28,13 @@ class DiTModule(nn.Module):
     ) -> None:
         super().__init__()
         layers, width, heads = backbone.shape
-        self.prior = prior
+        self.prior, self.reads_time, self.max_length = prior, backbone.time_conditioning, backbone.max_length
         self.checkpoint_activations = backbone.checkpoint_activations
-        self.reads_time = backbone.time_conditioning
-        self.max_length = backbone.max_length
         self.embedding = nn.Embedding(vocabulary_size + 1, width)
         self.time = TimeEmbedding(width) if self.reads_time else None
         self.blocks = nn.ModuleList(Layer(backbone) for _ in range(layers))
         self.norm = Norm(width, self.reads_time)
-        tied = self.embedding if backbone.tied else None
-        self.head = Head(width, vocabulary_size, tied, backbone.output_bias, counts)
+        self.head = Head(backbone, self.embedding, counts)
         self.rotary = Rotary(width // heads)
         nn.init.normal_(self.embedding.weight, std=0.02 if backbone.tied else 1.0 / math.sqrt(width))
 
@@ -55,9 +52,9 @@ class DiTModule(nn.Module):
             raise ValueError("with a cache the positions must be given, and the attention as a mask")
         length = tokens.shape[1]
         # Positions may repeat, so that a text and its noisy copy fit side by side.
-        if positions is None and length > self.max_length:
-            raise ValueError(f"{length} tokens are more than this backbone's {self.max_length}")
         if positions is None:
+            if length > self.max_length:
+                raise ValueError(f"{length} tokens are more than this backbone's {self.max_length}")
             positions = torch.arange(length, device=tokens.device)
         h = self.embedding(tokens)
         c = None
@@ -83,15 +80,15 @@ class Layer(nn.Module):
 
     def __init__(self, backbone: DiTBackbone) -> None:
         super().__init__()
-        _, width, heads = backbone.shape
-        conditioned, local_heads = backbone.time_conditioning, backbone.local_heads
-        self.heads = heads
+        _, width, self.heads = backbone.shape
+        conditioned, head_width = backbone.time_conditioning, width // self.heads
         inner = max(1, int(width * backbone.mlp_ratio))
         self.norm_attention = Norm(width, conditioned)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         # Gains of queries and keys; a vector, so that no optimizer takes them for a matrix to decay.
-        self.scale = nn.Parameter(torch.ones(2 * (width // heads)))
-        self.offset = nn.Parameter(local_offset(heads, width // heads, local_heads)) if local_heads else None
+        self.scale = nn.Parameter(torch.ones(2 * head_width))
+        local = backbone.local_heads
+        self.offset = nn.Parameter(local_offset(self.heads, head_width, local)) if local else None
         self.out = nn.Linear(width, width, bias=False)
         self.norm_mlp = Norm(width, conditioned)
         self.up = nn.Linear(width, inner, bias=False)
@@ -119,10 +116,7 @@ class Layer(nn.Module):
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
         call: int,
     ) -> Tensor:
-        """Return h [B, L, D] after the layer.
-
-        `join` puts the keys and values of earlier tokens before its own; `call` is the first of dropout's two calls.
-        """
+        """Return h [B, L, D]; `join` puts earlier keys and values before its own, `call` is dropout's first of two."""
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
         # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
@@ -151,14 +145,11 @@ class Layer(nn.Module):
 
 
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
-    """Return the vectors added to queries and keys so that the first heads attend to a neighbour in any text.
+    """Return what is added to queries and keys so that the first heads attend to a neighbour in any text, [2·H·width].
 
     Under rotary positions constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
-    whose peak is at j = i − δ. The heads take δ = 1, −1, 2, −2 … in turn.
-    `local` of the H heads get them; the neighbour's logit exceeds those beside it by `contrast`.
-
-    Returns:
-        [2·H·width], a vector, so that no optimizer takes it for a matrix to decay.
+    whose peak is at j = i − δ. `local` of the H heads get them, with δ = 1, −1, 2, −2 … in turn; the neighbour's logit
+    exceeds those beside it by `contrast`. A vector, so that no optimizer takes it for a matrix to decay.
     """
     rates = _rates(width)
     # Fast angles tell neighbours apart; the slow ones would only add a constant.
@@ -201,21 +192,14 @@ class Norm(nn.Module):
 class Head(nn.Module):
     """Hidden states [..., D] to logits [..., V]; starts at its bias, and has no column for the mask."""
 
-    def __init__(
-        self,
-        width: int,
-        vocabulary_size: int,
-        embedding: nn.Embedding | None,
-        bias: str,
-        counts: NDArray[np.int64] | None,
-    ) -> None:
+    def __init__(self, backbone: DiTBackbone, embedding: nn.Embedding, counts: NDArray[np.int64] | None) -> None:
         super().__init__()
-        self.vocabulary_size = vocabulary_size
-        self.weight = nn.Parameter(torch.zeros(vocabulary_size, width)) if embedding is None else None
+        self.vocabulary_size = V = embedding.num_embeddings - 1
+        self.weight = None if backbone.tied else nn.Parameter(torch.zeros(V, embedding.embedding_dim))
         # In a list, so that the shared weight is not also a parameter of this module.
-        self._tied = [] if embedding is None else [embedding]
-        self.bias = None if bias == "none" else nn.Parameter(torch.zeros(vocabulary_size))
-        if self.bias is not None and bias == "unigram" and counts is not None:
+        self._tied = [embedding] if backbone.tied else []
+        self.bias = None if backbone.output_bias == "none" else nn.Parameter(torch.zeros(V))
+        if self.bias is not None and backbone.output_bias == "unigram" and counts is not None:
             smoothed = torch.from_numpy(counts).double() + 1.0
             self.bias.data = (smoothed / smoothed.sum()).log().float()
 

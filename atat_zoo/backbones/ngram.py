@@ -70,12 +70,10 @@ class NgramModel(nn.Module):
         before_loading(_resize)
 
     def forward(self, logits: Tensor, neighbours: Tensor, x: Tensor | None = None) -> Tensor:
-        """Return logits, float32 [N, V].
+        """Return logits, float32 [N, V], from those of the head.
 
-        Args:
-            logits: of the head, float32 [N, V].
-            neighbours: the tokens at −1, 1, −2, 2, … ±R positions, int64 [N, 2R]; V where nothing is visible.
-            x: the true tokens, int64 [N], whose own occurrence is left out; None where they have not been counted.
+        The neighbours are the tokens at −1, 1, −2, 2, … ±R positions, int64 [N, 2R], V where nothing is visible; x are
+        the true tokens, int64 [N], whose own occurrence is left out, or None where they have not been counted.
         """
         scores = self.scores()
         row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
@@ -96,13 +94,10 @@ class NgramModel(nn.Module):
 
     def scores(self) -> _Scores:
         """Return the scores of all positions, made of the counts when they are first needed."""
-        scores = self._scores
-        if scores is None or scores.full.device != self.tokens.device or scores.full.dtype != self.gain.dtype:
-            scores = self._scores = _Scores.of(
-                [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)],
-                self.tokens,
-                self.gain.dtype,
-            )
+        scores, dtype = self._scores, self.gain.dtype
+        if scores is None or scores.full.device != self.tokens.device or scores.full.dtype != dtype:
+            apart = [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)]
+            scores = self._scores = _Scores.of(apart, self.tokens, dtype)
         return scores
 
 

@@ -41,8 +41,7 @@ class AdaptiveModule(DenoisingModule):
         self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: AdaptiveObjective
     ) -> None:
         super().__init__(context, parts, batch_size)
-        self.objective, self.form = objective, FORMS[objective.form]
-        self.repeats, self.strength = objective.repeats, objective.strength
+        self.objective, self.form, self.repeats = objective, FORMS[objective.form], objective.repeats
         self.estimator, self.target = parts["estimator"], parts["target"]
         self.bias: Any = objective.bias.build(context)
         # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
@@ -62,7 +61,7 @@ class AdaptiveModule(DenoisingModule):
     def by_position(self, length: int) -> Tensor:
         """Return the part of log w that does not depend on the text, float64 [L]."""
         bias = self.bias.values(length).double()
-        log_w = -self.strength * (bias - bias.mean())
+        log_w = -self.objective.strength * (bias - bias.mean())
         return log_w if self.position is None else log_w + self.position[:length]
 
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:

@@ -15,6 +15,9 @@ from atat_zoo.registry import component, param
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
 
+# Help of the weight in objectives that draw rates.
+OMEGA = "ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
+
 
 @component
 class BlockObjective(Objective):
@@ -38,9 +41,7 @@ class BlockObjective(Objective):
     uses = frozenset({"backbone", "noise", "rates"})
     masks_attention = True
     size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
-    weight: Literal["nelbo", "simple"] = param(
-        "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
-    )
+    weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     @override
     def network_input(self, rows: int, length: int) -> tuple[int, int]:

@@ -147,13 +147,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return losses_of
 
     def chunked_losses(self, head_inputs: HeadInputs, x: Tensor, losses: Losses, *others: Tensor) -> dict[str, Tensor]:
-        """Return functions of the logits of N positions, [N] by name, a bounded number of positions at a time.
+        """Return functions of the logits of N positions with true tokens x, [N] by name, some positions at a time.
 
-        Args:
-            head_inputs: of the positions, [N].
-            x: their true tokens, int64 [N].
-            losses: from logits [n, V], tokens [n], hidden states [n, D] and `others` [n] to tensors [n] by name.
-            others: what else the losses read of the positions, [N] each.
+        The losses are of logits [n, V], tokens [n], hidden states [n, D] and `others` [n], whatever else they read.
         """
         rows = rows_for(self.context.vocabulary_size, x.device)
         return in_chunks(self.of_head_inputs(losses), rows, head_inputs.hidden, head_inputs.neighbours, x, *others)
@@ -169,15 +165,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     ) -> tuple[Tensor, Tensor]:
         """Return Σ weight · loss / Σ maskable, as `normalised` has it, and the cross-entropy [B, L] without gradient.
 
-        That the weights are known before the losses makes it as fast in chunks as without: see `weighted_sum`.
-
-        Args:
-            head_inputs: of the masked positions, [N].
-            noised: the masked batch.
-            weight: of each loss, [B, L], without a gradient.
-            batch: for its size.
-            losses: as in `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
-            others: as in `chunked_losses`, without a gradient.
+        That the weights are known before the losses makes it as fast in chunks as without: see `weighted_sum`. Neither
+        the weights [B, L] nor `others` have a gradient. The losses of the N masked positions are as in
+        `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
         """
         masked, losses = noised.masked, losses or cross_entropy
         x, rows = noised.x[masked], rows_for(self.context.vocabulary_size, masked.device)

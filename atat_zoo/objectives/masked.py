@@ -9,7 +9,7 @@ from atat_zoo.errors import Problem
 from atat_zoo.masking import VisibleTextMasking
 from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.objectives import Objective
-from atat_zoo.objectives.causal import has_no_time, infinite_weights
+from atat_zoo.objectives.causal import OMEGA, has_no_time, infinite_weights
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ class MDLMObjective(Objective):
     refs = ("arXiv:2406.07524", "ATAT")
     module = "atat_zoo.objectives.masked_module:MDLMModule"
     uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
-    weight: Literal["nelbo", "simple"] = param(
-        "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
-    )
+    weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
     correction: Literal["none", "horvitz_thompson"] = param(
         "none", help="h: 1, or r/p, which gives every token the same marginal weight"
     )
@@ -121,9 +119,7 @@ class SEDDObjective(Objective):
     refs = ("arXiv:2310.16834",)
     module = "atat_zoo.objectives.masked_module:SEDDModule"
     uses = frozenset({"backbone", "noise", "rates"})
-    weight: Literal["nelbo", "simple"] = param(
-        "nelbo", help="ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
-    )
+    weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: rates whose weights have no variance."""
