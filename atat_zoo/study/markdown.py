@@ -13,48 +13,42 @@ from atat_zoo.results.naming import exponential
 Table = dict[str, Any]
 
 
+_LEGEND = """\
+- *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and how far the \
+arm is from it.
+- *over seeds*: mean of the differences of the seeds and its t-interval; *over sequences*: bootstrap of the difference \
+averaged over seeds. Both 95 %, paired by sequence and mask.
+- *not worse*: the upper ends of both intervals are at most +{not_worse_percent:g} %. Costs are medians over seeds; \
+seconds are those of the optimizer steps."""
+
+
 def page(report: Table) -> str:
     """Return the page."""
     return "\n".join(_lines(report)) + "\n"
 
 
 def _lines(report: Table) -> Iterator[str]:
-    yield f"# Study {report['study']}"
-    yield ""
-    yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page."
-    yield ""
+    yield f"# Study {report['study']}\n"
+    yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page.\n"
     yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
     yield from _method(report)
-    yield (
-        "- *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and "
-        "how far the arm is from it."
-    )
-    yield (
-        "- *over seeds*: mean of the differences of the seeds and its t-interval; *over sequences*: bootstrap of the "
-        "difference averaged over seeds. Both 95 %, paired by sequence and mask."
-    )
-    yield (
-        f"- *not worse*: the upper ends of both intervals are at most +{report['not_worse_percent']:g} %. Costs are "
-        "medians over seeds; seconds are those of the optimizer steps."
-    )
+    yield _LEGEND.format_map(report)
     yield from _machines(report)
     yield from _tables(report)
     for arm in report["samplers"] or ():
         yield from _samplers(arm)
     if report["sweep"]:
         yield from _sweep(report["sweep"])
-    if report["test"]:
-        times = report["test"]["times"]
+    if test := report["test"]:
         once = "Evaluated once, after all settings were fixed."
-        yield from ("", "## Test split", "", once if times == 1 else f"**Evaluated {times} times.**")
-        yield from _method(report["test"])
-        yield from _tables(report["test"])
-    for title, items in (
-        ("Failed", [f"`{run}`: {why}" for run, why in report["failed"].items()]),
-        ("Left out", [f"`{arm}`: what its settings follow from is not finished" for arm in report["left_out"]]),
-    ):
-        if items:
-            yield from ("", f"## {title}", "", *(f"- {item}" for item in items))
+        yield from ("", "## Test split", "", once if test["times"] == 1 else f"**Evaluated {test['times']} times.**")
+        yield from _method(test)
+        yield from _tables(test)
+    if report["failed"]:
+        yield from ("", "## Failed", "", *(f"- `{run}`: {why}" for run, why in report["failed"].items()))
+    if report["left_out"]:
+        why = "what its settings follow from is not finished"
+        yield from ("", "## Left out", "", *(f"- `{arm}`: {why}" for arm in report["left_out"]))
 
 
 def _method(part: Table) -> Iterator[str]:
@@ -132,10 +126,8 @@ def _beside(runs: Sequence[Table]) -> str:
 def _samplers(arm: Table) -> Iterator[str]:
     seeds = ", ".join(map(str, arm["seeds"]))
     yield from ("", f"## Samplers of {arm['arm']}", "")
-    on = " and ".join(
-        f"{each['cores']} cores of {each['processor']}, {number(each['threads'], 'thread')}, {each['device']}"
-        for each in arm["on"]
-    )
+    machine = "{cores} cores of {processor}, {of_threads}, {device}".format_map
+    on = " and ".join(machine({**each, "of_threads": number(each["threads"], "thread")}) for each in arm["on"])
     yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
     rows = []
     for row in arm["samplers"]:

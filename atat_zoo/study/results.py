@@ -24,9 +24,9 @@ from atat_zoo.study.study_file import Study, StudyRun
 # An arm is not worse when the upper ends of both intervals are at most this many percent.
 NOT_WORSE = 1.0
 
-_COSTS = ("steps", "tokens", "seconds", "peak_memory")
+_COSTS = ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory")
 
-ByArm = dict[str, dict[int, "Measured"]]  # arm, seed
+ByArm = dict[str, dict[int, Measured]]  # arm, seed
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
@@ -83,7 +83,7 @@ def arm_table(study: Study, arm: str, measured: Mapping[int, Measured], how: Map
         "method": first.method,
         "parameters": first.parameters,
         "parameters_without_embeddings": first.without_embeddings,
-        **{key: _median([run[key] for run in runs]) for key in (*_COSTS, "seconds_per_step")},
+        **{key: _median([run[key] for run in runs]) for key in _COSTS},
         "runs": runs,
     }
 
@@ -136,7 +136,7 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
     ratios: dict[str, list[float | None]] = {}
     for seed in seeds:
         a, b = (_run_table(arm[seed], {}) | {"parameters": arm[seed].parameters} for arm in (one, other))
-        for key in ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory", "parameters"):
+        for key in (*_COSTS, "parameters"):
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
     medians = {key: _median(values) for key, values in ratios.items()}
     return {"bound": title(quantity), "seeds": seeds, **differences, "ratios": medians}
