@@ -4,23 +4,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atat_zoo import Zoo
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.objectives.causal_module import one_stream
-from atat_zoo.registry import Context
+from tests.backbones.test_dit import V, build
 
-V, L, SIZE = 11, 12, 3
-CONTEXT = Context(vocabulary_size=V, length=L, width=32)
-
-
-def build(**parameters):
-    torch.manual_seed(0)
-    table = {"use": "dit", "layers": 3, "width": 32, "heads": 4} | parameters
-    model = Zoo.load().build("backbone", table, CONTEXT).eval()
-    for name, parameter in model.named_parameters():
-        if "norm" not in name and "scale" not in name:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
+L, SIZE = 12, 3
 
 
 def text(rows=3, length=L):
@@ -43,7 +31,7 @@ def in_pieces(model, tokens, sizes):
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 3).map(lambda blocks: blocks * SIZE), min_size=1, max_size=4), st.booleans())
 def test_reading_in_pieces_is_reading_at_once(sizes, local):
-    model = build(local_heads=2 if local else 0, max_length=64).double()
+    model = build(layers=3, local_heads=2 if local else 0, max_length=64).double()
     tokens = text(length=sum(sizes))
     with torch.no_grad():
         whole = model(tokens, attention=one_stream(sum(sizes), SIZE, tokens.device))

@@ -157,8 +157,8 @@ def test_it_learns_and_writes(name):
 # What is refused
 
 
-def table(**changes):
-    return {"name": "x", "data": {"length": 32}} | changes
+CAUSAL, TIMED = {"sampler": "left_to_right"}, {"backbone": {"time_conditioning": True}}
+STEPS, METHODS = {"evaluation": {"bound": {"use": "discrete_t"}}}, ("discrete_t", "exact_k")
 
 
 @pytest.mark.parametrize(
@@ -169,27 +169,19 @@ def table(**changes):
         ({"objective": {"use": "block", "size": 5}, "sampler": "left_to_right"}, ["objective.size", "32"]),
         ({"objective": "autoregressive", "sampler": "left_to_right", "noise": "linear"}, ["noise", "autoregressive"]),
         ({"objective": "sedd", "masking": "importance"}, ["masking", "sedd"]),
-        ({"objective": "mlm", "backbone": {"time_conditioning": True}}, ["backbone.time_conditioning", "mlm"]),
-        (
-            {"objective": "block", "sampler": "left_to_right", "backbone": {"time_conditioning": True}},
-            ["backbone.time_conditioning", "block"],
-        ),
+        ({"objective": "mlm"} | TIMED, ["backbone.time_conditioning", "mlm"]),
+        ({"objective": "block"} | CAUSAL | TIMED, ["backbone.time_conditioning", "block"]),
         (
             {"objective": "autoregressive", "sampler": {"use": "left_to_right", "draw": "confidence_tempered"}},
             ["sampler", "one token at a time"],
         ),
-        *(
-            (
-                {"objective": name, "sampler": "left_to_right", "evaluation": {"bound": {"use": "discrete_t"}}},
-                ["evaluation.bound", name, "discrete_t", "exact_k"],
-            )
-            for name in ("autoregressive", "block")
-        ),
+        ({"objective": "autoregressive"} | CAUSAL | STEPS, ["evaluation.bound", "autoregressive", *METHODS]),
+        ({"objective": "block"} | CAUSAL | STEPS, ["evaluation.bound", "block", *METHODS]),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, said):
     with pytest.raises(UserError) as caught:
-        from_table(table(**changes))
+        from_table({"name": "x", "data": {"length": 32}} | changes)
     (line,) = str(caught.value).splitlines()
     assert all(word in line for word in said), line
 

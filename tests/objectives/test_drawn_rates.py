@@ -9,11 +9,7 @@ from small_objectives import BACKBONE, CONTEXT, L, N, batch, build, part_of
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 
-WITH = {
-    "mdlm": {"use": "mdlm", "weight": "nelbo"},
-    "sedd": {"use": "sedd", "weight": "nelbo"},
-    "block": {"use": "block", "size": 2, "weight": "nelbo"},
-}
+WITH = {"mdlm": {"use": "mdlm"}, "sedd": {"use": "sedd"}, "block": {"use": "block", "size": 2}}
 PLAIN = {"masking": "uniform", "curriculum": "none", "estimator": "uniform"}
 BELL = {"use": "bell", "scale": 0.6, "uniform_share": 0.25}
 COUNTED = attrs.evolve(CONTEXT, counts=np.array([9, 5, 4, 3, 2, 1, 1]))
@@ -114,11 +110,9 @@ def test_blocks_are_counted_at_their_own_rates():
 # What is refused
 
 
-def experiment(objective, rates, **changes):
-    needed = {"block": {"sampler": "left_to_right"}, "autoregressive": {"sampler": "left_to_right"}}
-    needed |= {"adaptive": {"sampler": "learned_order"}}
-    table = {"name": "x", "objective": objective, "rates": rates} | needed.get(objective["use"], {})
-    return from_table(table | changes)
+def experiment(objective, rates):
+    needed = {"sampler": "left_to_right"} if objective["use"] == "block" else {}
+    return from_table({"name": "x", "objective": objective, "rates": rates, **needed})
 
 
 @pytest.mark.parametrize("objective", WITH.values(), ids=WITH)

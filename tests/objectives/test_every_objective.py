@@ -12,6 +12,8 @@ MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
 ADAPTIVE = {"use": "adaptive", "temperature": 0.3, "bias": "left_to_right", "strength": 1.5}
 LEARNED = {"learn_importance": True, "learn_position": True}
 RATES = {"rates": {"use": "adaptive", "bins": 2}}
+RUNNING = {"curriculum": "dynamic", "target": {"use": "difficulty", "scale": "running"}}
+SIMPLE = {"correction": "none", "weight": "simple"}
 # An objective, and the parts that are not those of `PARTS`.
 EVERY = {
     **{name: (table, {}) for name, table in BASELINES.items()},
@@ -19,35 +21,18 @@ EVERY = {
     "mdlm": (MDLM, {}),
     "mdlm with dropout": (MDLM, DROPOUT),
     "mdlm systematic": (MDLM, {"mask_drawing": "systematic"}),
-    "mdlm with time": (
-        MDLM,
-        {
-            "backbone": BACKBONE | {"time_conditioning": True},
-            "estimator": PARTS["estimator"] | {"time_conditioning": True},
-        },
-    ),
-    "mdlm on z": (
-        {"use": "mdlm", "weight": "simple"},
-        {"masking": "reveal", "estimator": PARTS["estimator"] | {"reads": "z"}},
-    ),
+    "mdlm with time": (MDLM, {kind: PARTS[kind] | {"time_conditioning": True} for kind in ("backbone", "estimator")}),
+    "mdlm on z": (MDLM | SIMPLE, {"masking": "reveal", "estimator": PARTS["estimator"] | {"reads": "z"}}),
     "sedd with state": (BASELINES["sedd"], RATES),
     "block with state": (BASELINES["block"], RATES),
-    "mdlm with state": (
-        MDLM,
-        {
-            **RATES,
-            "masking": {"use": "position", "bias": "running"},
-            "curriculum": "dynamic",
-            "target": {"use": "difficulty", "scale": "running"},
-        },
-    ),
+    "mdlm with state": (MDLM, RATES | RUNNING | {"masking": {"use": "position", "bias": "running"}}),
     "adaptive": (ADAPTIVE, DROPOUT),
     "adaptive timed": (ADAPTIVE | {"form": "timed"}, {}),
     "adaptive three draws": (ADAPTIVE | {"draws": 3, "weight": "bound"}, DROPOUT),
     "adaptive learned": (ADAPTIVE | LEARNED | {"weight": "nelbo"}, {}),
     "adaptive learned timed": (ADAPTIVE | LEARNED | {"form": "timed"}, {}),
     "adaptive position beside a target": (ADAPTIVE | {"learn_position": True}, {}),
-    "adaptive with state": (ADAPTIVE | {"bias": "running"}, {"target": {"use": "difficulty", "scale": "running"}}),
+    "adaptive with state": (ADAPTIVE | {"bias": "running"}, {"target": RUNNING["target"]}),
 }
 STATEFUL = {"sedd with state": 1, "block with state": 1, "adaptive with state": 2, "mdlm with state": 4}
 DETERMINISTIC = [name for name, (_, parts) in EVERY.items() if parts is not DROPOUT]
