@@ -140,8 +140,7 @@ class Layer(nn.Module):
 
     def mlp(self, h: Tensor, c: Tensor | None) -> Tensor:
         """Return what the feed-forward network makes of h [B, L, D]."""
-        hidden: Tensor = self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh"))
-        return hidden
+        return self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh"))
 
 
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
@@ -164,8 +163,7 @@ def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> T
 
 def _rates(width: int) -> Tensor:
     """Return the angle per position of each pair of a head's dimensions, float32 [width/2]."""
-    rates: Tensor = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
-    return rates
+    return 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
 
 
 class Norm(nn.Module):

@@ -142,8 +142,7 @@ def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) 
                 continue
             if not path.is_file():
                 raise UserError(f"shard {path} is missing; {_again(folder)}")
-            size = path.stat().st_size
-            if size != shard.bytes:
+            if (size := path.stat().st_size) != shard.bytes:
                 raise UserError(broken(path, f"it has {size} bytes, the manifest says {shard.bytes}"))
             if full and sha256_of(path) != shard.sha256:
                 raise UserError(broken(path, "its SHA-256 is not the manifest's"))

@@ -142,8 +142,7 @@ class CountTable:
 
     def alone(self, x: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return p(x) of tokens x, [N]."""
-        probability: NDArray[np.float64] = (self.tokens[x] + 1) / (self.tokens.sum() + len(self.tokens))
-        return probability
+        return (self.tokens[x] + 1) / (self.tokens.sum() + len(self.tokens))
 
     # N(h) and T(h) of every kind of context that was seen.
 

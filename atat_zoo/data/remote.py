@@ -130,9 +130,8 @@ class Origin:
                     clean(folder)
                 if path.exists():
                     return None
-                fetching = [
-                    other for folder in folders for other in folder.glob(".*.tar.*.part") if not _removed(other)
-                ]
+                parts = (other for folder in folders for other in folder.glob(".*.tar.*.part"))
+                fetching = [other for other in parts if not _removed(other)]
                 taken = size + sum(other.stat().st_size for other in fetching)
                 mine = f".{path.name}."
                 same = any(other.parent == path.parent and other.name.startswith(mine) for other in fetching)

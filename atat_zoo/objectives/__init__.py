@@ -122,5 +122,4 @@ class Objective(Protocol):
         """
         # Imported here, because torch is: a specification does without.
         path, _, name = self.module.partition(":")
-        module: nn.Module = getattr(import_module(path), name)(context, parts, batch_size, self)
-        return module
+        return getattr(import_module(path), name)(context, parts, batch_size, self)

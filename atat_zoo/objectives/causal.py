@@ -159,8 +159,7 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
 
 def has_own_bound(experiment: Experiment) -> Iterator[Problem]:
     """Yield a sentence if the evaluation's bound follows a noise schedule, which the objective does not."""
-    objective = experiment.parts["objective"]
-    bound = experiment.evaluation.bound
+    objective, bound = experiment.parts["objective"], experiment.evaluation.bound
     if bound.follows_noise:
         yield Problem(
             "evaluation.bound",

@@ -265,8 +265,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         if length > self.size:
             end = (position[-length:, None] // self.size + 1) * self.size
             mask = (position < end) & (position >= end - self.seen)
-        hidden: Tensor = self.module.backbone(inputs, positions=position[-length:], attention=mask, cache=self.cache)
-        return hidden
+        return self.module.backbone(inputs, positions=position[-length:], attention=mask, cache=self.cache)
 
     @override
     def of(self, rows: Tensor) -> CachedBlocks:

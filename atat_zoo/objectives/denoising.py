@@ -73,15 +73,13 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
         """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see `Rates.levels`."""
-        levels: NoiseLevels = self.rates.levels(u, self.noise, batch.progress)
-        return levels
+        return self.rates.levels(u, self.noise, batch.progress)
 
     # Masks
 
     @override
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        importance: Tensor = self.estimator(tokens, self.backbone.embedding(tokens).detach(), t, maskable)
-        return importance
+        return self.estimator(tokens, self.backbone.embedding(tokens).detach(), t, maskable)
 
     def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
         """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
@@ -324,8 +322,7 @@ class Predictor(Denoiser):
 
     @override
     def time_at(self, rate: Tensor) -> Tensor:
-        t: Tensor = self.module.noise.time_at(rate)
-        return t
+        return self.module.noise.time_at(rate)
 
     @override
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:

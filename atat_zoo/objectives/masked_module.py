@@ -108,8 +108,7 @@ class MDLMModule(DenoisingModule):
 
     @override
     def stage(self, progress: float) -> str:
-        stage: str = self.curriculum.stage(progress)
-        return stage
+        return self.curriculum.stage(progress)
 
     @override
     def curriculum_strength(self, progress: float) -> float | None:

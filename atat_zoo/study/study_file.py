@@ -125,9 +125,7 @@ class StudyRun:
         if not self.folder.exists:
             return
         there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
-        here = self.experiment.to_table()
-        if here != there:
-            key, wanted, found, _ = next(changes(here, there))
+        for key, wanted, found, _ in changes(self.experiment.to_table(), there):
             values = f"{key} is {clip(repr(found), 60)} there, and {clip(repr(wanted), 60)} in the study"
             remedy = "rename the arm, choose another folder, or delete the run"
             raise UserError(f"{self.path} is a run of another experiment: {values}; {remedy}")
