@@ -227,8 +227,8 @@ def _count(folder: Path, path: Path, contents: ShardManifest) -> CountTable:
     """Count the training shards, and write the table to a file where that is possible."""
     blocks = (read(folder, contents, shard) for shard in contents.splits["train"].shards)
     table = CountTable.count(blocks, contents.vocabulary_size)
-    arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(_about(contents)).encode(), np.uint8)}
-    arrays["tokens"] = table.tokens
+    about = np.frombuffer(json.dumps(_about(contents)).encode(), np.uint8)
+    arrays: dict[str, Any] = {"about": about, "tokens": table.tokens}
     for name, counted in (("pairs", table.pairs), ("triples", table.triples)):
         arrays |= {f"{name}_keys": counted.keys, f"{name}_counts": counted.counts.astype(np.uint32)}
     with suppress(UserError):

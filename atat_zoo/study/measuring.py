@@ -127,8 +127,7 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
         "count_table": beside and attrs.asdict(beside) | {"nats": beside.nats.tolist()},
         "rows": rows.tolist(),
-        "count": numbers["count"].tolist(),
-        "bytes": numbers["bytes"].tolist(),
+        **{key: numbers[key].tolist() for key in ("count", "bytes")},
         "nats": {name: nats.tolist() for name, nats in numbers["nats"].items()},
     }
 

@@ -158,6 +158,7 @@ def test_it_learns_and_writes(name):
 
 
 CAUSAL, TIMED = {"sampler": "left_to_right"}, {"backbone": {"time_conditioning": True}}
+TEMPERED = {"sampler": {"use": "left_to_right", "draw": "confidence_tempered"}}
 STEPS, METHODS = {"evaluation": {"bound": {"use": "discrete_t"}}}, ("discrete_t", "exact_k")
 
 
@@ -171,10 +172,7 @@ STEPS, METHODS = {"evaluation": {"bound": {"use": "discrete_t"}}}, ("discrete_t"
         ({"objective": "sedd", "masking": "importance"}, ["masking", "sedd"]),
         ({"objective": "mlm"} | TIMED, ["backbone.time_conditioning", "mlm"]),
         ({"objective": "block"} | CAUSAL | TIMED, ["backbone.time_conditioning", "block"]),
-        (
-            {"objective": "autoregressive", "sampler": {"use": "left_to_right", "draw": "confidence_tempered"}},
-            ["sampler", "one token at a time"],
-        ),
+        ({"objective": "autoregressive"} | TEMPERED, ["sampler", "one token at a time"]),
         ({"objective": "autoregressive"} | CAUSAL | STEPS, ["evaluation.bound", "autoregressive", *METHODS]),
         ({"objective": "block"} | CAUSAL | STEPS, ["evaluation.bound", "block", *METHODS]),
     ],
