@@ -1,7 +1,5 @@
 """The one exception for mistakes that the person at the keyboard can mend, and the words of messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import attrs

@@ -1,7 +1,5 @@
 """What this machine has: memory and packages, so that what it cannot do is refused by a sentence, beforehand."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Regular files; TOML and JSON as plain values, or a `ValueError` whose text is the reason. Imports no torch."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The network of `dit`. B sequences, L tokens, D width, H heads, V predictable tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The command line `atat`: parse, call, print. A command's module is imported when the command is used."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -1,7 +1,5 @@
 """The arguments and options that commands share, each declared once, and the parsing of their values."""
 
-from __future__ import annotations
-
 import glob
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`atat data`: shards of tokens. Imports no torch."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

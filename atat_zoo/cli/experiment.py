@@ -1,7 +1,5 @@
 """`atat check` and `atat resolve`: an experiment, before anything heavy is imported."""
 
-from __future__ import annotations
-
 import click
 
 from atat_zoo.cli.arguments import options

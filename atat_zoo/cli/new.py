@@ -1,7 +1,5 @@
 """`atat new`: a package with a part of your own, or an experiment."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import tomllib

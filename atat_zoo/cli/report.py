@@ -1,7 +1,5 @@
 """`atat report` and `atat watch`: runs or a study as one page, and a run while it trains."""
 
-from __future__ import annotations
-
 import shutil
 import time
 import warnings

@@ -1,7 +1,5 @@
 """`atat ls` and `atat diff`: the runs in a folder at a glance, and what differs between two."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`atat study`: arms × seeds trained as normal runs, and compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import attrs

@@ -1,7 +1,5 @@
 """`atat zoo`: the parts, built-in and from plugins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Corpora: text, as documents per split."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

@@ -4,8 +4,6 @@ A document is held out as a whole, and is packed with an end of its own, so what
 the sequences. No document may be longer than memory allows: `most` characters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import partial

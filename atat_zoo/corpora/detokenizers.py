@@ -4,8 +4,6 @@ What a model is measured on depends on every space, so each is that of the liter
 repository, from which the numbers of the field's zero-shot table come. They are functions of a document.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Protocol

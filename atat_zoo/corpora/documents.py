@@ -1,7 +1,5 @@
 """The documents of one file: plain text, JSON lines, CSV or Parquet, told by the suffix; compressed or not."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Text files of your own: plain text, JSON lines, CSV or Parquet."""
 
-from __future__ import annotations
-
 import glob
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Data sets of the Hugging Face hub, or a folder of files that its library reads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several corpora as one, in given proportions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Literal

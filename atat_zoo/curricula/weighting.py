@@ -1,7 +1,5 @@
 """The modules of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
 
-from __future__ import annotations
-
 import math
 
 import attrs

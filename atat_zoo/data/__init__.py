@@ -3,8 +3,6 @@
 Only `stream` and `sequences` import torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

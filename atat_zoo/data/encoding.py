@@ -4,8 +4,6 @@ The others are started afresh, as a fork of threads may hang, and read the token
 of batches is on its way. No process outlives this one, even when it is killed.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a build will take of the disk and of time, from the first megabyte of its text."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from itertools import islice

@@ -1,7 +1,5 @@
 """`manifest.json`: the contents of a folder of shards, and the check that they are unchanged."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -10,8 +10,6 @@ Permutations sort 64-bit hashes and do not use numpy's generators, whose sequenc
 resumed run must have the same order.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 L: tokens in a sequence, special ones included.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

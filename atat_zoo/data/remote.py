@@ -10,8 +10,6 @@
 The shard that was opened longest ago goes first. One that is open stays readable when it has left the cache.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """Sequences in memory, for evaluation: those of a split of shards, or of a corpus of text (zero-shot)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -10,8 +10,6 @@ Where a row lies in the file follows from the manifest, so rows are read in any 
 in memory. A file that is laid out otherwise is refused, whatever it holds.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -3,8 +3,6 @@
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -13,8 +13,6 @@ Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable
 logarithms, all arithmetic float64. Both forms implement `BoundForm`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 

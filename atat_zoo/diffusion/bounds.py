@@ -8,8 +8,6 @@ sequences within their Monte-Carlo error. `discrete_t` is the bound of a process
 each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

@@ -8,8 +8,6 @@ by 1e-3. Scores may have any size up to about 1e9; beyond that float64 cannot se
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

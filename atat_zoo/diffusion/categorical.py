@@ -6,8 +6,6 @@ are float64. One uniform per position suffices: the inverse of the cumulative di
 float64, and needs V times fewer random numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Dropout whose mask is a function of (seed, step, row), not of a global generator."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

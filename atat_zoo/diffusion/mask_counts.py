@@ -5,8 +5,6 @@ See docs/mathematics.md, "Masks by visible tokens".
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

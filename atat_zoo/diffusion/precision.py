@@ -1,7 +1,5 @@
 """The precision of networks: by autocast; weights and losses stay in float32."""
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias
 
 import torch

@@ -8,8 +8,6 @@ The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the co
 SplitMix64 uses it (Steele et al., OOPSLA 2014), on the Weyl sequence of the golden ratio.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Statistics of measured values: rank correlation, and the error of a ratio."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

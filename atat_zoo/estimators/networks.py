@@ -1,7 +1,5 @@
 """The modules of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's own."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

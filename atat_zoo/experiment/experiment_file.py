@@ -1,7 +1,5 @@
 """Read an experiment file: `extends`, overrides, and all checks without torch."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The sections of an experiment besides its parts: `[data]`, `[train]`, `[evaluation]`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """A denoiser with changed log-probabilities. B rows, L positions, N predicted positions, V predictable tokens."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

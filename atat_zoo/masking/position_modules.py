@@ -1,7 +1,5 @@
 """The modules of position masking and of the position biases. B sequences, L tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

@@ -8,8 +8,6 @@ A score is the mean of a function of each prediction over the masked tokens of a
 likelihood is exact it is the mean over all tokens. N masked tokens, V predictable ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ within bands of frequency. Calibration is relative to the target `difficulty`: t
 row, (rank + ½)/n in (0, 1).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The likelihood of the true words of a gap given both sides, or only the left. n texts of L tokens, a gap of G."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

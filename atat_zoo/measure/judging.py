@@ -4,8 +4,6 @@ MAUVE is the similarity of two sets of texts, on the judge's features (Pillutla 
 authors' package, which compares histograms over n/10 clusters of features along a curve of mixtures.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

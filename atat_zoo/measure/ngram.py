@@ -8,8 +8,6 @@ n-gram model reads what the model may read:
     of an exact likelihood    x_{i−2} and x_{i−1}: any exact likelihood is one of the whole text
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

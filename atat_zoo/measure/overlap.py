@@ -3,8 +3,6 @@
 The training text is read once, shard by shard; the texts stay in memory. Nothing is hashed: the counts are exact.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ for choices of positions that read z and their own random numbers; equality wher
 any number of positions a step, so it prices parallel decoding without a judge. n texts of L tokens, K orders of each.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ perplexity is lower for dull text and at a lower draw temperature, so it is repo
 evaluations, and a sampler is only as good as another if their unigram entropies agree too. n texts of L tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

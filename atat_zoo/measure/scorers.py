@@ -1,7 +1,5 @@
 """Judges with weights, which read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

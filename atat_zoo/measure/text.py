@@ -1,7 +1,5 @@
 """Held-out text to measure a model on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The seven corpora of the field's zero-shot table, and what is published for them (arXiv:2406.07524, Table 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

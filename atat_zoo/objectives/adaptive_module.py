@@ -3,8 +3,6 @@
 Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From specifications to one module: the parts that an objective uses, built and joined."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import attrs

@@ -1,7 +1,5 @@
 """Functions of logits, a bounded number of positions at a time: [N, V] never stands in memory where it is large."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 B rows of a micro-batch, L tokens, D width, V predictable tokens, N masked positions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

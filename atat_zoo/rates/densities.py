@@ -1,7 +1,5 @@
 """The modules of the rates. B rows of a micro-batch, or as many blocks; R bins of the rate."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 

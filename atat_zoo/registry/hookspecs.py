@@ -12,8 +12,6 @@ A plugin is a module that an entry point of the group `atat_zoo` names:
         return [Spiral]
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pluggy

@@ -1,7 +1,5 @@
 """`registry.toml`: the reviewed menu of parts, written from the code and read without imports, which keeps it fast."""
 
-from __future__ import annotations
-
 import pkgutil
 import re
 import tomllib

@@ -3,8 +3,6 @@
 A plugin that ships its own `registry.toml` is listed from that manifest and not imported.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@
 `page` puts both into a page. Every number is one that a command printed or recorded; nothing is computed anew.
 """
 
-from __future__ import annotations
-
 import resource
 from importlib.util import find_spec
 

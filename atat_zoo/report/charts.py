@@ -5,8 +5,6 @@ written is in their rows, and its name in the domain of the colours: Vega-Lite p
 Vega compiles, so every title is one of ours.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable

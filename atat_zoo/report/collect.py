@@ -4,8 +4,6 @@ Quick, and without torch: nothing is computed that is not recorded. What a run l
 records it.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ What a run has written is data and nothing else: it stands in a script element o
 the page as text. The policy in the page's head lets no other script run, and nothing be fetched.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

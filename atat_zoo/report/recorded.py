@@ -1,7 +1,5 @@
 """What a run folder has recorded, as declared records: a damaged file is a missing one. Imports no torch."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

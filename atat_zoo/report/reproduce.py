@@ -1,7 +1,5 @@
 """The commands that make the runs of a page, and the page, again."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Imports no torch and loads no part, so that runs of another version, or of a plugin that is not here, are listed too.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """A study's results to the data of a page: the numbers of study.json, as `atat study` wrote them. Imports no torch."""
 
-from __future__ import annotations
-
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator

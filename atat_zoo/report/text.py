@@ -3,8 +3,6 @@
 n texts of L tokens, of which S are shown, R mask rates; B texts that unmask, F frames of a text, V predictable tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The first words of the page: what was compared, on what text, who is lower, by how much, and how sure that is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Files of the run may vanish and come again, as they do when it is trained anew: what is shown then stays as it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

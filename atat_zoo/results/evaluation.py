@@ -1,7 +1,5 @@
 """The numbers of an evaluation: bounds on −log p of held-out text, and what stands beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers in words, with no more digits than their errors allow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

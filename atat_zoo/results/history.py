@@ -1,7 +1,5 @@
 """The history of a training from its run folder: steps, seconds, speed, memory, and when it reached a value."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator

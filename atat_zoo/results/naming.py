@@ -4,8 +4,6 @@ A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from 
 (docs/mathematics.md). Exponentials of other bounds, such as with a number of discrete steps, are called "<name> bound".
 """
 
-from __future__ import annotations
-
 import math
 
 NELBO = "nelbo"

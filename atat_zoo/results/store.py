@@ -1,7 +1,5 @@
 """What every result is, and the only module that opens a run's evaluations/: a JSON object for each result."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

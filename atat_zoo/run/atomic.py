@@ -1,7 +1,5 @@
 """Files that are complete or absent: written under a temporary name, synced, renamed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What differs between two experiments, and what of it a run may change while it is trained. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The environment of a run: versions, git state and hardware. Imports none of these packages."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

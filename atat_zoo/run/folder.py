@@ -1,7 +1,5 @@
 """The files of a run, and the lock on them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Locks between processes, which end with the process that holds them."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

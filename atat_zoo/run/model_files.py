@@ -1,7 +1,5 @@
 """The files of a model: weights, tokenizer, and `model.json`, which describes them. Imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

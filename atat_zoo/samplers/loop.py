@@ -10,8 +10,6 @@ make the host wait. If a stop, a remask or a pace decides on the device, the hos
 Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import attrs

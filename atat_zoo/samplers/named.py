@@ -1,7 +1,5 @@
 """Every named sampler at given numbers of steps: the rows of a benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

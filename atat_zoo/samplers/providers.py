@@ -3,8 +3,6 @@
 Legend: A rows of a step, L positions, N open positions, M predicted positions, V predictable tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

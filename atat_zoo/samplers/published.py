@@ -1,7 +1,5 @@
 """The published samplers: name, reference, parameters and parts of each; other parts are `SamplerParts`' defaults."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from typing_extensions import override

@@ -1,7 +1,5 @@
 """The results of a study as Markdown, from the same numbers as study.json."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterator, Sequence

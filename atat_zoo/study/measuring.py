@@ -4,8 +4,6 @@ The halves are fixed by the number of a sequence in its split, whatever the sett
 sequence are kept in the run's evaluations/, with the SHA-256 of the weights and of the tokens that they belong to.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress

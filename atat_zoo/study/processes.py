@@ -4,8 +4,6 @@ Who works on a run holds its claim, `claims/RUN` in the study's folder; the trai
 always. `trainings.jsonl` has a line for each process that has ended, `logs/RUN.txt` what the last one printed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Two sources of chance are kept apart. `sequences`: the bootstrap over held-out s
 over seeds; `seeds`: the t-interval over the differences of the seeds, each a training of its own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -3,8 +3,6 @@
 And its plan: what is left to do, and how long it will take by what its own runs have recorded on this machine.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """A study file: its tables, the study with all of its experiments, and how TOML becomes one. Imports no torch."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping

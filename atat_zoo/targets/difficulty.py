@@ -1,7 +1,5 @@
 """The two scales of difficulty: the rank within a row, and running moments. B sequences, L tokens."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

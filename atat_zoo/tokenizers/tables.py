@@ -1,7 +1,5 @@
 """Tokenizers whose tokens are fixed byte sequences: their common base, and the two that need no library."""
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The assembled model, wrapped for Composer, and the figures of each step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

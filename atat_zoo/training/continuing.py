@@ -4,8 +4,6 @@ A checkpoint is a pickle, and a pickle may name any function to be called. Here 
 texts and containers of them, which is all that Composer's state and ours need: nothing that it holds runs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence

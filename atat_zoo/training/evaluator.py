@@ -1,7 +1,5 @@
 """The held-out evaluation of a training: when it is, on all ranks, and who is told; rank 0 writes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """What becomes of gradients: Muon's updates; norms of, and clipping by, the denoiser's and the estimator's apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -13,8 +13,6 @@ Composer runs the callbacks of one event in the order of their list, then the lo
 After all of them, at the event `batch_checkpoint`, `Checkpoints` saves the state, then stops if interrupted.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time

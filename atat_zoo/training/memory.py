@@ -1,7 +1,5 @@
 """The machine of a training: what it must have, refused in a sentence beforehand; memory: its peak, end, and reuse."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import os

@@ -4,8 +4,6 @@ RUN/profile/trace.json   every operation of the profiled steps; Perfetto opens i
 RUN/profile/steps.json   seconds of each phase, step by step
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from pathlib import Path

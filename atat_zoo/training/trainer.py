@@ -1,7 +1,5 @@
 """From a validated experiment to a run folder with a trained model."""
 
-from __future__ import annotations
-
 import logging
 import re
 import warnings

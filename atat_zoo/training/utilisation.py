@@ -7,8 +7,6 @@ counts at the positions that need logits alone: those that are masked. The impor
 that its time lowers the figure.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import attrs
