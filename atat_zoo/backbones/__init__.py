@@ -46,7 +46,7 @@ class BackboneModule(Protocol):
         Args:
             tokens: int64 [B, L], ids 0 … V, V is the mask.
             t: diffusion time [B], read by a time-conditioned backbone.
-            positions: int64 [L], the position of each token, which may repeat; 0 … L−1 when None.
+            positions: int64 [L] or [B, L], the position of each token, which may repeat; 0 … L−1 when None.
             attention: None for all to all, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
             cache: an `atat_zoo.backbones.cache.Cache` of C earlier tokens that all tokens also attend to (a mask is
                 then [L, C + L]; `"causal"` is refused). `positions` must be given.

@@ -231,8 +231,8 @@ class Rotary(nn.Module):
         self.rates: Tensor
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [L, 1, 1, D/(2H)]."""
-        angles = (positions.float()[:, None] * self.rates)[:, None, None]
+        """Return cosines and sines [L, 1, 1, D/(2H)], or [B, L, …] of positions [B, L]."""
+        angles = (positions.float()[..., None] * self.rates)[..., None, None, :]
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 

@@ -133,6 +133,13 @@ class Denoiser(Protocol):
         """
         raise _unable("does not read block by block")
 
+    def writing(self, tokens: Tensor) -> Denoiser:
+        """Return the denoiser of texts that are written from z, int64 [B, L], on; by default itself.
+
+        One whose predictions depend on the order in which the tokens came remembers it, and what it has computed.
+        """
+        return self
+
     def of(self, rows: Tensor) -> Denoiser:
         """Return the denoiser of some rows of the batch, int64 [A]; by default itself, which has no state per row."""
         return self

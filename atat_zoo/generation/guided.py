@@ -64,6 +64,22 @@ class Guided(Denoiser):
     def begin(self, batch: int, window: int) -> BlockDecoder:
         return GuidedDecoder(self, batch, window)
 
+    @override
+    def writing(self, tokens: Tensor) -> Denoiser:
+        return self.around(self.denoiser.writing(tokens))
+
+    @override
+    def of(self, rows: Tensor) -> Denoiser:
+        return self.around(self.denoiser.of(rows))
+
+    def around(self, denoiser: Denoiser) -> Self:
+        """Return the same guidance of another denoiser of the model."""
+        if denoiser is self.denoiser:
+            return self
+        guided = copy.copy(self)
+        guided.denoiser = denoiser
+        return guided
+
 
 class GuidedDecoder(Guided, BlockDecoder):
     """The same for texts that are read part by part: a guidance sees the text that has been read as well.

@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
         Kind("noise", "The noise schedule α(t).", "atat_zoo.noise", "linear"),
         Kind("rates", "Which mask rates a training sees, and how often.", "atat_zoo.rates", "noise"),
         Kind("objective", "The training loss, and the bound that is reported.", "atat_zoo.objectives", "mdlm"),
+        Kind("position_sets", "In which sets a text is read and predicted.", "atat_zoo.position_sets", "strided"),
         Kind("bound", "How the bound is estimated on held-out text.", "atat_zoo.bounds"),
         Kind("estimator", "Which tokens are hard: importance in [0, 1] per token.", "atat_zoo.estimators", "uniform"),
         Kind("masking", "From importance and a rate to masking probabilities.", "atat_zoo.masking", "uniform"),

@@ -75,7 +75,9 @@ class _Run:
     observe: Observer | None
 
     def __attrs_post_init__(self) -> None:
-        parts, denoiser, tokens = self.parts, self.denoiser, self.z
+        parts, tokens = self.parts, self.z
+        # What is masked again has no turn: a model is then shown all visible tokens as given.
+        denoiser = self.denoiser = self.denoiser if parts.remask.active else self.denoiser.writing(tokens)
         self.mask_id = denoiser.mask_id
         masked = tokens == self.mask_id
         self.free = masked & self.fill

@@ -241,13 +241,13 @@ class DilatedOrder(Order):
 
 @component
 class StridedOrder(Order):
-    """By class: position i of the text, whatever is given, has class i mod s, and class 0 comes first.
+    """By class: of the positions to fill, number j has class j mod s, and class 0 comes first.
 
     Positions of a class are s apart, so little is lost by drawing them at once: the pace `strided` does in each step.
     """
 
     name = "strided"
-    summary = "position i by i mod s, so that one step fills positions that are s apart"
+    summary = "positions to fill by their number mod s, so that one step fills positions that are s apart"
 
     stride: int = param(16, help="s, the number of classes", ge=1)
     offset: Offset = param("none", help="random: each text begins with a class of its own")
@@ -259,20 +259,23 @@ class StridedOrder(Order):
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the class, float64 [A, L]."""
-        return -strided_classes(step.open.shape[1], self.stride, self.offset, step.seeds).double()
+        return -strided_classes(step.free, self.stride, self.offset, step.seeds).double()
 
 
-def strided_classes(length: int, stride: int, offset: Offset, seeds: Tensor) -> Tensor:
-    """Return (i + o) mod s of every position i, int64 [A, L]; o is 0, or drawn by the seed of each row, int64 [A]."""
+def strided_classes(free: Tensor, stride: int, offset: Offset, seeds: Tensor) -> Tensor:
+    """Return (j + o) mod s of the positions to fill, number j of a row, int64 [A, L], from bool [A, L].
+
+    o is 0, or drawn by the seed of each row, int64 [A].
+    """
     import torch
 
     from atat_zoo.diffusion.randomness import fold, stream, uniform
 
-    position = torch.arange(length, device=seeds.device).expand(len(seeds), length)
+    number = (free.cumsum(1) - 1).clamp(min=0)
     if offset == "random":
         drawn = uniform(fold(fold(seeds, stride), stream(0, "order")), 1, torch.float64)
-        position = position + (drawn * stride).floor().long()
-    return position % stride
+        number = number + (drawn * stride).floor().long()
+    return number % stride
 
 
 @component

@@ -200,11 +200,11 @@ _OFFSET = Problem(
 
 @component
 class StridedSampler(FillingSampler):
-    """Position i is of class i mod s; the classes come in turn, each drawn in one step.
+    """Of the positions to fill, number j is of class j mod s; the classes come in turn, each drawn in one step.
 
     A text of any length takes s evaluations. Nothing in it adapts, so it is what an adaptive sampler of as many
-    evaluations is to be compared with. With a random offset o, drawn for each text, the class of position i is
-    (i + o) mod s, and the text's distribution is the mean of s.
+    evaluations is to be compared with. With a random offset o, drawn for each text, the class is (j + o) mod s, and the
+    text's distribution is the mean of s.
 
     A model that reads class by class (objective `strided`) caches the keys and values of finished classes, so that an
     evaluation reads L/s tokens, and its text is drawn exactly from its likelihood. It does not see a given token of a
@@ -248,7 +248,10 @@ class StridedSampler(FillingSampler):
         if own is not None and self.offset == "random":
             raise UserError(str(_OFFSET))
         classes, masked = min(stride, length), tokens == denoiser.mask_id
-        turn = strided_classes(length, classes, self.offset, seeds)
+        if own is None:
+            turn, denoiser = strided_classes(masked, classes, self.offset, seeds), denoiser.writing(tokens)
+        else:
+            turn = torch.arange(length, device=tokens.device).expand_as(tokens) % classes
         unseen = ~masked & (turn > torch.where(masked, turn, classes).amin(1, keepdim=True))
         present = [(masked & (turn == c)).any() for c in range(classes)]
         *open_, any_unseen = to_host(torch.stack([*present, unseen.any()])).tolist()

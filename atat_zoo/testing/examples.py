@@ -69,6 +69,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"size": 3},
     ("objective", "strided"): lambda _: {"stride": 2},
+    ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
 }

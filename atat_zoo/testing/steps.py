@@ -181,6 +181,29 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
         holds(error <= 6, "a token is masked with probability p (within 6 standard errors)", error.max())
 
 
+def check_position_sets(sets: Any, examples: int = 50) -> None:
+    """Check the contract of position sets: turns 0 … S − 1 of the free positions, a function of these and the key."""
+
+    @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
+    def holds_turns(drawn: Rows, seed: int) -> None:
+        free = drawn.maskable
+        keys = row_keys(seed, "sets", torch.arange(len(free)))
+        turns = called(sets.turns, {"free": free, "keys": keys})
+        is_tensor(turns, "turns", torch.int64, free.shape)
+        holds((turns >= 0) == free, "free positions, and no others, have a turn from 0 on")
+        holds(turns[~free] == -1, "the turn of a position that is not free is -1")
+        holds(sets.turns(free[2:3], keys[2:3]) == turns[2:3], "a row does not depend on the others of its batch")
+        if sets.deterministic:
+            holds(sets.turns(free, keys + 1) == turns, "deterministic sets do not follow the key")
+        if sets.ascending:
+            after = turns.roll(1, 1) + 1
+            together = free & free.roll(1, 1)
+            together[:, 0] = False
+            last = turns.amax(1, keepdim=True)
+            steps = (turns == after) | (after > last) | (last == 0)
+            holds(steps | ~together, "ascending turns go on by one, and begin anew after the last")
+
+
 def check_curriculum(curriculum: Any, examples: int = 50) -> None:
     """Check the contract of a curriculum: positive weights with mean 1 over each row's maskable tokens."""
 

@@ -105,18 +105,20 @@ class ExactBackbone(nn.Module):
     ) -> Tensor:
         """Return hidden states [B, L, V]."""
         m, L, shifted = self.joint.mask_id, self.joint.length, self.shifted or isinstance(attention, str)
-        length, hidden = tokens.shape[1], []
+        B, T = tokens.shape
         if attention is None or isinstance(attention, str):
-            seen = torch.ones(length, length).bool()
+            seen = torch.ones(T, T).bool()
             attention = seen if attention is None else seen.tril()
-        place = torch.arange(length) if positions is None else positions
-        for i in range(length):
-            z = torch.full((len(tokens), L), m)
-            for j in attention[i].nonzero()[:, 0].tolist():
-                k = place[j] - int(shifted)
-                z[:, k] = torch.where(tokens[:, j] != m, tokens[:, j], z[:, k])
-            hidden.append(self.joint.marginals(z)[:, place[i]].log() + self.shift)
-        return torch.stack(hidden, 1)
+        seen = attention.expand(B, 1, T, T)[:, 0]
+        place = (torch.arange(T) if positions is None else positions).expand(B, T)
+        found, row = [], torch.arange(B)
+        for i in range(T):
+            z = torch.full((B, L), m)
+            for j in range(T):
+                k = place[:, j] - int(shifted)
+                z[row, k] = torch.where(seen[:, i, j] & (tokens[:, j] != m), tokens[:, j], z[row, k])
+            found.append(self.joint.marginals(z)[row, place[:, i].clamp(max=L - 1)].log() + self.shift)
+        return torch.stack(found, 1)
 
 
 class Hashed(FunctionDenoiser):

@@ -22,6 +22,7 @@ BASELINES = {
 
 
 PARTS = {
+    "position_sets": "strided",
     "backbone": BACKBONE,
     "noise": "linear",
     "rates": "noise",

@@ -290,7 +290,7 @@ class EverythingPace(SteppedPace):
 
 @component
 class StridedPace(Pace):
-    """As many positions in step j as are open at j, j + s, j + 2s, …: with the order `strided`, one class a step."""
+    """In step j as many positions as have a number j, j + s, j + 2s, …: with the order `strided`, one class a step."""
 
     name = "strided"
     summary = "one class of the order strided in every step"
@@ -303,18 +303,8 @@ class StridedPace(Pace):
         return self.stride
 
     def take(self, step: Step) -> Tensor:
-        """Return the size of the class, int64 [A] on the CPU; the first step reads all sizes from the device."""
-        from torch.nn.functional import pad
-
-        from atat_zoo.diffusion.positions import to_host
-
-        sizes = step.memory.get("strided")
-        if sizes is None:
-            rows, length = step.free.shape
-            stride = min(self.stride, length)
-            classes = pad(step.free, (0, -length % stride)).view(rows, -1, stride)
-            sizes = step.memory["strided"] = to_host(classes.sum(1))
-        return sizes[:, min(step.number, sizes.shape[1] - 1)]
+        """Return ⌈(n − j)/s⌉, int64 [A] on the CPU."""
+        return -((step.number - step.total) // self.stride)
 
 
 def quota(step: Step, steps: int | None) -> Tensor:

@@ -1,0 +1,55 @@
+"""The objective of set-causal models: every position from the tokens of all earlier position sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.errors import Problem
+from atat_zoo.objectives import Objective
+from atat_zoo.objectives.causal import has_no_time
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.experiment import Experiment
+
+
+@component
+class SetsObjective(Objective):
+    """Cross-entropy of every free token given the tokens of all earlier turns c; those of turn −1 are given.
+
+        loss = Σ_{i free} w_i · −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable
+
+    The turns are those of the part `position_sets`. In a share of the rows tokens are given: the beginning of the text
+    (`prompts`), all but a gap (`gaps`), or a uniformly random subset of uniformly random size (`subsets`), so that one
+    model writes whole texts, continues prompts and fills gaps.
+
+    The network reads carriers: the one at position i carries x_{i−1}, as in next-token prediction, or the mask if that
+    token comes no earlier than x_i, and predicts x_i where it is free. Token x_k can be read from turn c_k + 1 on. Its
+    carrier is the one at position k + 1, if that one's turn is this; for all other tokens that a later turn may read,
+    there is another carrier at that position, which predicts nothing. A carrier sees the carriers of tokens whose turn
+    is not later than its own, and itself; so no prediction reads a token of its own or of a later turn. In sets that
+    are `ascending` no other carriers are needed, but for the last token: one pass over the text trains them all.
+
+    Every prediction has a context of its own and, without a curriculum, weight 1. The exact likelihood of the sets is
+    reported as the bound `sets`; the perplexity is the bound under uniform masking, as for `mdlm`, of p_θ with all
+    visible tokens given.
+    """
+
+    name = "sets"
+    summary = "every token from the tokens of earlier position sets: exact likelihoods, with prompts and gaps"
+    refs = ("arXiv:2607.01775", "arXiv:2205.13554")
+    module = "atat_zoo.objectives.sets_module:SetsModule"
+    uses = frozenset({"backbone", "position_sets"})
+    shifted = masks_attention = True
+    prompts: float = param(0.2, help="share of rows with a beginning that is given", ge=0, le=1)
+    gaps: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
+    subsets: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: shares above 1, or a backbone that reads a time."""
+        total = self.prompts + self.gaps + self.subsets
+        if total > 1 + 1e-9:
+            yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than all rows; lower them")
+        yield from has_no_time(experiment)

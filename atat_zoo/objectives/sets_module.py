@@ -1,0 +1,280 @@
+"""The training step of sets, and its denoiser.
+
+B rows of a micro-batch, L positions, T carriers, C cached ones, D width, N predictions, H heads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from typing_extensions import override
+
+from atat_zoo.backbones.cache import Cache
+from atat_zoo.backbones.ngram import neighbours_of
+from atat_zoo.diffusion.bounds import WeightedMask, average
+from atat_zoo.diffusion.positions import pairs, to_host
+from atat_zoo.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.bounds import Estimate
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.objectives import Batch
+    from atat_zoo.objectives.sets import SetsObjective
+    from atat_zoo.registry import Context
+
+
+class Carriers(NamedTuple):
+    """What the network reads: the first L carriers predict the free positions among 0 … L − 1."""
+
+    tokens: Tensor  # int64 [B, T]
+    positions: Tensor  # int64 [B, T]
+    attention: Tensor  # which sees which, bool [B, 1, T, T]
+
+
+def carriers(x: Tensor, turns: Tensor, mask_id: int, ascending: bool = False) -> Carriers:
+    """Return the carriers of tokens x by their turns, int64 [B, L] both, with no turn left out: see `SetsObjective`.
+
+    If the turns are `ascending`, it is known that none but position L needs a carrier for its token alone.
+    """
+    B, L = x.shape
+    carried = F.pad(x, (1, 0), value=mask_id)  # by the carrier at each of the positions 0 … L
+    ready = F.pad(turns + 1, (1, 0))  # the turn from which that token may be read
+    own = F.pad(turns, (0, 1), value=-1)  # the turn of the prediction there, −1 for none
+    predicts = own >= 0
+    turn = torch.where(predicts, own, ready)
+    readable = ready <= turn
+    readable[:, 0] = False
+    content = readable & (ready == turn)
+    tokens, positions = torch.where(readable, carried, mask_id), torch.arange(L + 1, device=x.device).expand(B, -1)
+    if not ascending:
+        alone = (predicts & (ready != turn) & (ready <= turns.amax(1, keepdim=True)))[:, 1:L]
+        count = int(to_host(alone.sum(1).amax()))
+        where = alone.sort(dim=1, descending=True, stable=True).indices[:, :count] + 1
+        tokens = torch.cat([tokens, carried.gather(1, where)], 1)
+        positions = torch.cat([positions, where], 1)
+        turn = torch.cat([turn, ready.gather(1, where)], 1)
+        content = torch.cat([content, alone.gather(1, where - 1)], 1)
+    seen = content[:, None] & (turn[:, None] <= turn[:, :, None])
+    itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=x.device)
+    return Carriers(tokens, positions, (seen | itself)[:, None])
+
+
+class SetsModule(DenoisingModule):
+    """A denoiser that reads the tokens of earlier turns."""
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: SetsObjective) -> None:
+        # There is no noise here; the base class takes one for objectives that have it.
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
+        self.sets, self.objective = parts["position_sets"], objective
+
+    # Turns
+
+    def given(self, maskable: Tensor, keys: Tensor) -> Tensor:
+        """Draw which of the maskable tokens are given, bool [B, L]; at least one of them is free."""
+        which, first, share = uniform(fold(keys, -2), 3, torch.float64).unbind(1)
+        n, number = maskable.sum(1), maskable.cumsum(1) - 1
+        length = 1 + (share * n).long()  # of what is free, uniform on {1 … n}
+        start = (first * (n - length + 1)).long()
+        prompt = number < (n - length)[:, None]
+        gap = (number < start[:, None]) | (number >= (start + length)[:, None])
+        order = uniform(fold(keys, -3), maskable.shape[1], torch.float64).masked_fill(~maskable, -1.0)
+        subset = order.argsort(1, descending=True).argsort(1) >= length[:, None]
+        ends = torch.tensor([self.objective.prompts, self.objective.gaps, self.objective.subsets]).cumsum(0)
+        kind = torch.bucketize(which.contiguous(), ends.to(which), right=True)
+        none = torch.zeros_like(maskable)
+        return (
+            maskable & torch.stack([prompt, gap, subset, none]).gather(0, kind[None, :, None].expand_as(none[None]))[0]
+        )
+
+    def turns(self, batch: Batch) -> Tensor:
+        """Draw the turns of a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
+        keys = row_keys(self.context.seed, "sets", batch.index)
+        turns: Tensor = self.sets.turns(batch.maskable & ~self.given(batch.maskable, keys), keys)
+        return turns
+
+    # Forward
+
+    def of_turns(self, x: Tensor, turns: Tensor, ascending: bool = False) -> HeadInputs:
+        """Return what the head reads at every position, [B, L], if the tokens come in these turns."""
+        read = carriers(x, turns, self.context.mask_id, ascending)
+        hidden = self.backbone(read.tokens, positions=read.positions, attention=read.attention)[:, : x.shape[1]]
+        if self.prior is None:
+            return HeadInputs(hidden)
+        absent, reach = self.context.mask_id, self.prior.reach
+        later = neighbours_of(turns, reach, -1) >= turns[..., None]
+        return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
+
+    @override
+    def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
+        # All visible tokens are given, and all others come next.
+        return self.of_turns(z, (z == self.context.mask_id).long() - 1, ascending=True)
+
+    @override
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        self.begin(batch)
+        # 1. The turn of every position.
+        turns = self.turns(batch)
+        free = turns >= 0
+        # 2. The network reads each token from the turn after its own on.
+        head_inputs = self.of_turns(batch.tokens, turns, self.sets.ascending).at(free)
+        # 3. Logits and cross-entropy of all free positions.
+        rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
+        noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
+        loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
+        return metrics(noised, ce, loss)
+
+    # Bounds
+
+    def cross_entropy_of_turns(self, x: Tensor, turns: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
+        free = turns >= 0
+        ce = self.cross_entropy_at(self.of_turns(x, turns).at(free), x[free])
+        return torch.zeros(x.shape, dtype=ce.dtype, device=x.device).masked_scatter(free, ce)
+
+    @override
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
+        draws = 1 if self.sets.deterministic else draws
+        masks = [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)] * draws
+        numbers = iter(range(draws))
+
+        def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+            turns = self.sets.turns(maskable, fold(keys, next(numbers)))
+            return {"sets": self.cross_entropy_of_turns(x, turns)[masked]}
+
+        return average(of_draw, tokens, masks, self.context.mask_id)
+
+    @override
+    def denoiser(self) -> Denoiser:
+        return SetsPredictor(self)
+
+
+class SetsPredictor(Predictor):
+    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its turn."""
+
+    scores_visible_tokens = False
+
+    @override
+    def writing(self, tokens: Tensor) -> Denoiser:
+        return WritingPredictor(self.module, Texts(len(tokens), tokens.shape[1], tokens.device))
+
+
+class WritingPredictor(Predictor):
+    """p_θ of texts that are written: what is visible at the first call is given, and every call is a turn.
+
+    The tokens that have come since the last one are read then, and their keys and values are cached, so an evaluation
+    reads these and the mask at the positions asked for. The logits are those of a pass over all turns.
+    """
+
+    scores_visible_tokens = False
+
+    def __init__(self, module: DenoisingModule, texts: Texts, rows: Tensor | None = None) -> None:
+        super().__init__(module)
+        self.texts, self.rows = texts, rows
+
+    @override
+    def writing(self, tokens: Tensor) -> Denoiser:
+        return self
+
+    @override
+    def of(self, rows: Tensor) -> Denoiser:
+        everyone = self.rows is None and len(rows) == len(self.texts.known)
+        return (
+            self
+            if everyone
+            else WritingPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
+        )
+
+    @override
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        texts, (row, position) = self.texts, pairs(where)
+        rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
+        fresh = (tokens != self.mask_id) & ~texts.known[rows]
+        texts.known[rows] |= fresh
+        content = F.pad(fresh, (1, 0))  # by the positions of the carriers, 0 … L
+        asked = torch.zeros_like(content).index_put_((row, position), torch.ones_like(row, dtype=torch.bool))
+        # Those of tokens come first, since they are cached.
+        kind = torch.where(content, 0, torch.where(asked, 1, 2))
+        sizes = to_host(torch.stack([content.sum(1), (content | asked).sum(1)]))
+        new, count = sizes[0], int(sizes[1].max()) if len(tokens) else 0
+        order = kind.sort(dim=1, stable=True).indices
+        positions = order[:, :count]
+        is_content = content.gather(1, positions)
+        read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
+        itself = torch.eye(count, dtype=torch.bool, device=tokens.device)
+        cached = texts.filled(rows)[:, None].expand(-1, count, -1)
+        seen = torch.cat([cached, is_content[:, None] | itself], 2)[:, None]
+        cache = texts.turn(rows, new)
+        hidden = self.module.backbone(read, positions=positions, attention=seen, cache=cache)
+        cache.finish()
+        slot = torch.zeros_like(order).scatter_(
+            1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+        )
+        head_inputs = HeadInputs(hidden[row, slot[row, position]])
+        if self.module.prior is not None:
+            near = neighbours_of(tokens, self.module.prior.reach, self.mask_id)
+            head_inputs = HeadInputs(head_inputs.hidden, near[row, position])
+        return self.log_probs(head_inputs)
+
+
+class Texts:
+    """The state of texts that are written: which tokens have been read, and their keys and values by layer."""
+
+    def __init__(self, batch: int, length: int, device: torch.device) -> None:
+        self.known = torch.zeros(batch, length, dtype=torch.bool, device=device)  # bool [B, L]
+        self.count = torch.zeros(batch, dtype=torch.int64)  # cached tokens of each row, on the host
+        self.layers: list[tuple[Tensor, Tensor]] = []  # [B, H, C, D/H] each
+
+    def filled(self, rows: Tensor) -> Tensor:
+        """Return which of the cached places of rows are filled, bool [A, C]."""
+        count = self.count[rows.cpu()]
+        return (torch.arange(int(count.max()) if len(count) else 0) < count[:, None]).to(self.known.device)
+
+    def turn(self, rows: Tensor, new: Tensor) -> TurnCache:
+        """Return the cache for a turn in which rows read so many new tokens, int64 [A] on the host."""
+        return TurnCache(self, rows, new)
+
+
+class TurnCache(Cache):
+    """The cache of some rows in a turn: it stores the first keys and values of each, as many as are of new tokens."""
+
+    def __init__(self, texts: Texts, rows: Tensor, new: Tensor) -> None:
+        super().__init__()
+        self.texts, self.rows, self.new = texts, rows, new
+        self.count = texts.count[rows.cpu()]
+        self.most = int(self.count.max()) if len(rows) else 0
+
+    def __len__(self) -> int:
+        """Return C, the most cached tokens of a row."""
+        return self.most
+
+    @override
+    def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        stored = self.texts.layers
+        if layer == len(stored):
+            B, (_, H, _, width) = len(self.texts.known), keys.shape
+            stored.append((keys.new_zeros(B, H, 0, width), values.new_zeros(B, H, 0, width)))
+        kept = int(self.new.max()) if len(self.new) else 0
+        room = self.most + kept - stored[layer][0].shape[2]
+        if room > 0:
+            stored[layer] = (F.pad(stored[layer][0], (0, 0, 0, room)), F.pad(stored[layer][1], (0, 0, 0, room)))
+        joined = []
+        index = (self.count[:, None] + torch.arange(kept)).to(keys.device)
+        for old, fresh in zip(stored[layer], (keys, values), strict=True):
+            joined.append(torch.cat([old[self.rows, :, : self.most].to(fresh.dtype), fresh], 2))
+            # What is written beyond a row's new tokens is overwritten by its next ones.
+            old[self.rows[:, None], :, index] = fresh[:, :, :kept].transpose(1, 2).to(old.dtype)
+        return joined[0], joined[1]
+
+    def finish(self) -> None:
+        """Count the new tokens as cached."""
+        self.texts.count[self.rows.cpu()] += self.new

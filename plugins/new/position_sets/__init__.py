@@ -1,0 +1,36 @@
+"""Position sets from both ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.position_sets import PositionSets
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderPositionSets(PositionSets):
+    """The first and the last free positions, then those beside them, and so on to the middle."""
+
+    name = "placeholder"
+    summary = "from both ends of what is free to its middle"
+
+    size: int = param(2, help="positions from either end in a set", ge=1)
+    deterministic = True
+
+    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+        """Return the turn of each free position, int64 [B, L], and -1 of the others."""
+        number = free.cumsum(1) - 1
+        from_end = free.sum(1, keepdim=True) - 1 - number
+        return (number.minimum(from_end) // self.size).masked_fill(~free, -1)
+
+
+@hookimpl
+def atat_zoo_position_sets() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderPositionSets]

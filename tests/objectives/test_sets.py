@@ -1,0 +1,216 @@
+"""The objective `sets`: its likelihood is exact for every map of turns, and a written text costs what it says."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_objectives import BACKBONE, L, N, V, batch, build
+
+from atat_zoo import Zoo
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.measure.policy import policy_nats
+from atat_zoo.registry import Context
+
+ZOO = Zoo.load()
+MAPS = [
+    "strided",
+    {"use": "strided", "stride": 3, "random_offset": True},
+    "left_to_right",
+    "blocks",
+    "at_once",
+    "random",
+]
+MAPS += [{"use": "random", "sets": None}, {"use": "staggered", "sets": 3, "window": 0.5}]
+MAPS += [
+    {"use": "mixture", "of": [{"use": "strided", "stride": 2}, {"use": "random", "sets": 3}], "shares": [1.0, 3.0]}
+]
+COUNTED = [[0, 1, 2, 3, 1, 0, 2] * 3]
+
+
+def sets_of(length, v=V, sets="strided", counts=False, **objective):
+    """A network of two layers with random weights, in float64, with a prior if asked for."""
+    backbone = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32} | ({"neighbours": 2} if counts else {})
+    context = Context(vocabulary_size=v, length=length, width=16, seed=5)
+    module = build({"use": "sets", **objective}, context=context, backbone=backbone, position_sets=sets)
+    if counts:
+        prior, pairs = module.prior, torch.cartesian_prod(torch.arange(v), torch.arange(v))
+        times = (pairs.sum(1) * 7 + pairs[:, 0]) % 5 + 1
+        for apart in (1, 2):
+            prior.register_buffer(f"apart_{apart}", torch.cat([pairs, times[:, None]], 1).int())
+        prior.tokens = torch.arange(1, v + 1)
+    return module.double().eval()
+
+
+def text(length, v=V, rows=3, seed=0):
+    return torch.randint(0, v, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def nats(module, x, turns):
+    with torch.no_grad():
+        return module.cross_entropy_of_turns(x, turns.expand(x.shape))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_the_likelihoods_add_up_to_one_for_every_map_of_three_positions(counts):
+    module = sets_of(3, 2, counts=counts)
+    x = torch.cartesian_prod(*[torch.arange(2)] * 3)
+    for turns in map(torch.tensor, itertools.product(range(-1, 3), repeat=3)):
+        of_given = {}
+        for row, p in zip(x, (-nats(module, x, turns).sum(1)).exp().tolist(), strict=True):
+            of_given.setdefault(tuple(row[turns < 0].tolist()), []).append(p)
+        for what, of_free in of_given.items():
+            assert sum(of_free) == pytest.approx(1, abs=1e-12), (turns, what)
+        if (turns >= 0).all():
+            assert max(of_free) > 0.2, "an even distribution would add up by itself"
+
+
+# Maps without empty sets.
+turn_maps = st.lists(st.integers(-1, 4), min_size=1, max_size=9).map(
+    lambda drawn: [sorted({-1, *drawn}).index(turn) - 1 for turn in drawn]
+)
+
+
+@settings(deadline=None, max_examples=min(60, settings.default.max_examples))
+@given(turns=turn_maps, seed=st.integers(0, 99), counts=st.booleans(), data=st.data())
+def test_a_token_is_seen_by_all_later_turns_and_by_no_other(turns, seed, counts, data):
+    length, turns = len(turns), torch.tensor(turns)
+    position = data.draw(st.integers(0, length - 1))
+    module, x = sets_of(length, counts=counts), text(length, seed=seed)
+    changed = x.clone()
+    changed[:, position] = (x[:, position] + data.draw(st.integers(1, V - 1))) % V
+    one, other = nats(module, x, turns), nats(module, changed, turns)
+    blind = turns <= turns[position]
+    blind[position] = turns[position] < 0  # itself is another token, if it is predicted
+    torch.testing.assert_close(one[:, blind], other[:, blind], rtol=1e-12, atol=1e-12)
+    assert (one[:, ~blind] != other[:, ~blind]).all()
+
+
+@pytest.mark.parametrize("sets", [s for s in MAPS if s not in ("blocks", "random") and "random" not in str(s)])
+@pytest.mark.parametrize(
+    "given_", [{"prompts": 1.0, "gaps": 0.0}, {"prompts": 0.0, "gaps": 1.0}, {"prompts": 0, "gaps": 0}]
+)
+def test_ascending_sets_need_no_carrier_but_those_of_the_text(sets, given_):
+    """Then one pass over the text is the pass with all carriers."""
+    module = sets_of(L, sets=sets, **given_)
+    if not module.sets.ascending:
+        pytest.skip("these sets do not ascend")
+    one = batch(3, padded=False)
+    turns, x = module.turns(one), one.tokens
+    with torch.no_grad():
+        short = module.of_turns(x, turns, ascending=True).hidden[turns >= 0]
+        torch.testing.assert_close(short, module.of_turns(x, turns).hidden[turns >= 0])
+
+
+@settings(deadline=None, max_examples=min(60, settings.default.max_examples))
+@given(turns=turn_maps, counts=st.booleans(), seed=st.integers(0, 99))
+def test_a_text_that_is_written_costs_what_one_pass_says(turns, counts, seed):
+    """With keys and values cached, whatever the order in which the positions come; not all rows have as many turns."""
+    length = len(turns)
+    module, x = sets_of(length, counts=counts), text(length, seed=seed)
+    turns = torch.tensor(turns).expand(3, -1).clone()
+    turns[1] = turns[1].clamp(max=1)
+    expected = nats(module, x, turns)
+    z = torch.where(turns < 0, x, V)
+    with torch.no_grad():
+        denoiser, found = module.denoiser().writing(z), torch.zeros_like(expected)
+        for turn in range(int(turns.max()) + 1):
+            rows = (turns == turn).any(1).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            where = turns[rows] == turn
+            # Whatever else is asked for changes nothing.
+            asked = where | ((z[rows] == V) & (torch.arange(length) % 2 == seed % 2))
+            log_probs = denoiser.of(rows)(z[rows], None, asked)
+            of_turn = torch.zeros(*asked.shape, V, dtype=torch.float64).masked_scatter(asked[..., None], log_probs)
+            found[rows] += torch.where(where, -of_turn.gather(2, x[rows][..., None])[..., 0], 0)
+            z = torch.where(turns == turn, x, z)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_visible_tokens_are_given_where_no_text_is_written():
+    module, x = sets_of(6), text(6)
+    z = torch.where(torch.tensor([True, False, False, True, False, True]), x, V)
+    with torch.no_grad():
+        found = module.denoiser()(z, None, z == V)
+    turns = torch.where(z == V, 0, -1)
+    torch.testing.assert_close(-found.gather(1, x[z == V][:, None])[:, 0], nats(module, x, turns)[z == V])
+
+
+@pytest.mark.parametrize("sets", MAPS, ids=str)
+@settings(deadline=None, max_examples=min(30, settings.default.max_examples))
+@given(data=st.data(), length=st.integers(1, 12))
+def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, data, length):
+    part = ZOO.spec("position_sets", sets)
+    free = torch.tensor(
+        data.draw(st.lists(st.lists(st.booleans(), min_size=length, max_size=length), min_size=1, max_size=4))
+    )
+    keys = row_keys(data.draw(st.integers(0, 99)), "x", torch.arange(len(free)))
+    turns = part.turns(free, keys)
+    assert turns.dtype == torch.int64
+    assert torch.equal(turns >= 0, free)
+    assert int(turns.min()) >= -1
+    for row in range(len(free)):
+        assert torch.equal(part.turns(free[row : row + 1], keys[row : row + 1])[0], turns[row])
+        if not part.random_offset if hasattr(part, "random_offset") else True:
+            there = turns[row][free[row]].unique()
+            assert torch.equal(there, torch.arange(len(there)))  # no set is empty
+    if part.deterministic:
+        assert torch.equal(part.turns(free, keys + 1), turns)
+
+
+@pytest.mark.parametrize(
+    "sampler", [{"use": "strided", "stride": 4}, {"use": "strided", "stride": 4, "offset": "random"}]
+)
+def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap(sampler):
+    module, x = sets_of(12), text(12)
+    free = torch.tensor([False] * 3 + [True] * 7 + [False] * 2).expand(3, -1)
+    spec = ZOO.spec("sampler", sampler)
+    seeds = torch.arange(3)
+    with torch.no_grad():
+        found = policy_nats(module.denoiser(), spec, x, free, seeds)
+    assert int(found.nfe.max()) == 4
+    if spec.deterministic:
+        turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds)
+        torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
+    else:
+        assert (found.nats > 0).all()
+
+
+def test_what_is_masked_again_is_predicted_from_what_is_visible():
+    module = sets_of(8)
+    z = torch.full((2, 8), V)
+    z[:, 0] = 1
+    sample = ZOO.spec("sampler", {"use": "remdm_cap", "steps": 6}).sample(module.denoiser(), z, torch.arange(2))
+    assert (sample.tokens < V).all()
+    assert (sample.tokens[:, 0] == 1).all()
+
+
+def test_rows_are_given_tokens_by_their_shares():
+    module = sets_of(16, prompts=0.3, gaps=0.3, subsets=0.2)
+    maskable = torch.ones(4000, 16, dtype=torch.bool)
+    maskable[:, -2:] = False
+    given_ = module.given(maskable, row_keys(0, "sets", torch.arange(4000)))
+    assert not (given_ & ~maskable).any()
+    free = maskable & ~given_
+    assert free.any(1).all()
+    number = free.sum(1)
+    whole = number == 14
+    first, last = free.int().argmax(1), 15 - free.flip(1).int().argmax(1)
+    together = last - first + 1 == number
+    prompt = ~whole & together & (last == 13)
+    assert float(whole.float().mean()) == pytest.approx(0.2 + 0.8 / 14, abs=0.03)
+    # A gap may reach to the end, and a subset be one piece, so there are some more of them.
+    assert 0.27 < float(prompt.float().mean()) < 0.42
+    assert 0.13 < float((~together).float().mean()) < 0.2
+
+
+def test_every_free_token_has_weight_one():
+    module, one = build({"use": "sets", "prompts": 0.5, "gaps": 0.5}), batch(1)
+    found = module.loss(one)
+    assert not (found["masked"] & ~one.maskable).any()
+    loss = float(found["token_loss"].sum() / one.maskable.sum())
+    assert float(found["loss"].detach()) == pytest.approx(loss)
+    assert float(found["token_loss"][~found["masked"]].abs().sum()) == 0
+    assert len(found["masked"]) == N
