@@ -11,7 +11,7 @@ and order policies; with sets of one position, arXiv:2205.13554). B rows, L posi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import attrs
 from typing_extensions import override
@@ -19,7 +19,13 @@ from typing_extensions import override
 from atat_zoo.registry import component, param, parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
     from torch import Tensor
+
+    # How hard the masked tokens are, float [B, L], from the others: see `VisibleTextMasking.draw_mask`.
+    Score: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class PositionSets(Protocol):
@@ -40,12 +46,20 @@ class PositionSets(Protocol):
         """Whether the turns follow from the free positions alone."""
         return False
 
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
-        """Return the turn of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1.
+    @property
+    def reads_importance(self) -> bool:
+        """Whether it calls `score`, for which the experiment needs an estimator that reads the text with masks."""
+        return False
+
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+        """Return the turn of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1, none left out.
 
         Args:
             free: which positions are to be predicted, bool [B, L].
             keys: one per row, int64 [B]; what is drawn is a function of it.
+            score: from masked positions, bool [B, L], to how hard their tokens are in the sight of all others, float
+                [B, L]. A turn may follow from what is said of a token that was masked, and of no other: then it reads
+                only what is visible when it comes.
         """
         ...
 
@@ -76,7 +90,7 @@ class StridedPositionSets(PositionSets):
         return not self.random_offset
 
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         import torch
 
         number = free.cumsum(1) - 1
@@ -105,7 +119,7 @@ class LeftToRightPositionSets(PositionSets):
         return True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         return (free.cumsum(1) - 1).masked_fill(~free, -1)
 
 
@@ -125,7 +139,7 @@ class BlocksPositionSets(PositionSets):
         return True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         return ((free.cumsum(1) - 1) // self.size).masked_fill(~free, -1)
 
 
@@ -148,7 +162,7 @@ class AtOncePositionSets(PositionSets):
         return True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         return free.long() - 1
 
 
@@ -169,7 +183,7 @@ class StaggeredPositionSets(PositionSets):
     window: float = param(0.3, help="w, the share of the text within which the order is random", ge=0, le=1)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         n = free.sum(1, keepdim=True).clamp(min=1)
         number = (free.cumsum(1) - 1).double()
         time = (1 - self.window) * number / n + self.window * _unit(keys, free.shape[1])
@@ -187,8 +201,39 @@ class RandomPositionSets(PositionSets):
     sets: int | None = param(16, help="S, the number of sets; one per position if none", ge=1)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         return _divided(_unit(keys, free.shape[1]), free, self.sets or free.shape[1])
+
+
+@component
+class ImportancePositionSets(PositionSets):
+    """Random sets first, then those of the other positions by how hard the estimator says that their tokens are.
+
+    The estimator reads the text with all others masked, so it says of a token only what is visible before its turn.
+    """
+
+    name = "by_importance"
+    summary = "random sets first, then the easiest or the hardest tokens, as the estimator says"
+    refs = ("ATAT", "arXiv:2607.01775")
+    reads_importance = True
+
+    sets: int = param(16, help="S, the number of sets", ge=2)
+    random_share: float = param(0.25, help="share of the positions that come first, at random", gt=0, lt=1)
+    first: Literal["easy", "hard"] = param("easy", help="which of the others come first")
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+        import torch
+
+        n = free.sum(1, keepdim=True)
+        # Whole sets, so that none is divided between chance and importance.
+        sets = n.clamp(max=self.sets)
+        shown = -(-(self.random_share * sets).ceil().long() * n // sets.clamp(min=1))
+        time = _unit(keys, free.shape[1])
+        masked = free & (_rank(time, free) >= shown)
+        hardness = score(masked).double() * (1 if self.first == "easy" else -1)
+        # Chance gives times below 1, importance times above.
+        return _divided(torch.where(masked, 2 + hardness, time), free, self.sets)
 
 
 @component
@@ -214,8 +259,13 @@ class MixturePositionSets(PositionSets):
     def ascending(self) -> bool:
         return all(sets.ascending for sets in self.of)
 
+    @property
     @override
-    def turns(self, free: Tensor, keys: Tensor) -> Tensor:
+    def reads_importance(self) -> bool:
+        return any(sets.reads_importance for sets in self.of)
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         import torch
 
         from atat_zoo.diffusion.randomness import fold
@@ -223,7 +273,7 @@ class MixturePositionSets(PositionSets):
         shares = torch.tensor(self.shares or (1.0,) * len(self.of), dtype=torch.float64, device=free.device)
         ends = (shares.cumsum(0) / shares.sum())[:-1]
         which = torch.bucketize(_unit(fold(keys, -1), 1), ends, right=True)
-        every = torch.stack([sets.turns(free, fold(keys, number)) for number, sets in enumerate(self.of)])
+        every = torch.stack([sets.turns(free, fold(keys, number), score) for number, sets in enumerate(self.of)])
         return every.gather(0, which.expand(free.shape)[None])[0]
 
 
@@ -236,10 +286,16 @@ def _unit(keys: Tensor, count: int) -> Tensor:
     return uniform(keys, count, torch.float64)
 
 
+def _rank(time: Tensor, free: Tensor) -> Tensor:
+    """Return the rank of each free position by its time, from 0, int64 [B, L]; the others come last."""
+    import torch
+
+    return torch.where(free, time, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+
+
 def _divided(time: Tensor, free: Tensor, sets: int) -> Tensor:
     """Return the turns of free positions, [B, L], in the order of their times, in sets of about equal size."""
     import torch
 
     n = free.sum(1, keepdim=True)
-    rank = torch.where(free, time, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-    return torch.where(free, rank * n.clamp(max=sets) // n.clamp(min=1), -1)
+    return torch.where(free, _rank(time, free) * n.clamp(max=sets) // n.clamp(min=1), -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atat_zoo.curricula import NoCurriculum
 from atat_zoo.errors import Problem
 from atat_zoo.objectives import Objective
 from atat_zoo.objectives.causal import has_no_time
@@ -32,7 +33,9 @@ class SetsObjective(Objective):
     is not later than its own, and itself; so no prediction reads a token of its own or of a later turn. In sets that
     are `ascending` no other carriers are needed, but for the last token: one pass over the text trains them all.
 
-    Every prediction has a context of its own and, without a curriculum, weight 1. The exact likelihood of the sets is
+    Every prediction has a context of its own and, without a curriculum, weight 1. An estimator reads the text as it
+    stands before a turn that is drawn for each row: it learns how hard the tokens are that are still masked, and the
+    curriculum weighs those alone, so both know only what is visible to them. The exact likelihood of the sets is
     reported as the bound `sets`; the perplexity is the bound under uniform masking, as for `mdlm`, of p_θ with all
     visible tokens given.
     """
@@ -41,15 +44,24 @@ class SetsObjective(Objective):
     summary = "every token from the tokens of earlier position sets: exact likelihoods, with prompts and gaps"
     refs = ("arXiv:2607.01775", "arXiv:2205.13554")
     module = "atat_zoo.objectives.sets_module:SetsModule"
-    uses = frozenset({"backbone", "position_sets"})
+    uses = frozenset({"backbone", "position_sets", "estimator", "curriculum", "target"})
     shifted = masks_attention = True
     prompts: float = param(0.2, help="share of rows with a beginning that is given", ge=0, le=1)
     gaps: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
     subsets: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
+    importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: shares above 1, or a backbone that reads a time."""
         total = self.prompts + self.gaps + self.subsets
         if total > 1 + 1e-9:
             yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than all rows; lower them")
+        estimator, sets = experiment.parts["estimator"], experiment.parts["position_sets"]
+        weighs = not isinstance(experiment.parts["curriculum"], NoCurriculum)
+        if estimator.reads != "z" and (estimator.learns or weighs or sets.reads_importance):
+            yield Problem(
+                "estimator",
+                f"objective 'sets' weighs and orders tokens by what is visible before them, and {estimator.name!r}, "
+                'as it is set, reads the clean text; set estimator.use = "transformer" and its reads to "z"',
+            )
         yield from has_no_time(experiment)

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import attrs
 import torch
 import torch.nn.functional as F
 from typing_extensions import override
 
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
+from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.noise import LinearNoise
-from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, metrics
+from atat_zoo.objectives.denoising import (
+    DenoisingModule,
+    HeadInputs,
+    Predictor,
+    StatefulParts,
+    importance_loss,
+    metrics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.bounds import Estimate
-    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.objectives import Batch
     from atat_zoo.objectives.sets import SetsObjective
@@ -75,6 +84,9 @@ class SetsModule(DenoisingModule):
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
         self.sets, self.objective = parts["position_sets"], objective
+        self.estimator, self.curriculum, self.target = parts["estimator"], parts["curriculum"], parts["target"]
+        self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
+        self.stateful = StatefulParts(curriculum=self.curriculum, target=self.target)
 
     # Turns
 
@@ -98,8 +110,24 @@ class SetsModule(DenoisingModule):
     def turns(self, batch: Batch) -> Tensor:
         """Draw the turns of a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
         keys = row_keys(self.context.seed, "sets", batch.index)
-        turns: Tensor = self.sets.turns(batch.maskable & ~self.given(batch.maskable, keys), keys)
+        return self.turns_of(batch.tokens, batch.maskable & ~self.given(batch.maskable, keys), keys)
+
+    def turns_of(self, x: Tensor, free: Tensor, keys: Tensor) -> Tensor:
+        """Return the turns of free positions, which may read what is visible before them, int64 [B, L]."""
+
+        def score(masked: Tensor) -> Tensor:
+            # Not under no_grad: see `MDLMModule.mask_by_visible_text`.
+            return self.importance(torch.where(masked, self.context.mask_id, x), masked, None).detach()
+
+        turns: Tensor = self.sets.turns(free, keys, score)
         return turns
+
+    def before_a_turn(self, batch: Batch, turns: Tensor) -> NoisedBatch:
+        """Return the batch as it stands before a turn that is drawn for each row; of no other token is it told."""
+        drawn = uniform(row_keys(self.context.seed, "turn", batch.index), 1, torch.float64)
+        masked = turns >= (drawn * (1 + turns.amax(1, keepdim=True))).long().clamp(min=0)
+        rate = masked.sum(1) / batch.maskable.sum(1).clamp(min=1)
+        return attrs.evolve(self.noised(batch, masked, rate, masked.float(), rate), maskable=masked)
 
     # Forward
 
@@ -126,11 +154,33 @@ class SetsModule(DenoisingModule):
         free = turns >= 0
         # 2. The network reads each token from the turn after its own on.
         head_inputs = self.of_turns(batch.tokens, turns, self.sets.ascending).at(free)
-        # 3. Logits and cross-entropy of all free positions.
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
-        loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
-        return metrics(noised, ce, loss)
+        if self.estimator.reads != "z":
+            loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
+            return metrics(noised, ce, loss)
+        # 3. How hard the tokens are that are masked before some turn, and what the curriculum makes of it.
+        before = self.before_a_turn(batch, turns)
+        importance = self.importance(before.z, before.masked, None)
+        weight = self.curriculum.weights(before, importance.detach(), batch.progress)
+        # 4. Logits and cross-entropy of all free positions.
+        diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
+        # 5. What the parts with a state learn of the step, and the estimator's own loss.
+        if self.training:
+            self.stateful.observe(before, ce)
+        distance = importance_loss(importance, *self.target(before, torch.where(before.masked, ce, 0)))
+        loss = diffusion + self.objective.importance_loss_weight * distance
+        learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
+        return metrics(noised, ce, diffusion, loss) | (learned if self.learns_importance else {})
+
+    @override
+    def stage(self, progress: float) -> str:
+        stage: str = self.curriculum.stage(progress)
+        return stage
+
+    @override
+    def curriculum_strength(self, progress: float) -> float | None:
+        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
 
     # Bounds
 
@@ -148,7 +198,7 @@ class SetsModule(DenoisingModule):
         numbers = iter(range(draws))
 
         def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            turns = self.sets.turns(maskable, fold(keys, next(numbers)))
+            turns = self.turns_of(x, maskable, fold(keys, next(numbers)))
             return {"sets": self.cross_entropy_of_turns(x, turns)[masked]}
 
         return average(of_draw, tokens, masks, self.context.mask_id)

@@ -188,13 +188,18 @@ def check_position_sets(sets: Any, examples: int = 50) -> None:
     def holds_turns(drawn: Rows, seed: int) -> None:
         free = drawn.maskable
         keys = row_keys(seed, "sets", torch.arange(len(free)))
-        turns = called(sets.turns, {"free": free, "keys": keys})
+
+        def score(masked: Tensor) -> Tensor:
+            return drawn.importance.to(masked.device) * masked
+
+        turns = called(sets.turns, {"free": free, "keys": keys, "score": score})
         is_tensor(turns, "turns", torch.int64, free.shape)
         holds((turns >= 0) == free, "free positions, and no others, have a turn from 0 on")
         holds(turns[~free] == -1, "the turn of a position that is not free is -1")
-        holds(sets.turns(free[2:3], keys[2:3]) == turns[2:3], "a row does not depend on the others of its batch")
+        alone = sets.turns(free[2:3], keys[2:3], lambda masked: score(masked)[2:3])
+        holds(alone == turns[2:3], "a row does not depend on the others of its batch")
         if sets.deterministic:
-            holds(sets.turns(free, keys + 1) == turns, "deterministic sets do not follow the key")
+            holds(sets.turns(free, keys + 1, score) == turns, "deterministic sets do not follow the key")
         if sets.ascending:
             after = turns.roll(1, 1) + 1
             together = free & free.roll(1, 1)

@@ -22,11 +22,11 @@ MAPS = [
     "at_once",
     "random",
 ]
-MAPS += [{"use": "random", "sets": None}, {"use": "staggered", "sets": 3, "window": 0.5}]
+MAPS += ["by_importance", {"use": "random", "sets": None}, {"use": "staggered", "sets": 3, "window": 0.5}]
 MAPS += [
     {"use": "mixture", "of": [{"use": "strided", "stride": 2}, {"use": "random", "sets": 3}], "shares": [1.0, 3.0]}
 ]
-COUNTED = [[0, 1, 2, 3, 1, 0, 2] * 3]
+ASCENDING = [sets for sets in MAPS if ZOO.spec("position_sets", sets).ascending]
 
 
 def sets_of(length, v=V, sets="strided", counts=False, **objective):
@@ -87,15 +87,13 @@ def test_a_token_is_seen_by_all_later_turns_and_by_no_other(turns, seed, counts,
     assert (one[:, ~blind] != other[:, ~blind]).all()
 
 
-@pytest.mark.parametrize("sets", [s for s in MAPS if s not in ("blocks", "random") and "random" not in str(s)])
+@pytest.mark.parametrize("sets", ASCENDING, ids=str)
 @pytest.mark.parametrize(
     "given_", [{"prompts": 1.0, "gaps": 0.0}, {"prompts": 0.0, "gaps": 1.0}, {"prompts": 0, "gaps": 0}]
 )
 def test_ascending_sets_need_no_carrier_but_those_of_the_text(sets, given_):
     """Then one pass over the text is the pass with all carriers."""
     module = sets_of(L, sets=sets, **given_)
-    if not module.sets.ascending:
-        pytest.skip("these sets do not ascend")
     one = batch(3, padded=False)
     turns, x = module.turns(one), one.tokens
     with torch.no_grad():
@@ -147,17 +145,64 @@ def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, dat
         data.draw(st.lists(st.lists(st.booleans(), min_size=length, max_size=length), min_size=1, max_size=4))
     )
     keys = row_keys(data.draw(st.integers(0, 99)), "x", torch.arange(len(free)))
-    turns = part.turns(free, keys)
+    turns = part.turns(free, keys, torch.zeros_like)
     assert turns.dtype == torch.int64
     assert torch.equal(turns >= 0, free)
     assert int(turns.min()) >= -1
     for row in range(len(free)):
-        assert torch.equal(part.turns(free[row : row + 1], keys[row : row + 1])[0], turns[row])
+        assert torch.equal(part.turns(free[row : row + 1], keys[row : row + 1], torch.zeros_like)[0], turns[row])
         if not part.random_offset if hasattr(part, "random_offset") else True:
             there = turns[row][free[row]].unique()
             assert torch.equal(there, torch.arange(len(there)))  # no set is empty
     if part.deterministic:
-        assert torch.equal(part.turns(free, keys + 1), turns)
+        assert torch.equal(part.turns(free, keys + 1, torch.zeros_like), turns)
+
+
+READS_Z = {"use": "transformer", "layers": 1, "width": 8, "heads": 2, "reads": "z"}
+
+
+def weighed(length=8, curriculum="none", **sets):
+    """Sets by the importance of an estimator that reads z."""
+    context = Context(vocabulary_size=V, length=length, width=16, steps=100, seed=5)
+    parts = {"estimator": READS_Z, "curriculum": curriculum, "position_sets": {"use": "by_importance", **sets}}
+    return build({"use": "sets"}, context=context, backbone=BACKBONE, **parts)
+
+
+@settings(deadline=None, max_examples=min(40, settings.default.max_examples))
+@given(data=st.data(), sets=st.integers(2, 9), first=st.sampled_from(["easy", "hard"]), share=st.floats(0.05, 0.95))
+def test_turns_by_importance_read_only_what_is_visible_when_they_come(data, sets, first, share):
+    module = weighed(sets=sets, first=first, random_share=share)
+    x, free, keys = text(8), torch.tensor([[True] * 8, [False] * 2 + [True] * 6, [True] * 7 + [False]]), torch.arange(3)
+    turns, position = module.turns_of(x, free, keys), data.draw(st.integers(0, 7))
+    changed = x.clone()
+    changed[:, position] = (x[:, position] + data.draw(st.integers(1, V - 1))) % V
+    later = module.turns_of(changed, free, keys)
+    known = turns <= turns[:, position : position + 1]
+    assert torch.equal(torch.where(known, later, -1), torch.where(known, turns, -1))
+
+
+def test_a_turn_by_importance_follows_the_estimator():
+    module, x = weighed(sets=4, random_share=0.25), text(8, rows=1)
+    turns = module.turns_of(x, torch.ones_like(x, dtype=torch.bool), torch.arange(1))
+    masked = turns > 0
+    importance = module.importance(torch.where(masked, V, x), masked, None)
+    order = importance[masked].argsort()
+    assert (turns[masked][order].diff() >= 0).all()
+    hard = weighed(sets=4, random_share=0.25, first="hard").turns_of(x, torch.ones_like(masked), torch.arange(1))
+    assert torch.equal(hard > 0, masked)
+    assert (hard[masked][order].diff() <= 0).all()
+
+
+def test_the_curriculum_weighs_what_is_masked_before_a_turn_and_the_estimator_learns_of_it():
+    module, one = weighed(6, curriculum={"use": "three_stage", "warmup_steps": 0}, sets=3), batch(1)
+    before = module.before_a_turn(one, module.turns(one))
+    found = module.loss(one)
+    weight = module.curriculum.weights(before, found["importance"], one.progress)
+    weight = torch.where(before.masked, weight, 1.0)
+    loss = float((found["token_loss"] * weight).sum() / one.maskable.sum())
+    assert float(found["diffusion_loss"]) == pytest.approx(loss, rel=1e-5)
+    assert float(found["loss"].detach()) == pytest.approx(loss + 0.1 * float(found["importance_loss"]), rel=1e-5)
+    assert (weight != 1).any()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +217,7 @@ def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap(sampler):
         found = policy_nats(module.denoiser(), spec, x, free, seeds)
     assert int(found.nfe.max()) == 4
     if spec.deterministic:
-        turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds)
+        turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds, torch.zeros_like)
         torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
     else:
         assert (found.nats > 0).all()
