@@ -28,6 +28,7 @@ NAMES = (
 STUDIES = (
     "baselines",
     "finetuning",
+    "gaps",
     "gpu",
     "guidance",
     "importance_targets",

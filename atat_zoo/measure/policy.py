@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.diffusion.bracket import Bracket, bracket
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.measure import Progress
@@ -29,12 +31,16 @@ from atat_zoo.results.store import RunResult
 from atat_zoo.samplers import Sampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 
+KEPT = ("nats", "lower", "effective", "contribution", "nfe")
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class PolicyNats:
     """What a policy pays for n texts; with one order, `nats` are the sums of the contributions."""
 
     nats: Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ for a text that it cannot write
+    lower: Tensor  # the lower end of the bracket, float64 [n]; NaN unless the orders are random and even in number
+    effective: Tensor  # the effective number of orders, float64 [n]; NaN likewise
     contribution: Tensor  # the price of each token, averaged over the orders, float64 [n, L]
     nfe: Tensor  # network evaluations, averaged over the orders, float64 [n]
     max_nfe: int  # the largest number that the sampler's settings allow
@@ -59,8 +65,11 @@ def policy_nats(
         nats.append(forced.nats.sum(1))
         contribution += forced.nats / orders
         nfe, most = nfe + scored.nfe.double() / orders, max(most, scored.max_nfe)
-    mean = (-torch.stack(nats)).logsumexp(0) - math.log(orders)
-    return PolicyNats(nats=-mean, contribution=contribution, nfe=nfe, max_nfe=most)
+    each, none = torch.stack(nats, 1), torch.full_like(nats[0], torch.nan)
+    ends = Bracket(math.log(orders) - (-each).logsumexp(1), none, none) if orders % 2 else bracket(each)
+    return PolicyNats(
+        nats=ends.upper, lower=ends.lower, effective=ends.effective, contribution=contribution, nfe=nfe, max_nfe=most
+    )
 
 
 def measure_policy(
@@ -86,9 +95,25 @@ def measure_policy(
             parts.append(policy_nats(writer.denoiser, sampler, *batch, orders=orders))
             if progress:
                 progress(min(first + batch_size, len(tokens)), len(tokens))
-    joined = {key: torch.cat([getattr(p, key) for p in parts]).cpu() for key in ("nats", "contribution", "nfe")}
+    joined = {key: torch.cat([getattr(p, key) for p in parts]).cpu() for key in KEPT}
     joined["nfe"] *= writer.cost
     return PolicyNats(**joined, max_nfe=max(part.max_nfe for part in parts) * writer.cost)
+
+
+@attrs.frozen(kw_only=True)
+class BracketValue:
+    """How far below a policy bound the likelihood may lie; errors are standard errors over sequences."""
+
+    nats_per_token: float  # of the lower end
+    stderr: float  # of that
+    width: float  # from it to the bound, nats per token
+    width_stderr: float  # of that
+    effective_orders: float  # of a sequence, on average
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is wider than its own error, which otherwise is all that it says."""
+        return math.isfinite(self.width) and self.width_stderr <= self.width
 
 
 @attrs.frozen(kw_only=True)
@@ -115,6 +140,7 @@ class PolicyValue(RunResult):
     bits_per_byte_stderr: float  # of that
     nfe: float  # network evaluations per text, on average
     max_nfe: int  # the maximum that the settings allow
+    bracket: BracketValue | None  # of an even number of random orders
 
     @property
     @override
@@ -150,7 +176,19 @@ def policy_value(
         nats_per_token_of_one_order=float(measured.contribution.sum() / n.sum()),
         nfe=float(measured.nfe.mean()),
         max_nfe=measured.max_nfe,
+        bracket=bracket_value(measured, n),
         **attrs.asdict(bound),
+    )
+
+
+def bracket_value(measured: PolicyNats, n: Tensor) -> BracketValue | None:
+    """Return the lower end over sequences of n tokens, [n]; None where it was not measured."""
+    if bool(measured.lower.isnan().any()):
+        return None
+    (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.nats - measured.lower, n)
+    effective = float(measured.effective.mean())
+    return BracketValue(
+        nats_per_token=lower, stderr=error, width=width, width_stderr=width_error, effective_orders=effective
     )
 
 

@@ -13,7 +13,7 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.generation import Writer
-from atat_zoo.measure.policy import measure_policy, policy_nats
+from atat_zoo.measure.policy import bracket_value, measure_policy, policy_nats
 from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import EverythingPace, OneAtATimePace
@@ -89,8 +89,25 @@ def test_more_orders_are_tighter_and_still_a_bound(seed, orders):
     # The mean of normalised distributions is one, so it costs at least the entropy.
     assert float(found.nats.neg().exp().sum()) == pytest.approx(1, abs=1e-12)
     assert float((joint.p * found.nats).sum()) >= joint.entropy - 1e-12
+    # Below lies what the truth is above, where half of the orders can be held against the other half.
+    assert (found.lower <= found.nats + 1e-12).all() if orders % 2 == 0 else found.lower.isnan().all()
     one = priced(sampler, denoiser, 1, seed)
     torch.testing.assert_close(one.nats, one.contribution.sum(1), rtol=1e-13, atol=0)
+
+
+def test_the_truth_lies_in_the_bracket():
+    sampler, denoiser = AncestralSampler(steps=2), Hashed(2)
+    true = (-torch.stack([priced(sampler, denoiser, 1, seed).nats for seed in range(4000)])).logsumexp(0) - math.log(
+        4000
+    )
+    ends = [priced(sampler, denoiser, 4, seed) for seed in range(100)]
+    upper, lower = (torch.stack(end).mean(0) for end in zip(*((e.nats, e.lower) for e in ends), strict=True))
+    assert (lower < -true).all()
+    assert (-true < upper).all()
+    value = bracket_value(ends[0], torch.full((8,), 3))
+    assert value.width == pytest.approx(float((ends[0].nats - ends[0].lower).sum()) / 24)
+    assert 1 <= value.effective_orders <= 4
+    assert bracket_value(priced(sampler, denoiser, 3), torch.full((8,), 3)) is None
 
 
 def test_the_orders_differ():

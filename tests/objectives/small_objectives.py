@@ -17,6 +17,7 @@ BASELINES = {
     "d3pm": {"use": "d3pm", "steps": 10},
     "mlm": {"use": "mlm", "rate": 0.4},
     "block": {"use": "block", "size": 2},
+    "sets": {"use": "sets", "gaps": 0.5},
     "strided": {"use": "strided", "stride": 3},
 }
 

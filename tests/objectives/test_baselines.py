@@ -19,7 +19,8 @@ LEFT = Zoo.load().spec("sampler", "left_to_right")
 BOUNDED = ["autoregressive", "block", "d3pm", "sedd", "strided"]
 EXACT = ["autoregressive", "strided"]
 # What writes a model that has an order of its own.
-WRITES = {"autoregressive": LEFT, "block": LEFT, "strided": Zoo.load().spec("sampler", "strided")}
+STRIDED = Zoo.load().spec("sampler", "strided")
+WRITES = {"autoregressive": LEFT, "block": LEFT, "sets": STRIDED, "strided": STRIDED}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -54,7 +55,7 @@ def test_the_figures_are_what_they_say(name):
             log_p = module.denoiser()(z, None, found["masked"])
         ce = -log_p.gather(1, given.tokens[found["masked"]][:, None])[:, 0]
         torch.testing.assert_close(found["token_loss"][found["masked"]], ce, rtol=1e-4, atol=1e-5)
-    assert module.stage(0.5) == ("medium" if name == "mdlm" else "train")
+    assert module.stage(0.5) == ("medium" if name in ("mdlm", "sets") else "train")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -14,15 +14,18 @@ LEARNED = {"learn_importance": True, "learn_position": True}
 RATES = {"rates": {"use": "adaptive", "bins": 2}}
 RUNNING = {"curriculum": "dynamic", "target": {"use": "difficulty", "scale": "running"}}
 SIMPLE = {"correction": "none", "weight": "simple"}
+READS_Z = {"estimator": PARTS["estimator"] | {"reads": "z"}}
 # An objective, and the parts that are not those of `PARTS`.
 EVERY = {
-    **{name: (table, {}) for name, table in BASELINES.items()},
-    **{f"{name} with dropout": (table, DROPOUT) for name, table in BASELINES.items()},
+    **{name: (table, READS_Z if name == "sets" else {}) for name, table in BASELINES.items()},
+    **{f"{name} with dropout": (table, DROPOUT) for name, table in BASELINES.items() if name != "sets"},
+    "sets with dropout": (BASELINES["sets"], DROPOUT | {"estimator": "uniform"}),
+    "sets by importance": (BASELINES["sets"], READS_Z | {"position_sets": "by_importance"}),
     "mdlm": (MDLM, {}),
     "mdlm with dropout": (MDLM, DROPOUT),
     "mdlm systematic": (MDLM, {"mask_drawing": "systematic"}),
     "mdlm with time": (MDLM, {kind: PARTS[kind] | {"time_conditioning": True} for kind in ("backbone", "estimator")}),
-    "mdlm on z": (MDLM | SIMPLE, {"masking": "reveal", "estimator": PARTS["estimator"] | {"reads": "z"}}),
+    "mdlm on z": (MDLM | SIMPLE, {"masking": "reveal", **READS_Z}),
     "sedd with state": (BASELINES["sedd"], RATES),
     "block with state": (BASELINES["block"], RATES),
     "mdlm with state": (MDLM, RATES | RUNNING | {"masking": {"use": "position", "bias": "running"}}),
@@ -35,7 +38,7 @@ EVERY = {
     "adaptive with state": (ADAPTIVE | {"bias": "running"}, {"target": RUNNING["target"]}),
 }
 STATEFUL = {"sedd with state": 1, "block with state": 1, "adaptive with state": 2, "mdlm with state": 4}
-DETERMINISTIC = [name for name, (_, parts) in EVERY.items() if parts is not DROPOUT]
+DETERMINISTIC = [name for name, (_, parts) in EVERY.items() if "dropout" not in str(parts)]
 
 
 def made(name, **parts):

@@ -17,7 +17,7 @@ V, ROWS, LENGTH = 300, 4, 32
 TABLE = {"name": "counted", "data": {"length": LENGTH}, "train": {"batch_size": ROWS}, "backbone": {"preset": "nano"}}
 # A shipped experiment of every objective. `adaptive` and `d3pm` also have a column of their own in the head, which the
 # formula leaves out.
-SHIPPED = ("adaptive_position", "autoregressive", "block", "d3pm", "mdlm", "mlm", "sedd", "strided")
+SHIPPED = ("adaptive_position", "autoregressive", "block", "d3pm", "mdlm", "mlm", "sedd", "sets", "strided")
 
 
 def experiment_of(**tables):
