@@ -41,9 +41,15 @@ def evaluate(
     `--corpus zero-shot` on all seven of the field's table, beside what was published.
 
     --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.steps=32, guidance.use=….
+    --bound bracket does so by 16 orders, or another even number of --orders, and says how far below the truth may lie.
     """
     # Mistakes in these are reported before torch is imported.
-    policy = given["bound"] == naming.POLICY
+    bracket = given["bound"] == naming.BRACKET
+    policy = bracket or given["bound"] == naming.POLICY
+    if bracket and (orders := orders or 16) % 2:
+        raise UserError(
+            f"--orders {orders}: a bracket holds half of its orders against the others; name an even number"
+        )
     if policy:
         parts = chosen(run, overrides, sampler, step)[0].parts
         if why := parts["sampler"].no_policy_bound_because:
@@ -97,6 +103,12 @@ def policy_lines(policy: PolicyValue) -> list[str]:
     ]
     if policy.orders > 1:
         numbers.append(("  with one order", f"{policy.nats_per_token_of_one_order:.4f} nats per token"))
+    if (bracket := policy.bracket) and bracket.tells:
+        lower = with_error(bracket.nats_per_token, bracket.stderr, ".4f")
+        numbers.append(("  the truth is above", f"{lower} nats per token, {bracket.value:.1f}"))
+        numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
+    elif bracket:
+        numbers.append(("  the truth is above", "not known: its error is wider than the bracket; name more --orders"))
     return [f"sampler {by}, guidance {policy.guidance['use']}, along the same text: {how}", *aligned(numbers)]
 
 

@@ -26,7 +26,7 @@ from atat_zoo.measure.likelihood import bound_value
 from atat_zoo.measure.text import Text, byte_counts
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD, exponential
 from atat_zoo.results.store import RunResult
 from atat_zoo.samplers import Sampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
@@ -106,6 +106,7 @@ class BracketValue:
 
     nats_per_token: float  # of the lower end
     stderr: float  # of that
+    value: float  # the exponential of nats per token
     width: float  # from it to the bound, nats per token
     width_stderr: float  # of that
     effective_orders: float  # of a sequence, on average
@@ -188,7 +189,12 @@ def bracket_value(measured: PolicyNats, n: Tensor) -> BracketValue | None:
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.nats - measured.lower, n)
     effective = float(measured.effective.mean())
     return BracketValue(
-        nats_per_token=lower, stderr=error, width=width, width_stderr=width_error, effective_orders=effective
+        nats_per_token=lower,
+        stderr=error,
+        value=exponential(lower),
+        width=width,
+        width_stderr=width_error,
+        effective_orders=effective,
     )
 
 

@@ -20,6 +20,8 @@ GENERATIVE_PERPLEXITY = "generative perplexity"
 POLICY = "policy"
 POLICY_BOUND = "policy bound"
 POLICY_LIKELIHOOD = "policy likelihood"
+# Two numbers between which the likelihood of a random policy lies (docs/mathematics.md, "A bracket").
+BRACKET = "bracket"
 
 
 def title(quantity: str) -> str:
