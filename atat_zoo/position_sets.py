@@ -35,9 +35,10 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether in a row of neighbouring free positions each turn is that before it plus one, or 0 after the last.
+        """Whether, if the free positions are neighbours, each turn is that before it plus one, or 0 after the last.
 
-        Then one pass over the text trains every position; else tokens have to be read twice. See `SetsObjective`.
+        The first is 0, too, where anything is given. Then one pass over the text trains every position; else tokens
+        have to be read twice: see `SetsObjective`.
         """
         return False
 
@@ -68,8 +69,8 @@ class PositionSets(Protocol):
 class StridedPositionSets(PositionSets):
     """Free position number j has turn (j + o) mod s: neighbours in a set are s positions apart.
 
-    s evaluations write a text of any length, and little is lost by drawing together what lies far apart. The offset o
-    is 0, or drawn where nothing is given.
+    s evaluations write a text of any length, and little is lost by drawing together what lies far apart. Where there
+    are fewer than s free positions, s is their number. The offset o is 0, or drawn where every position is free.
     """
 
     name = "strided"
@@ -93,11 +94,11 @@ class StridedPositionSets(PositionSets):
     def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
         import torch
 
-        number = free.cumsum(1) - 1
+        number, sets = free.cumsum(1) - 1, free.sum(1, keepdim=True).clamp(1, self.stride)
         if self.random_offset:
-            drawn = (_unit(keys, 1) * self.stride).long()
+            drawn = (_unit(keys, 1) * sets).long()
             number = number + torch.where(free.all(1, keepdim=True), drawn, 0)
-        return torch.where(free, number % self.stride, -1)
+        return torch.where(free, number % sets, -1)
 
 
 @component

@@ -103,12 +103,13 @@ def policy_lines(policy: PolicyValue) -> list[str]:
     ]
     if policy.orders > 1:
         numbers.append(("  with one order", f"{policy.nats_per_token_of_one_order:.4f} nats per token"))
-    if (bracket := policy.bracket) and bracket.tells:
+    if bracket := policy.bracket:
         lower = with_error(bracket.nats_per_token, bracket.stderr, ".4f")
         numbers.append(("  the truth is above", f"{lower} nats per token, {bracket.value:.1f}"))
         numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
-    elif bracket:
-        numbers.append(("  the truth is above", "not known: its error is wider than the bracket; name more --orders"))
+    elif policy.orders > 1 and policy.orders % 2 == 0:
+        why = "the bracket's error is wider than it; name more --orders or --sequences"
+        numbers.append(("  the truth is above", f"not known: {why}"))
     return [f"sampler {by}, guidance {policy.guidance['use']}, along the same text: {how}", *aligned(numbers)]
 
 

@@ -35,5 +35,6 @@ def bracket(nats: Tensor) -> Bracket:
     apart = other - one
     # The mean of both tangents: log ψ + w/ψ − 1 at ψ of one half and w of the other.
     lower = -((one + other) / 2 + (apart.expm1() + (-apart).expm1()) / 2)
+    lower = lower.masked_fill(lower.isnan(), -math.inf)  # of a text that some order cannot write
     total = (-nats).logsumexp(1)
     return Bracket(math.log(K) - total, lower, (2 * total - (-2 * nats).logsumexp(1)).exp())

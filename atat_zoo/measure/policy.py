@@ -111,11 +111,6 @@ class BracketValue:
     width_stderr: float  # of that
     effective_orders: float  # of a sequence, on average
 
-    @property
-    def tells(self) -> bool:
-        """Whether it is wider than its own error, which otherwise is all that it says."""
-        return math.isfinite(self.width) and self.width_stderr <= self.width
-
 
 @attrs.frozen(kw_only=True)
 class PolicyValue(RunResult):
@@ -141,7 +136,7 @@ class PolicyValue(RunResult):
     bits_per_byte_stderr: float  # of that
     nfe: float  # network evaluations per text, on average
     max_nfe: int  # the maximum that the settings allow
-    bracket: BracketValue | None  # of an even number of random orders
+    bracket: BracketValue | None  # of an even number of random orders, unless its error is wider than it is
 
     @property
     @override
@@ -183,10 +178,10 @@ def policy_value(
 
 
 def bracket_value(measured: PolicyNats, n: Tensor) -> BracketValue | None:
-    """Return the lower end over sequences of n tokens, [n]; None where it was not measured."""
-    if bool(measured.lower.isnan().any()):
-        return None
+    """Return the lower end over sequences of n tokens, [n]; None if it was not measured, or its error is wider."""
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.nats - measured.lower, n)
+    if not width_error <= width < math.inf:  # NaN where there is no bracket, or one text only
+        return None
     effective = float(measured.effective.mean())
     return BracketValue(
         nats_per_token=lower,

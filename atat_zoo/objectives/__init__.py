@@ -110,6 +110,7 @@ class Objective(Protocol):
     shifted: ClassVar[bool] = False
     #: Whether it shows the network a part of the text at a time, by `attention`.
     masks_attention: ClassVar[bool] = False
+    importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
 
     def network_input(self, rows: int, length: int) -> tuple[int, int]:
         """Return how many rows its network reads in a step over `rows` sequences of `length`, and how many tokens."""

@@ -31,11 +31,12 @@ class SetsObjective(Objective):
     carrier is the one at position k + 1, if that one's turn is this; for all other tokens that a later turn may read,
     there is another carrier at that position, which predicts nothing. A carrier sees the carriers of tokens whose turn
     is not later than its own, and itself; so no prediction reads a token of its own or of a later turn. In sets that
-    are `ascending` no other carriers are needed, but for the last token: one pass over the text trains them all.
+    are `ascending` no other carriers are needed, but for the last token, if no random subset is given: one pass over
+    the text trains them all.
 
     Every prediction has a context of its own and, without a curriculum, weight 1. An estimator reads the text as it
-    stands before a turn that is drawn for each row: it learns how hard the tokens are that are still masked, and the
-    curriculum weighs those alone, so both know only what is visible to them. The exact likelihood of the sets is
+    stands before a turn that is drawn for each row: it learns how hard the tokens of that turn are, and the curriculum
+    weighs all that are still masked, so both know only what is visible to them. The exact likelihood of the sets is
     reported as the bound `sets`; the perplexity is the bound under uniform masking, as for `mdlm`, of p_θ with all
     visible tokens given.
     """
@@ -46,13 +47,14 @@ class SetsObjective(Objective):
     module = "atat_zoo.objectives.sets_module:SetsModule"
     uses = frozenset({"backbone", "position_sets", "estimator", "curriculum", "target"})
     shifted = masks_attention = True
+    importance_reads = "z"
     prompts: float = param(0.2, help="share of rows with a beginning that is given", ge=0, le=1)
     gaps: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
     subsets: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: shares above 1, or a backbone that reads a time."""
+        """Yield the problems: shares above 1, an estimator that reads the clean text, or one that reads a time."""
         total = self.prompts + self.gaps + self.subsets
         if total > 1 + 1e-9:
             yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than all rows; lower them")
@@ -63,5 +65,9 @@ class SetsObjective(Objective):
                 "estimator",
                 f"objective 'sets' weighs and orders tokens by what is visible before them, and {estimator.name!r}, "
                 'as it is set, reads the clean text; set estimator.use = "transformer" and its reads to "z"',
+            )
+        if estimator.reads_time:
+            yield Problem(
+                "estimator.time_conditioning", "objective 'sets' has no diffusion time to tell it; set it to false"
             )
         yield from has_no_time(experiment)

@@ -66,7 +66,8 @@ def carriers(x: Tensor, turns: Tensor, mask_id: int, ascending: bool = False) ->
     tokens, positions = torch.where(readable, carried, mask_id), torch.arange(L + 1, device=x.device).expand(B, -1)
     if not ascending:
         alone = (predicts & (ready != turn) & (ready <= turns.amax(1, keepdim=True)))[:, 1:L]
-        count = int(to_host(alone.sum(1).amax()))
+        # Few different shapes, since each may be compiled anew.
+        count = min(L - 1, -(-int(to_host(alone.sum(1)).max()) // 8) * 8) if B else 0
         where = alone.sort(dim=1, descending=True, stable=True).indices[:, :count] + 1
         tokens = torch.cat([tokens, carried.gather(1, where)], 1)
         positions = torch.cat([positions, where], 1)
@@ -110,24 +111,25 @@ class SetsModule(DenoisingModule):
     def turns(self, batch: Batch) -> Tensor:
         """Draw the turns of a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
         keys = row_keys(self.context.seed, "sets", batch.index)
-        return self.turns_of(batch.tokens, batch.maskable & ~self.given(batch.maskable, keys), keys)
+        return self.turns_of(batch.tokens, batch.maskable, batch.maskable & ~self.given(batch.maskable, keys), keys)
 
-    def turns_of(self, x: Tensor, free: Tensor, keys: Tensor) -> Tensor:
+    def turns_of(self, x: Tensor, maskable: Tensor, free: Tensor, keys: Tensor) -> Tensor:
         """Return the turns of free positions, which may read what is visible before them, int64 [B, L]."""
 
         def score(masked: Tensor) -> Tensor:
             # Not under no_grad: see `MDLMModule.mask_by_visible_text`.
-            return self.importance(torch.where(masked, self.context.mask_id, x), masked, None).detach()
+            return self.importance(torch.where(masked, self.context.mask_id, x), maskable, None).detach()
 
         turns: Tensor = self.sets.turns(free, keys, score)
         return turns
 
-    def before_a_turn(self, batch: Batch, turns: Tensor) -> NoisedBatch:
-        """Return the batch as it stands before a turn that is drawn for each row; of no other token is it told."""
+    def before_a_turn(self, batch: Batch, turns: Tensor) -> tuple[NoisedBatch, Tensor]:
+        """Return the batch as it stands before a turn that is drawn for each row, and which tokens that turn has."""
         drawn = uniform(row_keys(self.context.seed, "turn", batch.index), 1, torch.float64)
-        masked = turns >= (drawn * (1 + turns.amax(1, keepdim=True))).long().clamp(min=0)
+        turn = (drawn * (1 + turns.amax(1, keepdim=True))).long()
+        masked = turns >= turn
         rate = masked.sum(1) / batch.maskable.sum(1).clamp(min=1)
-        return attrs.evolve(self.noised(batch, masked, rate, masked.float(), rate), maskable=masked)
+        return self.noised(batch, masked, rate, masked.float(), rate), turns == turn
 
     # Forward
 
@@ -153,22 +155,25 @@ class SetsModule(DenoisingModule):
         turns = self.turns(batch)
         free = turns >= 0
         # 2. The network reads each token from the turn after its own on.
-        head_inputs = self.of_turns(batch.tokens, turns, self.sets.ascending).at(free)
+        # Around a random subset every token may be in need of a carrier of its own.
+        ascending = self.sets.ascending and not self.objective.subsets
+        head_inputs = self.of_turns(batch.tokens, turns, ascending).at(free)
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
         if self.estimator.reads != "z":
             loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
             return metrics(noised, ce, loss)
         # 3. How hard the tokens are that are masked before some turn, and what the curriculum makes of it.
-        before = self.before_a_turn(batch, turns)
-        importance = self.importance(before.z, before.masked, None)
+        before, coming = self.before_a_turn(batch, turns)
+        importance = self.importance(before.z, batch.maskable, None)
         weight = self.curriculum.weights(before, importance.detach(), batch.progress)
         # 4. Logits and cross-entropy of all free positions.
         diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
-        # 5. What the parts with a state learn of the step, and the estimator's own loss.
+        # 5. What the parts with a state and the estimator learn: of the tokens that are predicted from just that text.
+        now = attrs.evolve(before, masked=coming, p=coming.float())
         if self.training:
-            self.stateful.observe(before, ce)
-        distance = importance_loss(importance, *self.target(before, torch.where(before.masked, ce, 0)))
+            self.stateful.observe(now, torch.where(coming, ce, 0))
+        distance = importance_loss(importance, *self.target(now, torch.where(coming, ce, 0)))
         loss = diffusion + self.objective.importance_loss_weight * distance
         learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
         return metrics(noised, ce, diffusion, loss) | (learned if self.learns_importance else {})
@@ -198,7 +203,7 @@ class SetsModule(DenoisingModule):
         numbers = iter(range(draws))
 
         def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            turns = self.turns_of(x, maskable, fold(keys, next(numbers)))
+            turns = self.turns_of(x, maskable, maskable, fold(keys, next(numbers)))
             return {"sets": self.cross_entropy_of_turns(x, turns)[masked]}
 
         return average(of_draw, tokens, masks, self.context.mask_id)
@@ -254,16 +259,16 @@ class WritingPredictor(Predictor):
         asked = torch.zeros_like(content).index_put_((row, position), torch.ones_like(row, dtype=torch.bool))
         # Those of tokens come first, since they are cached.
         kind = torch.where(content, 0, torch.where(asked, 1, 2))
-        sizes = to_host(torch.stack([content.sum(1), (content | asked).sum(1)]))
-        new, count = sizes[0], int(sizes[1].max()) if len(tokens) else 0
+        new, sizes, host_rows = to_host(torch.stack([content.sum(1), (content | asked).sum(1), rows]))
+        count = int(sizes.max()) if len(tokens) else 0
         order = kind.sort(dim=1, stable=True).indices
         positions = order[:, :count]
         is_content = content.gather(1, positions)
         read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
         itself = torch.eye(count, dtype=torch.bool, device=tokens.device)
-        cached = texts.filled(rows)[:, None].expand(-1, count, -1)
+        cached = texts.filled(host_rows)[:, None].expand(-1, count, -1)
         seen = torch.cat([cached, is_content[:, None] | itself], 2)[:, None]
-        cache = texts.turn(rows, new)
+        cache = TurnCache(texts, rows, host_rows, new)
         hidden = self.module.backbone(read, positions=positions, attention=seen, cache=cache)
         cache.finish()
         slot = torch.zeros_like(order).scatter_(
@@ -285,22 +290,18 @@ class Texts:
         self.layers: list[tuple[Tensor, Tensor]] = []  # [B, H, C, D/H] each
 
     def filled(self, rows: Tensor) -> Tensor:
-        """Return which of the cached places of rows are filled, bool [A, C]."""
-        count = self.count[rows.cpu()]
+        """Return which of the cached places of rows, int64 [A] on the host, are filled, bool [A, C]."""
+        count = self.count[rows]
         return (torch.arange(int(count.max()) if len(count) else 0) < count[:, None]).to(self.known.device)
-
-    def turn(self, rows: Tensor, new: Tensor) -> TurnCache:
-        """Return the cache for a turn in which rows read so many new tokens, int64 [A] on the host."""
-        return TurnCache(self, rows, new)
 
 
 class TurnCache(Cache):
     """The cache of some rows in a turn: it stores the first keys and values of each, as many as are of new tokens."""
 
-    def __init__(self, texts: Texts, rows: Tensor, new: Tensor) -> None:
+    def __init__(self, texts: Texts, rows: Tensor, host_rows: Tensor, new: Tensor) -> None:
         super().__init__()
-        self.texts, self.rows, self.new = texts, rows, new
-        self.count = texts.count[rows.cpu()]
+        self.texts, self.rows, self.host_rows, self.new = texts, rows, host_rows, new
+        self.count = texts.count[host_rows]
         self.most = int(self.count.max()) if len(rows) else 0
 
     def __len__(self) -> int:
@@ -327,4 +328,4 @@ class TurnCache(Cache):
 
     def finish(self) -> None:
         """Count the new tokens as cached."""
-        self.texts.count[self.rows.cpu()] += self.new
+        self.texts.count[self.host_rows] += self.new

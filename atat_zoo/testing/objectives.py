@@ -24,6 +24,7 @@ from atat_zoo.testing.toys import ExactBackbone, Hashed, Joint, toy
 
 V, L, N = 7, 6, 8  # of the small network: vocabulary, length, rows of a global batch
 _SMALL: dict[str, Any] = {
+    "position_sets": {"use": "strided", "stride": 2},
     "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"},
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
 }
@@ -227,6 +228,7 @@ def _keys(rows: int) -> Tensor:
 def _assembled(objective: Any, context: Context, **parts: Any) -> Any:
     zoo = Zoo.load()
     tables: dict[str, Any] = {**TABLES, **_SMALL, **parts}
+    tables["estimator"] = {**tables["estimator"], "reads": getattr(objective, "importance_reads", "x")}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         made = {

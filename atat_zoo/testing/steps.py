@@ -200,13 +200,17 @@ def check_position_sets(sets: Any, examples: int = 50) -> None:
         holds(alone == turns[2:3], "a row does not depend on the others of its batch")
         if sets.deterministic:
             holds(sets.turns(free, keys + 1, score) == turns, "deterministic sets do not follow the key")
+        for row in turns:
+            there = row[row >= 0].unique()
+            holds(there == torch.arange(len(there)), "no turn is left out")
         if sets.ascending:
-            after = turns.roll(1, 1) + 1
-            together = free & free.roll(1, 1)
-            together[:, 0] = False
+            begins = free & ~torch.cat([torch.zeros_like(free[:, :1]), free[:, :-1]], 1)
+            together = begins.sum(1) <= 1
             last = turns.amax(1, keepdim=True)
-            steps = (turns == after) | (after > last) | (last == 0)
-            holds(steps | ~together, "ascending turns go on by one, and begin anew after the last")
+            steps = (turns == turns.roll(1, 1) + 1) | (turns.roll(1, 1) == last) | ~free
+            first = (turns == 0) | free.all(1, keepdim=True)
+            right = torch.where(begins, first, steps).all(1)
+            holds(right | ~together, "ascending turns of neighbours go on by one from 0, and begin anew after the last")
 
 
 def check_curriculum(curriculum: Any, examples: int = 50) -> None:

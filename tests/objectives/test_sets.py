@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, L, N, V, batch, build
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.measure.policy import policy_nats
 from atat_zoo.registry import Context
+from atat_zoo.samplers.order import strided_classes
 
 ZOO = Zoo.load()
 MAPS = [
@@ -151,9 +152,8 @@ def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, dat
     assert int(turns.min()) >= -1
     for row in range(len(free)):
         assert torch.equal(part.turns(free[row : row + 1], keys[row : row + 1], torch.zeros_like)[0], turns[row])
-        if not part.random_offset if hasattr(part, "random_offset") else True:
-            there = turns[row][free[row]].unique()
-            assert torch.equal(there, torch.arange(len(there)))  # no set is empty
+        there = turns[row][free[row]].unique()
+        assert torch.equal(there, torch.arange(len(there)))  # no set is empty
     if part.deterministic:
         assert torch.equal(part.turns(free, keys + 1, torch.zeros_like), turns)
 
@@ -173,29 +173,35 @@ def weighed(length=8, curriculum="none", **sets):
 def test_turns_by_importance_read_only_what_is_visible_when_they_come(data, sets, first, share):
     module = weighed(sets=sets, first=first, random_share=share)
     x, free, keys = text(8), torch.tensor([[True] * 8, [False] * 2 + [True] * 6, [True] * 7 + [False]]), torch.arange(3)
-    turns, position = module.turns_of(x, free, keys), data.draw(st.integers(0, 7))
+    turns, position = module.turns_of(x, free, free, keys), data.draw(st.integers(0, 7))
     changed = x.clone()
     changed[:, position] = (x[:, position] + data.draw(st.integers(1, V - 1))) % V
-    later = module.turns_of(changed, free, keys)
+    later = module.turns_of(changed, free, free, keys)
     known = turns <= turns[:, position : position + 1]
     assert torch.equal(torch.where(known, later, -1), torch.where(known, turns, -1))
 
 
 def test_a_turn_by_importance_follows_the_estimator():
     module, x = weighed(sets=4, random_share=0.25), text(8, rows=1)
-    turns = module.turns_of(x, torch.ones_like(x, dtype=torch.bool), torch.arange(1))
+    free = torch.ones_like(x, dtype=torch.bool)
+    turns = module.turns_of(x, free, free, torch.arange(1))
     masked = turns > 0
-    importance = module.importance(torch.where(masked, V, x), masked, None)
+    importance = module.importance(torch.where(masked, V, x), free, None)
     order = importance[masked].argsort()
     assert (turns[masked][order].diff() >= 0).all()
-    hard = weighed(sets=4, random_share=0.25, first="hard").turns_of(x, torch.ones_like(masked), torch.arange(1))
+    hard = weighed(sets=4, random_share=0.25, first="hard").turns_of(x, free, free, torch.arange(1))
     assert torch.equal(hard > 0, masked)
     assert (hard[masked][order].diff() <= 0).all()
+    # What is visible decides: of the same key, other texts have other turns.
+    texts = text(8, rows=64)
+    free = torch.ones_like(texts, dtype=torch.bool)
+    assert len(module.turns_of(texts, free, free, torch.zeros(64, dtype=torch.int64)).unique(dim=0)) > 4
 
 
 def test_the_curriculum_weighs_what_is_masked_before_a_turn_and_the_estimator_learns_of_it():
     module, one = weighed(6, curriculum={"use": "three_stage", "warmup_steps": 0}, sets=3), batch(1)
-    before = module.before_a_turn(one, module.turns(one))
+    before, coming = module.before_a_turn(one, module.turns(one))
+    assert not (coming & ~before.masked).any()
     found = module.loss(one)
     weight = module.curriculum.weights(before, found["importance"], one.progress)
     weight = torch.where(before.masked, weight, 1.0)
@@ -220,7 +226,8 @@ def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap(sampler):
         turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds, torch.zeros_like)
         torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
     else:
-        assert (found.nats > 0).all()
+        turns = strided_classes(free, 4, "random", fold(seeds, 0))
+        torch.testing.assert_close(found.nats, nats(module, x, torch.where(free, turns, -1)).sum(1).double())
 
 
 def test_what_is_masked_again_is_predicted_from_what_is_visible():

@@ -27,7 +27,7 @@ class Network(nn.Module):
         """Return hidden states [B, L, D]; see `BackboneModule`."""
         length = tokens.shape[1]
         place = torch.arange(length, device=tokens.device) if positions is None else positions
-        distance = (place[:, None] - place).clamp(-self.reach, self.reach) + self.reach
+        distance = (place[..., :, None] - place[..., None, :]).clamp(-self.reach, self.reach) + self.reach
         seen = torch.ones(length, length, dtype=torch.bool, device=tokens.device)
         if isinstance(attention, str):  # "causal"
             seen = seen.tril()
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, h: Tensor, distance: Tensor, seen: Tensor) -> Tensor:
-        """Return h [B, L, D] after the layer; distance [L, L] counts from 0, seen is bool [L, L] or [B, L, L]."""
+        """Return h [B, L, D] after the layer; distance, from 0, and seen, bool, are [L, L] or [B, L, L]."""
         share = self.weight[distance].masked_fill(~seen, -torch.inf).softmax(-1)
         h = h + share.to(h.dtype) @ self.value(self.norm(h))
         added: Tensor = self.mlp(h)
