@@ -87,6 +87,8 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     _near(other[:, :HALF], causal[:, :HALF], "causal attention sees no future")
     past = torch.ones(L, L).tril().bool()
     _near(module(tokens, t, attention=past), causal, "a mask of the past is causal attention")
+    of_rows = module(tokens, t, positions=torch.arange(L).expand(B, L), attention=past.expand(B, 1, L, L))
+    _near(of_rows, causal, "positions and a mask may be given for each row")
 
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:

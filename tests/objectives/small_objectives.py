@@ -23,7 +23,7 @@ BASELINES = {
 
 
 PARTS = {
-    "position_sets": "strided",
+    "position_sets": {"use": "strided", "stride": 3},
     "backbone": BACKBONE,
     "noise": "linear",
     "rates": "noise",

@@ -20,7 +20,7 @@ EVERY = {
     **{name: (table, READS_Z if name == "sets" else {}) for name, table in BASELINES.items()},
     **{f"{name} with dropout": (table, DROPOUT) for name, table in BASELINES.items() if name != "sets"},
     "sets with dropout": (BASELINES["sets"], DROPOUT | {"estimator": "uniform"}),
-    "sets by importance": (BASELINES["sets"], READS_Z | {"position_sets": "by_importance"}),
+    "sets by importance": (BASELINES["sets"], READS_Z | {"position_sets": {"use": "by_importance", "sets": 2}}),
     "mdlm": (MDLM, {}),
     "mdlm with dropout": (MDLM, DROPOUT),
     "mdlm systematic": (MDLM, {"mask_drawing": "systematic"}),
