@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -84,7 +85,10 @@ class Atat:
 
     def kill(self):
         """Kill it with all that it started; returns what it had printed."""
-        os.killpg(self.pid, signal.SIGKILL)
+        # One that has just been started has no group of its own yet.
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
         wait([self._process.sentinel])
         return self._read()
 

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import attrs
 import numpy as np
@@ -228,7 +228,7 @@ def _split(content: Any) -> SplitRecord:
 def _record(cls: type[_T], table: dict[str, Any]) -> _T:
     """Return an instance of a class after checking the types of plain values, to refuse a broken file here."""
     for field in attrs.fields(cls):  # type: ignore[arg-type]
-        plain = {"int": int, "str": str, "dict": dict}.get(str(field.type).partition("[")[0])
-        if plain and type(table[field.name]) is not plain:
+        plain = get_origin(field.type) or field.type
+        if plain in (int, str, dict) and type(table[field.name]) is not plain:
             raise TypeError(f"{field.name} is {table[field.name]!r}")
     return cls(**table)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from atat_zoo.curricula import NoCurriculum
 from atat_zoo.errors import Problem
 from atat_zoo.objectives import Objective
@@ -52,6 +54,10 @@ class SetsObjective(Objective):
     gaps: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
     subsets: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
+
+    @override
+    def network_input(self, rows: int, length: int) -> tuple[int, int]:
+        return rows, length + 1  # of sets that ascend; others read up to twice as many
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: shares above 1, an estimator that reads the clean text, or one that reads a time."""
