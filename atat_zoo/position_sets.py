@@ -20,12 +20,8 @@ from atat_zoo.registry import component, param, parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from torch import Tensor
-
-    # How hard the masked tokens are, float [B, L], from the others: see `VisibleTextMasking.draw_mask`.
-    Score: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class PositionSets(Protocol):
@@ -52,7 +48,7 @@ class PositionSets(Protocol):
         """Whether it calls `score`, for which the experiment needs an estimator that reads the text with masks."""
         return False
 
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the turn of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1, none left out.
 
         Args:
@@ -91,7 +87,7 @@ class StridedPositionSets(PositionSets):
         return not self.random_offset
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
         number, sets = free.cumsum(1) - 1, free.sum(1, keepdim=True).clamp(1, self.stride)
@@ -120,7 +116,7 @@ class LeftToRightPositionSets(PositionSets):
         return True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return (free.cumsum(1) - 1).masked_fill(~free, -1)
 
 
@@ -140,7 +136,7 @@ class BlocksPositionSets(PositionSets):
         return True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return ((free.cumsum(1) - 1) // self.size).masked_fill(~free, -1)
 
 
@@ -163,7 +159,7 @@ class AtOncePositionSets(PositionSets):
         return True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return free.long() - 1
 
 
@@ -184,7 +180,7 @@ class StaggeredPositionSets(PositionSets):
     window: float = param(0.3, help="w, the share of the text within which the order is random", ge=0, le=1)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         n = free.sum(1, keepdim=True).clamp(min=1)
         number = (free.cumsum(1) - 1).double()
         time = (1 - self.window) * number / n + self.window * _unit(keys, free.shape[1])
@@ -202,7 +198,7 @@ class RandomPositionSets(PositionSets):
     sets: int | None = param(16, help="S, the number of sets; one per position if none", ge=1)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return _divided(_unit(keys, free.shape[1]), free, self.sets or free.shape[1])
 
 
@@ -223,7 +219,7 @@ class ImportancePositionSets(PositionSets):
     first: Literal["easy", "hard"] = param("easy", help="which of the others come first")
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
         n = free.sum(1, keepdim=True)
@@ -266,7 +262,7 @@ class MixturePositionSets(PositionSets):
         return any(sets.reads_importance for sets in self.of)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
         from atat_zoo.diffusion.randomness import fold

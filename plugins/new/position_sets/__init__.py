@@ -8,9 +8,9 @@ from atat_zoo.position_sets import PositionSets
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable
 
-    from atat_zoo.position_sets import Score
+    from torch import Tensor
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -25,7 +25,7 @@ class PlaceholderPositionSets(PositionSets):
     size: int = param(2, help="positions from either end in a set", ge=1)
     deterministic = True
 
-    def turns(self, free: Tensor, keys: Tensor, score: Score) -> Tensor:
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the turn of each free position, int64 [B, L], and -1 of the others."""
         number = free.cumsum(1) - 1
         from_end = free.sum(1, keepdim=True) - 1 - number
