@@ -302,7 +302,7 @@ OBJECTIVES = {
     "adaptive": ([ESTIMATOR], "learned_order", True),
     "block": (["objective.size=4"], "semi_autoregressive", False),
     "autoregressive": ([], "left_to_right", False),
-    "sets": (["position_sets.stride=4"], "{use = 'strided', stride = 4}", False),
+    "sets": (["position_sets.stride=4"], "strided", False),
     "strided": (["objective.stride=4"], "strided", False),
 }
 
