@@ -76,10 +76,7 @@ class StridedPositionSets(PositionSets):
     stride: int = param(16, help="s, the number of sets", ge=1)
     random_offset: bool = param(False, help="let each whole text begin with a set of its own")
 
-    @property
-    @override
-    def ascending(self) -> bool:
-        return True
+    ascending = True
 
     @property
     @override
@@ -105,15 +102,7 @@ class LeftToRightPositionSets(PositionSets):
     summary = "one free position after the other"
     refs = ("arXiv:1706.03762",)
 
-    @property
-    @override
-    def ascending(self) -> bool:
-        return True
-
-    @property
-    @override
-    def deterministic(self) -> bool:
-        return True
+    ascending = deterministic = True
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -130,10 +119,7 @@ class BlocksPositionSets(PositionSets):
 
     size: int = param(4, help="positions in a block", ge=1)
 
-    @property
-    @override
-    def deterministic(self) -> bool:
-        return True
+    deterministic = True
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -148,15 +134,7 @@ class AtOncePositionSets(PositionSets):
     summary = "all free positions in one set, as a row of masked diffusion is trained"
     refs = ("arXiv:2406.07524",)
 
-    @property
-    @override
-    def ascending(self) -> bool:
-        return True
-
-    @property
-    @override
-    def deterministic(self) -> bool:
-        return True
+    ascending = deterministic = True
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:

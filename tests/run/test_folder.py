@@ -110,7 +110,7 @@ def test_whether_a_folder_is_in_use_can_be_seen_without_being_in_the_way(tmp_pat
 
     watcher = threading.Thread(target=look)
     with folder.lock():
-        pass
+        assert folder.in_use
     assert not folder.in_use
     watcher.start()
     looking.wait(20)
