@@ -1,21 +1,25 @@
 """The arguments and options that commands share, each declared once, and the parsing of their values."""
 
+from __future__ import annotations
+
 import glob
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.experiment import EvaluationSpec, Experiment, from_overrides, recipe, recipes
 from atat_zoo.parsing import TrailingInput, value_of
 from atat_zoo.registry import Zoo
-from atat_zoo.run import RunFolder
-from atat_zoo.tokenizers import TokenizerModel
+
+# Every command imports this module, and few read an experiment.
+if TYPE_CHECKING:
+    from atat_zoo.experiment import EvaluationSpec, Experiment
+    from atat_zoo.tokenizers import TokenizerModel
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -106,6 +110,9 @@ def chosen(
     run: Path, overrides: Sequence[str], sampler: str | None, step: int | None = None
 ) -> tuple[Experiment, TokenizerModel]:
     """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch."""
+    from atat_zoo.experiment import from_overrides
+    from atat_zoo.run import RunFolder
+
     for text in overrides:
         key, equals, _ = text.partition("=")
         if equals and key.split(".")[0].strip() not in CHANGED:
@@ -156,6 +163,8 @@ def named(kind: str, text: str) -> Any:
 
 def other_text(text: str | None) -> dict[str, Any]:
     """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
+    from atat_zoo.experiment import recipe, recipes
+
     if not text or text == ZERO_SHOT:
         return {}
     path, parts, shipped = Path(text), Zoo.load().names("corpus"), recipes()

@@ -247,6 +247,12 @@ def test_listing_and_checking_import_nothing_heavy(words, code):
     assert (done.returncode, imported, len(err)) == (code, "imported []", code == 2)
 
 
+def test_listing_the_zoo_imports_no_experiments():
+    report = "lambda: print('atat_zoo.experiment' in sys.modules, file=sys.stderr)"
+    call = f"import sys, atexit\natexit.register({report})\n{CALL}"
+    assert spawned("zoo", "list", call=call, env=os.environ | {"ATAT_ZOO_PLUGINS": ""}).stderr.strip() == "False"
+
+
 def test_a_reader_that_goes_away_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
