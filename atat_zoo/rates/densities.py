@@ -51,7 +51,7 @@ class BellRatesModule(MixedRatesModule):
 
     @override
     def density(self, rate: Tensor) -> Tensor:
-        rate, scale = rate.clamp(SMALLEST, 1 - SMALLEST), self.rates.scale
+        rate, scale = rate.clamp(max=1 - SMALLEST), self.rates.scale
         z = (rate.logit() - self.rates.location) / scale
         log_normal = -z.square() / 2 - math.log(scale * math.sqrt(2 * math.pi))
         return (log_normal - rate.log() - rate.neg().log1p()).exp()
@@ -96,7 +96,7 @@ class BetaRatesModule(MixedRatesModule):
 
     @override
     def density(self, rate: Tensor) -> Tensor:
-        rate = rate.clamp(SMALLEST, 1 - SMALLEST)
+        rate = rate.clamp(max=1 - SMALLEST)
         return ((self.a - 1) * rate.log() + (self.b - 1) * rate.neg().log1p() - self.log_beta).exp()
 
     @override

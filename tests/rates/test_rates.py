@@ -74,6 +74,11 @@ def test_quantiles_rise_and_invert_the_integral_of_the_density(module):
         assert found == pytest.approx(high - low, abs=2e-3 if isinstance(module, StatefulPart) else 1e-6)
 
 
+@given(st.one_of(bells, betas, adaptives))
+def test_densities_are_finite_where_everything_is_masked(module):
+    assert module.density(torch.ones(1, dtype=torch.float64)).isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "geometric", "log_linear"])
 def test_rates_of_the_noise_are_those_of_its_times_to_the_bit(name):
     noise = Zoo.load().spec("noise", name)
@@ -218,6 +223,13 @@ def test_adaptive_rates_are_uniform_until_every_bin_has_been_seen(losses):
         assert not torch.allclose(rate, U.float(), atol=1e-12, rtol=0)
 
 
+def test_a_bin_has_been_seen_however_much_its_sums_have_decayed():
+    module = taught([0.1, 1.0], decay=0.01)
+    module.update(torch.zeros(2, 2, dtype=torch.float64), 0.0)
+    assert module.sums[1].tolist() == pytest.approx([0.1, 0.1])
+    torch.testing.assert_close(module.heights(), taught([0.1, 1.0]).heights())
+
+
 def test_what_is_seen_is_the_loss_at_masked_tokens_by_the_bin_of_the_row():
     module = AdaptiveRates(bins=2, decay=0.5).build(CONTEXT)
     seen = noised([[True, False], [True, True], [False, True]], [0.2, 0.5, 0.9])
@@ -226,6 +238,7 @@ def test_what_is_seen_is_the_loss_at_masked_tokens_by_the_bin_of_the_row():
     module.update(total, 0.0)
     module.update(total, 0.0)
     assert module.sums.tolist() == [[10.5, 12.0], [4.5, 1.5]]
+    assert module.statistics(noised([[True]], [0.2]), torch.ones(1, 1)).tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
 def test_the_unigram_cross_entropy_is_of_the_training_tokens_and_is_saved():
