@@ -213,12 +213,7 @@ class _Run:
         if pace.needs:
             step.ranking = ranking
             taken = pace.take(step)
-            if taken.dtype == torch.bool:
-                # A rule about single positions may select none; then the first of the order is filled.
-                chosen = taken & step.open
-                chosen |= ~chosen.any(1, keepdim=True) & first_of(ranking, torch.ones_like(step.rows))
-            else:
-                chosen = first_of(ranking, taken.clamp(min=1)) & step.open
+            chosen = (taken if taken.dtype == torch.bool else first_of(ranking, taken)) & step.open
         else:
             chosen = first_of(ranking, count)
         if stop.active:

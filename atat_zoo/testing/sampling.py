@@ -210,6 +210,8 @@ def check_pace(pace: Pace, examples: int = 50) -> None:
     else:
         is_tensor(taken, "how many, one number a row", torch.int64, step.rows.shape)
     _holds_in_a_sampler(pace.needs, {"log_probs", "history"}, examples, pace=pace)
+    number = (taken & step.open).sum(1) if taken.dtype == torch.bool else taken
+    assert not pace.needs or bool((number >= 1).all()), "a pace that reads predictions takes at least one per row"
 
 
 def check_remask(remask: Remask, examples: int = 50) -> None:

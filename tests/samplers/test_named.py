@@ -1,12 +1,15 @@
 """Named samplers at numbers of steps, those that fit an experiment, and what an observer is told."""
 
 import pytest
+import torch
 
 from atat_zoo import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.samplers import shifted
 from atat_zoo.samplers.named import at_steps, fitting
-from atat_zoo.samplers.published import LeftToRightSampler
+from atat_zoo.samplers.published import LeftToRightSampler, MaskGITSampler, P2Sampler
+from atat_zoo.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.testing.toys import Hashed
 
 BACKBONE = {"use": "dit", "preset": "nano"}
 
@@ -43,6 +46,13 @@ def test_a_model_of_classes_refuses_a_random_offset():
     assert experiment().parts["sampler"].offset != "random"
     with pytest.raises(UserError, match=r'sampler\.offset: "random" is not for this model'):
         experiment(offset="random")
+
+
+@pytest.mark.parametrize("sampler", [MaskGITSampler(), P2Sampler()])
+def test_what_no_policy_bound_covers_scores_no_text(sampler):
+    z = torch.full((1, 3), 9)
+    with pytest.raises(UserError, match="the policy bound does not cover this sampler: .*; choose another"):
+        sampler.score_text(Hashed(9), z, torch.zeros(1, dtype=torch.int64), TeacherForcing(z))
 
 
 def test_an_observer_is_told_of_the_whole_text():

@@ -86,6 +86,7 @@ PACES = {
     "one number a row": {"take": lambda good, step: step.remaining[:1]},
     "bool": {"take": lambda good, step: step.open[:1]},
     "batch": {"take": lambda good, step: torch.full_like(step.remaining, len(step.remaining))},
+    "at least one per row": {"needs": frozenset({"log_probs"}), "take": lambda good, step: 0 * step.remaining},
     "unknown needs: drawn": {"needs": frozenset({"drawn"})},
 }
 REMASKS = {
