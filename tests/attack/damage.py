@@ -25,6 +25,8 @@ def truncated(draw, data):
 
 def flipped(draw, data):
     """Flip one bit to eight of them; in the first bytes, where the headers are, as often as elsewhere."""
+    if not data:
+        return data
     changed = bytearray(data)
     reach = min(len(data), draw.choice((16, 600, len(data))))
     for _ in range(draw.choice((1, 1, 2, 8))):
@@ -34,7 +36,7 @@ def flipped(draw, data):
 
 def zeroed(draw, data):
     """Fill a stretch with zeros, or with ones, which are no number in a file of weights."""
-    start, size = draw.randrange(len(data)), draw.choice((1, 64, 4096))
+    start, size = draw.randrange(max(len(data), 1)), draw.choice((1, 64, 4096))
     return data[:start] + draw.choice((b"\0", b"\0", b"\xff")) * len(data[start : start + size]) + data[start + size :]
 
 

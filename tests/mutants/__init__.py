@@ -8,7 +8,8 @@ The mutants are mutmut's own: an operator, a number, a comparison or a condition
 absent, a value is None. They are of the bodies of functions and methods. By rule there are none in docstrings,
 annotations, values of a class (parameters and their help), decorated functions (properties) and what is raised or
 yielded as a sentence (`SENTENCES`), for the wording of a message is not computed. Those that only change the device of
-a tensor, or a type for the type checker (`UNCOMPUTED`), count as equivalent.
+a tensor, a type for the type checker, or the False of a buffer that is not saved to None (`UNCOMPUTED`), count as
+equivalent.
 
 The sample follows from the seed and holds as many mutants of every room; the rate in all weighs the rooms by their
 mutants. Mutants that compute the same are in `equivalent.toml`, each with its reason, and do not count. All is written
@@ -19,4 +20,7 @@ again, it tests what was not tested, and what survived.
 ROOMS = ("diffusion", "rates", "masking", "objectives", "samplers")
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
-UNCOMPUTED = r"\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?|\.to\(([\w.]+\.device|None)\)|\bcast\((None|\"\w+\")"
+UNCOMPUTED = (
+    r"\bpersistent=(False|None)|\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?"
+    r"|\.to\(([\w.]+\.device|None)\)|\bcast\((None|\"\w+\")"
+)

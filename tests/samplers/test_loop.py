@@ -9,9 +9,11 @@ from atat_zoo import Zoo
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import Note
-from atat_zoo.samplers.pace import BinomialPace, EverythingPace
+from atat_zoo.samplers.order import LearnedOrder, RandomOrder, UncertaintyOrder
+from atat_zoo.samplers.pace import BinomialPace, EverythingPace, FirstHittingPace, FixedPace
+from atat_zoo.samplers.parts import SamplerParts
 from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler, UncertaintyGuidedSampler
-from atat_zoo.samplers.remask import ReMDMCapRemask
+from atat_zoo.samplers.remask import PlannerRemask, ReMDMCapRemask
 from atat_zoo.samplers.stop import UncertaintyStop
 from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
@@ -53,6 +55,35 @@ def test_the_draft_has_the_most_probable_token_at_every_mask():
     sample(UncertaintyGuidedSampler(min_steps=2, max_steps=6, threshold=0.0), z, importance=importance)
     assert len(seen) >= 2
     assert all(seen)
+
+
+def test_a_guided_text_ends_when_little_is_uncertain():
+    z = torch.full((2, 12), 9)
+    made = sample(UncertaintyGuidedSampler(min_steps=6, max_steps=6), z, Hashed(9, sharpness=1e6))
+    assert made.nfe.tolist() == [1, 1]
+    made = sample(UncertaintyGuidedSampler(min_steps=6, max_steps=6, threshold=0.0), z, Hashed(9, sharpness=1e6))
+    assert made.nfe.tolist() == [6, 6]
+
+
+def test_a_model_that_reads_time_is_told_that_of_the_pace():
+    told, plain = [], Hashed(9)
+
+    def denoiser(tokens, t, where):
+        told.append(t.tolist())
+        return plain(tokens, t, where)
+
+    timed = FunctionDenoiser(denoiser, 9, reads_time=True)
+    for order in (RandomOrder(), UncertaintyOrder()):  # one that waits for the predictions, too
+        sample(assemble(order=order, pace=FirstHittingPace()), torch.full((2, 3), 9), timed)
+    once, again = told[:3], told[3:]
+    assert once == again
+    assert all(0 < t < 1 for times in once[1:] for t in times)
+
+
+def test_an_order_and_a_remask_may_want_too_much_of_a_model():
+    parts = SamplerParts(order=LearnedOrder(), remask=PlannerRemask(), pace=FixedPace())
+    (problem,) = parts.incompatibilities()
+    assert (problem.key, "each want more of the same evaluation" in problem.text) == ("sampler", True)
 
 
 def test_importance_is_not_asked_for_unless_the_order_wants_it():

@@ -106,6 +106,10 @@ def test_the_mean_uncertainty_is_over_what_is_masked():
     stopped = UncertaintyStop(threshold=threshold)(step)
     assert stopped.tolist() == [bool(mean < threshold) for mean in means]
     assert stopped.sum() == 2
+    # What is as uncertain as the threshold goes on, so 0 never stops.
+    step = example_step(frozenset(), rows=1, length=2)
+    step.log_probs = torch.tensor([0.0, -torch.inf]).expand(len(step.log_probs), 2)
+    assert not UncertaintyStop(threshold=0.0)(step).any()
 
 
 @pytest.mark.parametrize(
