@@ -90,6 +90,22 @@ def _tables(part: Table) -> Iterator[str]:
     if rows:
         columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
         yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
+    yield from _multipliers(part.get("multipliers"))
+
+
+def _multipliers(multipliers: Sequence[Table] | None) -> Iterator[str]:
+    """Yield the table of step multipliers; nothing of a study without budgets."""
+    if not multipliers:
+        return
+    beyond, rows = {None: "", "above": "> ", "below": "< "}, []
+    for arm in multipliers:
+        values = [f"{one['seed']}: {beyond[one['beyond']]}{one['multiplier']:.2f}" for one in arm["each"]]
+        over = arm["over_seeds"]
+        interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
+        rows.append([arm["arm"], ", ".join(values), interval])
+    curve = ", ".join(multipliers[0]["curve"])
+    yield f"\nBy how many times as many steps the baseline is as good, between {curve}:\n"
+    yield from markdown(["arm", "seed: steps ×", "over seeds"], rows)
 
 
 def _arm(arm: Table) -> list[str]:

@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
@@ -56,6 +57,16 @@ class Measured(MeasuredRun):
     run: StudyRun
     weights: str  # SHA-256
     text: str  # SHA-256 of the tokens
+
+    def __attrs_post_init__(self) -> None:
+        if self.run.bound not in (None, *self.nats):
+            problem = f"{self.run.path} has no bound {self.run.bound!r} (there are: {', '.join(self.nats)})"
+            raise UserError(f"{problem}; change arms.{self.run.arm}.bound")
+
+    @property
+    @override
+    def quantity(self) -> str:
+        return self.run.bound or next(iter(self.nats))
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -8,6 +8,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -123,12 +124,13 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
     if not seeds:
         return {"problem": "no seed of which both are finished"}
     quantity = other[seeds[0]].quantity
+    mine = one[seeds[0]].run.bound or quantity
     for seed in seeds:
-        if quantity not in one[seed].nats:
+        if mine not in one[seed].nats:
             return {"problem": f"no bound {quantity!r}, by which the other is measured"}
         if one[seed].text != other[seed].text:
             return {"problem": "other held-out tokens: its corpus or its tokenizer differs"}
-    pairs = [(one[seed].nats[quantity], other[seed].nats[quantity]) for seed in seeds]
+    pairs = [(one[seed].nats[mine], other[seed].nats[quantity]) for seed in seeds]
     differences = paired_over(pairs, one[seeds[0]].count)
     differences["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, differences["each"], strict=True)]
     ratios: dict[str, list[float | None]] = {}
@@ -137,7 +139,47 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
         for key in (*_COSTS, "parameters"):
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
     medians = {key: _median(values) for key, values in ratios.items()}
-    return {"bound": title(quantity), "seeds": seeds, **differences, "ratios": medians}
+    return {"bound": title(mine), "seeds": seeds, **differences, "ratios": medians}
+
+
+def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
+    """Return by how many times as many steps the baseline reaches the value of each other arm, m.
+
+    By interpolation of nats per token in ln steps between the baseline's budgets, three or more; of each seed that all
+    of them have, and the t-interval of ln m over seeds. Where a value is outside of the curve, m is more or less than
+    that of its end.
+    """
+    curve = study.at_budgets(study.baseline)
+    if len(curve) < 3 or not all(measured.get(arm) for arm in curve):
+        return []
+    found = []
+    for arm, runs in measured.items():
+        each = []
+        for seed in runs if arm not in curve else ():
+            if all(seed in measured[budget] for budget in curve):
+                points = sorted((measured[budget][seed].step, _nats(measured[budget][seed])) for budget in curve)
+                each.append({"seed": seed, **_multiplier(points, runs[seed].step, _nats(runs[seed]))})
+        if each:
+            inside = all(one["beyond"] is None for one in each)
+            interval = over_seeds([math.log(one["multiplier"]) for one in each]) if inside else None
+            ends = interval and {key: math.exp(getattr(interval, key)) for key in ("value", "low", "high")}
+            found.append({"arm": arm, "curve": curve, "each": each, "over_seeds": ends})
+    return found
+
+
+def _nats(measured: Measured) -> float:
+    return float(measured.nats[measured.quantity].sum() / measured.count.sum())
+
+
+def _multiplier(points: Sequence[tuple[int, float]], steps: int, nats: float) -> dict[str, Any]:
+    """Return m of an arm from the (steps, nats per token) of the curve, and which end it lies beyond, if any."""
+    if not nats <= points[0][1]:
+        return {"multiplier": points[0][0] / steps, "beyond": "below"}
+    for (left, high), (right, low) in pairwise(points):
+        if low <= nats <= high:
+            share = (high - nats) / (high - low) if high > low else 0.0
+            return {"multiplier": left * (right / left) ** share / steps, "beyond": None}
+    return {"multiplier": points[-1][0] / steps, "beyond": "above"}
 
 
 def _median(values: Sequence[Any]) -> Any:
@@ -164,6 +206,7 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
             if measured.get(arm)
             for other in study.against(arm)
         ],
+        "multipliers": multipliers(study, measured),
     }
 
 

@@ -39,6 +39,8 @@ class ArmSpec:
     like: str | None = param(None, help="another arm: its experiment, overrides and point of the sweep")
     overrides: tuple[str, ...] = param((), help="key=value each, after those of the study and of `like`")
     seeds: tuple[int, ...] = param((), help="the study's when absent", ge=0)
+    budgets: tuple[int, ...] = param((), help="other numbers of steps, for which it is the arm NAME-STEPS", ge=1)
+    bound: str | None = param(None, help="its bound that is compared, such as sets; its perplexity when absent")
     against: tuple[str, ...] = param((), help="arms that it is compared with; the baseline when absent")
     match_seconds: str | None = param(
         None, help="an arm whose seconds of training it takes; its steps follow from the time per step of `like`"
@@ -100,6 +102,7 @@ class StudyRun:
     point: str | None  # of the sweep
     file: str  # the experiment's, with which `atat train` begins it
     overrides: tuple[str, ...]
+    bound: str | None  # that is compared; the first when absent
     path: Path  # its run folder
     experiment: Experiment
 
@@ -159,6 +162,10 @@ class Study:
         """The arms whose steps follow from measured times."""
         return [name for name, arm in self.arms.items() if arm.match_seconds is not None]
 
+    def at_budgets(self, arm: str) -> list[str]:
+        """Return an arm and its names at other numbers of steps."""
+        return [arm, *(f"{arm}-{steps}" for steps in self.arms[arm].budgets)]
+
     def overrides_of(self, arm: str) -> list[str]:
         """Return the overrides of an arm: the study's, those of what it is like, its own."""
         return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
@@ -183,6 +190,7 @@ class Study:
             point=point,
             file=file,
             overrides=tuple(overrides),
+            bound=next((self.arms[each].bound for each in reversed(self.chain(arm)) if self.arms[each].bound), None),
             path=self.folder / "-".join([arm, *([] if point is None else [point]), f"seed{seed}"]),
             experiment=experiments.load(file, overrides, overrides_from="in its overrides"),
         )
@@ -241,6 +249,10 @@ def load(file: Path) -> Study:
                 problems.append(f"arms.{clip(key)}: expected a name of letters, digits and . = + - _, for a folder")
             arms[key] = arm
     _refuse(problems, file)
+    every = list(_with_budgets(arms, plain.baseline))
+    times = Counter(key for key, _ in every)
+    _refuse([f"arms.{key}: is an arm and a budget of another, too; rename it" for key in times if times[key] > 1], file)
+    arms = dict(every)
     study = Study(
         name=name,
         file=file,
@@ -256,6 +268,17 @@ def load(file: Path) -> Study:
     _refuse([*_names(study), *_seeds(study), *_overrides(study)], file)
     _refuse(_runs(study), file)
     return study
+
+
+def _with_budgets(arms: Mapping[str, ArmSpec], baseline: str) -> Iterator[tuple[str, ArmSpec]]:
+    """Yield each arm, and those that are like it with other numbers of steps, against the baseline with as many."""
+    for name, arm in arms.items():
+        yield name, arm
+        for steps in arm.budgets:
+            as_long = name != baseline and baseline in arms and steps in arms[baseline].budgets
+            against = (f"{baseline}-{steps}",) if as_long else ()
+            overrides = (f"train.steps={steps}",)
+            yield f"{name}-{steps}", ArmSpec(like=name, overrides=overrides, seeds=arm.seeds, against=against)
 
 
 def _table(cls: type, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo import Zoo
+from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.run import RunFolder
@@ -41,7 +41,9 @@ COUNT = torch.full((40,), 10)
 NOISE = torch.linspace(-1, 1, 40, dtype=torch.float64)
 
 
-def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a", point=None, bound="nelbo"):
+def run_of(
+    tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a", point=None, bound="nelbo", compared=None
+):
     """Return a measured run whose training took these seconds and steps."""
     folder = RunFolder(tmp_path / name)
     line = {"step": steps, "tokens": 100, "tokens_per_second": 100 / seconds, "peak_memory": 50}
@@ -49,6 +51,7 @@ def run_of(tmp_path, name, seed, nats, *, text="x", seconds=2.0, steps=4, arm="a
     folder.metrics.write_text(json.dumps(line) + "\n")
     experiment = from_table({"name": name, "seed": seed})
     about = {"name": name, "arm": arm, "seed": seed, "point": point, "experiment": experiment, "finished": True}
+    about["bound"] = compared
     run = SimpleNamespace(folder=folder, path=folder.path, **about)
     about = {"run": run, "weights": "", "text": text, "step": steps, "method": "exact_k"}
     return Measured(
@@ -116,6 +119,40 @@ def test_what_cannot_be_compared_is_said(tmp_path):
     assert "no seed" in results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base)["problem"]
     for other, problem in (({"text": "y"}, "other held-out tokens"), ({"bound": "other"}, "no bound 'nelbo'")):
         assert problem in results.compare({1: run_of(tmp_path, "a", 1, 4.0, **other)}, base)["problem"]
+
+
+def test_an_arm_may_be_compared_by_another_bound(tmp_path):
+    base = {1: run_of(tmp_path, "b", 1, 4.0)}
+    found = results.compare({1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="sets")}, base)
+    assert found["bound"] == "sets bound"
+    assert found["sequences"]["nats_per_token"] == pytest.approx(-0.2)
+    with pytest.raises(UserError, match=r"has no bound 'set' \(there are: sets\); change arms\.a\.bound"):
+        run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="set")
+
+
+def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
+    study = SimpleNamespace(baseline="b", at_budgets=lambda arm: ["b", "b-100", "b-400"])
+    # ln 2 steps are worth 0.1 nats at first, and 0.05 then.
+    curve = {"b-100": (100, 4.0), "b": (200, 3.9), "b-400": (400, 3.85)}
+    measured = {
+        arm: {seed: run_of(tmp_path, f"{arm}{seed}", seed, nats, steps=steps) for seed in (1, 2)}
+        for arm, (steps, nats) in curve.items()
+    }
+    for arm, steps, nats in (("same", 200, (3.9, 3.9)), ("good", 100, (3.95, 3.875)), ("far", 200, (3.9, 3.8))):
+        measured[arm] = {
+            seed: run_of(tmp_path, f"{arm}{seed}", seed, value, steps=steps) for seed, value in enumerate(nats, 1)
+        }
+    measured["poor"] = {2: run_of(tmp_path, "poor2", 2, 4.1, steps=50), 3: run_of(tmp_path, "poor3", 3, 4.1)}
+    same, good, far, poor = results.multipliers(study, measured)
+    assert [one["multiplier"] for one in same["each"]] == pytest.approx([1, 1])
+    assert [one["multiplier"] for one in good["each"]] == pytest.approx([math.sqrt(2), 2 * math.sqrt(2)])
+    assert good["over_seeds"]["value"] == pytest.approx(2)
+    assert good["over_seeds"]["low"] < 1 < 4 < good["over_seeds"]["high"]
+    assert far["each"][1] == {"seed": 2, "multiplier": 2, "beyond": "above"}
+    assert far["over_seeds"] is None
+    assert poor["each"] == [{"seed": 2, "multiplier": 2, "beyond": "below"}]
+    assert "| far | 1: 1.00, 2: > 2.00 | — |" in list(markdown._multipliers([same, good, far, poor]))
+    assert results.multipliers(study, {arm: measured[arm] for arm in ("b", "b-100", "same")}) == []
 
 
 def test_the_best_point_of_the_sweep_and_whether_it_lies_at_an_end(tmp_path):

@@ -49,6 +49,20 @@ def test_what_is_said_later_wins(read):
     assert [run.name for run in study.arm_runs("fast", {"plain": "high"})] == ["fast-high-seed18", "fast-high-seed19"]
 
 
+def test_a_budget_is_an_arm_of_its_own(read):
+    changed = LAYERS.replace('experiment = "tiny.toml",', 'experiment = "tiny.toml", bound = "sets", budgets = [2, 8],')
+    study = read(changed.replace('like = "plain",', 'like = "plain", seeds = [18], budgets = [8, 9],'))
+    assert list(study.arms) == ["plain", "plain-2", "plain-8", "fast", "fast-8", "fast-9"]
+    assert study.at_budgets("plain") == ["plain", "plain-2", "plain-8"]
+    run = study.run("fast-8", 18, "low")
+    assert (run.experiment.train.steps, run.experiment.train.clip, run.bound) == (8, 4.0, "sets")
+    assert study.against("fast-8") == ("plain-8",)
+    assert study.against("fast-9") == study.against("plain-2") == ("plain",)
+    assert study.seeds["fast-9"] == (18,)
+    with pytest.raises(UserError, match=r"arms\.plain-2: is an arm and a budget of another, too; rename it"):
+        read(changed.replace("fast =", "plain-2 ="))
+
+
 SWEEP = '[sweep]\nseed = 17\n[sweep.points]\nlow = []\nhigh = ["optimizer.learning_rate=1e-2"]\n'
 
 
